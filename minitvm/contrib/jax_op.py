@@ -17,6 +17,7 @@ import numpy as np
 
 from minitvm.contrib.built import Built
 from minitvm.contrib.imported import imported
+from minitvm.contrib.jax_derivative import Derivative, argument, differentiable
 from minitvm.contrib.xla_call import TARGET, XlaCallee, handler
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.module import Module
@@ -70,11 +71,11 @@ def jax_op(function: Any, *, backward: Any = None) -> Callable[..., Any]:
     for position in results.inputs:
         if results.dtype(position).is_handle:
             raise TypeError(
-                f"{_where(results, position)}: expected an array or a number, which JAX has, got "
+                f"{argument(results, position)}: expected an array or a number, which JAX has, got "
                 "an opaque pointer: build the function without that argument"
             )
     traced = _Traced(jax, results)
-    run = _differentiable(jax, results, traced, backward)
+    run = differentiable(results, traced, _static(results), _derivative(results, backward))
 
     def operation(*args: Any, **kwargs: Any) -> Any:
         return run(*map(traced.operand, results.inputs, results.bind(args, kwargs)))
@@ -85,10 +86,6 @@ def jax_op(function: Any, *, backward: Any = None) -> Callable[..., Any]:
         return operation  # jax.jit would trace the numbers that give shapes
     compiled: Callable[..., Any] = jax.jit(operation)
     return compiled
-
-
-def _where(results: Built, position: int) -> str:
-    return f"{results.name}: argument {position} '{results.names[position]}'"
 
 
 def _sizes(results: Built) -> set[int]:
@@ -119,7 +116,7 @@ class _Traced:
         TypeError
             When it is something else, or JAX lacks the dtype.
         """
-        results, where = self._results, _where(self._results, position)
+        results, where = self._results, argument(self._results, position)
         is_number = results.is_scalar(position)
         if position in self._sizes:
             if isinstance(value, self._jax.core.Tracer):
@@ -213,7 +210,7 @@ class _Traced:
         is_integer = self._results.is_scalar(position) and dtype != "float64"
         if dtype in _X64 and not is_integer and not self._jax.config.jax_enable_x64:
             raise TypeError(
-                f"{_where(self._results, position)}: expected JAX to have dtype {dtype}, got "
+                f"{argument(self._results, position)}: expected JAX to have dtype {dtype}, got "
                 "jax_enable_x64 == False: jax.config.update('jax_enable_x64', True)"
             )
 
@@ -243,7 +240,7 @@ class _Traced:
         kind = np.dtype(value.dtype).kind
         if kind not in "biu" and not self._jax.numpy.issubdtype(value.dtype, np.floating):
             raise TypeError(
-                f"{_where(self._results, position)}: expected a number, got one of {value.dtype}"
+                f"{argument(self._results, position)}: expected a number, got one of {value.dtype}"
             )
         return 0 if kind in "biu" else 0.0
 
@@ -323,88 +320,21 @@ def _called_back(jax: Any, results: Built) -> _Run:
 # -- gradients ------------------------------------------------------------------------------------
 
 
-def _differentiable(jax: Any, results: Built, run: Callable[..., Any], backward: Any) -> Any:
-    """The operation with the gradient that `backward` computes, or with an answer to who asks for
-    one."""
-    made: Any
-    if backward is None:
-        made = jax.custom_jvp(run, nondiff_argnums=tuple(_static(results)))
-        made.defjvp(_without_gradient(jax, results, run))
-        return made
+def _derivative(results: Built, backward: Any) -> Derivative | None:
+    """The derivative that a user gives."""
+    if backward is None or isinstance(backward, Derivative):
+        return backward
     rule = _built_rule(results, backward) if _is_built(backward) else backward
     if not callable(rule):
         kind = type(backward).__name__
         raise TypeError(f"{results.name}: backward: expected a function, got {kind}")
-
-    def forward(*inputs: Any) -> tuple[Any, Any]:
-        outputs = made(*inputs)  # of which a second derivative asks for the gradient, too
-        return outputs, (inputs, outputs)
-
-    def back(*args: Any) -> tuple[Any, ...]:
-        (inputs, outputs), gradients = args[-2:]
-        return _gradients(jax, results, inputs, rule(inputs, outputs, gradients))
-
-    made = jax.custom_vjp(run, nondiff_argnums=tuple(_static(results)))
-    made.defvjp(forward, back)
-    return made
+    return Derivative(lambda inputs, outputs, gradients, _: rule(inputs, outputs, gradients))
 
 
 def _static(results: Built) -> list[int]:
     """The numbers, by their places among the inputs, that JAX doesn't see."""
     sizes = _sizes(results)
     return [place for place, position in enumerate(results.inputs) if position in sizes]
-
-
-def _without_gradient(jax: Any, results: Built, run: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of an operation without a gradient. JAX has none for integers, so that an operation
-    all of whose outputs are integers needs none."""
-
-    def rule(*args: Any) -> Any:
-        if any(results.dtype(position).is_float for position in results.outputs):
-            raise TypeError(
-                f"{results.name}: expected a backward to differentiate the operation, got none: "
-                "jax_op(backward=...)"
-            )
-        inputs = list(args[-2])
-        for place, value in zip(_static(results), args, strict=False):
-            inputs.insert(place, value)
-        made = run(*inputs)
-        outputs = made if isinstance(made, tuple) else (made,)
-        zeros = [np.zeros(each.shape, jax.dtypes.float0) for each in outputs]
-        return made, results.returned(zeros)
-
-    return rule
-
-
-def _gradients(jax: Any, results: Built, inputs: Sequence[Any], found: Any) -> tuple[Any, ...]:
-    """What `backward` returned, one gradient for each input that JAX knows."""
-    given = found if isinstance(found, tuple | list) else (found,)
-    if len(given) != len(results.inputs):
-        names = ", ".join(results.names[position] for position in results.inputs)
-        raise TypeError(
-            f"{results.name}: backward: expected {len(results.inputs)} gradients ({names}), got "
-            f"{len(given)}"
-        )
-    hidden = _static(results)
-    return tuple(
-        _gradient(jax, _where(results, position), value, gradient)
-        for place, (position, value, gradient) in enumerate(
-            zip(results.inputs, inputs, given, strict=True)
-        )
-        if place not in hidden
-    )
-
-
-def _gradient(jax: Any, where: str, value: Any, gradient: Any) -> Any:
-    if gradient is None or not jax.numpy.issubdtype(value.dtype, np.floating):
-        return None
-    gradient = jax.numpy.asarray(gradient)
-    if gradient.shape != value.shape or gradient.dtype != value.dtype:
-        raise TypeError(
-            f"{where}: expected a gradient of shape {value.shape} and dtype {value.dtype}, got "
-            f"shape {gradient.shape} and dtype {gradient.dtype}"
-        )
-    return gradient
 
 
 def _is_built(backward: Any) -> bool:

@@ -6,7 +6,7 @@ function for a :class:`Results`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
@@ -159,6 +159,9 @@ def keep_all(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
     ctx.save_for_backward(*(x for x in (*inputs, *outputs) if isinstance(x, torch.Tensor)))
 
 
+_Pushforward = Callable[[Sequence[Any], Sequence[Any]], Mapping[int, Any]]
+
+
 @final
 @record()
 class Gradients:
@@ -172,10 +175,15 @@ class Gradients:
         `heads` are the gradients of the outputs of floats.
     reads_outputs
         Whether the function takes the outputs.
+    pushforward
+        ``pushforward(values, tangents)`` returns the tangents of the outputs by their places, none
+        for those that don't move, from the tangent of each input, None for one that doesn't move;
+        None where forward mode isn't known.
     """
 
     function: Callable[[Sequence[Any], Sequence[Any], Sequence[bool]], tuple[Any, ...]]
     reads_outputs: bool
+    pushforward: _Pushforward | None = None
 
     def registered(self, results: Results) -> tuple[Callable[..., Any], Callable[..., None]]:
         """As torch takes it: ``backward`` and ``setup_context``."""
@@ -186,6 +194,19 @@ class Gradients:
             return self.function(kept(ctx), given, ctx.needs_input_grad)
 
         return differentiate, keep_inputs(results, self.reads_outputs)
+
+    def forward_mode(self, results: Results) -> Callable[..., Any] | None:
+        """As torch takes forward mode: ``jvp``."""
+        if self.pushforward is None:
+            return None
+        pushforward = self.pushforward
+
+        def push(ctx: Any, *tangents: Any) -> Any:
+            given = [None if each is None else each.contiguous() for each in tangents]
+            found = pushforward(kept(ctx), given)
+            return results.returned([found.get(i) for i in range(len(results.outputs))])
+
+        return push
 
     def batched(self, flags: Sequence[bool]) -> Gradients:
         """The derivative of the operator for a batch, where some inputs have the dimension. The
@@ -209,7 +230,28 @@ class Gradients:
             by_place = dict(zip(places, summed, strict=True))
             return tuple(by_place.get(i) for i in range(len(flags)))
 
-        return Gradients(function, self.reads_outputs)
+        push = None if self.pushforward is None else _pushed_batch(self.pushforward, flags)
+        return Gradients(function, self.reads_outputs, push)
+
+
+def _pushed_batch(pushforward: _Pushforward, flags: Sequence[bool]) -> _Pushforward:
+    """The tangents of a batch."""
+    torch = imported("torch", "torch_op")
+    dims = [0 if has else None for has in flags]
+
+    def push(values: Sequence[Any], tangents: Sequence[Any]) -> Mapping[int, Any]:
+        moved = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def each(values: Sequence[Any], given: Sequence[Any]) -> Mapping[int, Any]:
+            now = dict(zip(moved, given, strict=True))
+            return pushforward(values, [now.get(i) for i in range(len(tangents))])
+
+        outputs = [0] * (len(values) - len(flags))
+        batched = torch.vmap(each, ([*dims, *outputs], [dims[i] for i in moved]))
+        made: Mapping[int, Any] = batched(list(values), [tangents[i] for i in moved])
+        return made
+
+    return push
 
 
 def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
@@ -223,6 +265,7 @@ def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
         if with_outputs:
             given = (*given, *(output if isinstance(output, tuple) else (output,)))
         ctx.save_for_backward(*given)
+        ctx.save_for_forward(*given)
         ctx.numbers = {i: inputs[i] for i in numbers}
 
     return keep

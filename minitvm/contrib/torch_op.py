@@ -175,7 +175,10 @@ class TorchOperator:
             if derivative is not None:
                 pair = (backward, setup_context)
                 rule = batching_rule(results, self, self._batch)
-                self._differentiated = _for_transforms(torch, self.overload, pair, rule)
+                push = None
+                if isinstance(derivative, Gradients):
+                    push = derivative.forward_mode(results)
+                self._differentiated = _for_transforms(torch, self.overload, pair, push, rule)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is not None:
@@ -335,10 +338,11 @@ def _for_transforms(
     torch: Any,
     overload: Any,
     derivative: _Pair,
+    push: Callable[..., Any] | None,
     rule: Callable[..., Any],
 ) -> Any:
     """The operator for ``torch.func.grad`` and its kin, which take a ``torch.autograd.Function``
-    but no operator of ``torch.library`` with a gradient."""
+    but no operator of ``torch.library`` with a gradient, and for forward mode."""
     backward, setup_context = derivative
     methods = {
         "forward": lambda *args: overload(*args),
@@ -346,6 +350,8 @@ def _for_transforms(
         "backward": backward,
         "vmap": rule,
     }
+    if push is not None:
+        methods["jvp"] = push
     bases = (torch.autograd.Function,)
     return type("Differentiated", bases, {k: staticmethod(v) for k, v in methods.items()})
 

@@ -38,13 +38,20 @@ def watched_calls(torch: Any) -> Callable[[], bool]:
     except AttributeError:
         return lambda: True
     dispatching, calling, transforming, tracing, casting, profiling = watchers
+    has_tangents = forward_mode(torch)
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def is_watched() -> bool:
         if is_compiling():  # asked first: torch.compile reads no further
             return True
         return bool(
-            dispatching() or calling() or transforming() or tracing() or casting() or profiling()
+            dispatching()
+            or calling()
+            or transforming()
+            or tracing()
+            or casting()
+            or profiling()
+            or has_tangents()
         )
 
     return is_watched
@@ -71,10 +78,18 @@ def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
 
 
 def transformed_calls(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly."""
+    """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly, or a
+    level of forward-mode differentiation is open."""
     try:
         transforming = torch._C._functorch.peek_interpreter_stack
     except AttributeError:
         return lambda: False
-    is_compiling = torch.compiler.is_dynamo_compiling
-    return lambda: not is_compiling() and transforming() is not None
+    is_compiling, has_tangents = torch.compiler.is_dynamo_compiling, forward_mode(torch)
+    return lambda: not is_compiling() and (transforming() is not None or has_tangents())
+
+
+def forward_mode(torch: Any) -> Callable[[], bool]:
+    """A function that tells whether tensors may have tangents: a level of forward-mode
+    differentiation is open, or it can't be told."""
+    levels = torch.autograd.forward_ad
+    return lambda: getattr(levels, "_current_level", 0) >= 0

@@ -2,8 +2,9 @@
 
 ::
 
-    forward:    inputs                           ->  outputs
-    backward:   inputs, gradients of outputs     ->  gradients of the inputs that are wanted
+    forward:       inputs                         ->  outputs
+    backward:      inputs, gradients of outputs   ->  gradients of the inputs that are wanted
+    pushforward:   inputs, tangents of inputs     ->  tangents of outputs
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, cast, final
 
 from minitvm.operators.parameters import Parameter
 from minitvm.operators.tracing import Traced
@@ -19,11 +20,19 @@ from minitvm.runtime.errors import CompileError
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.te.autodiff.gradient import gradient
+from minitvm.te.autodiff.pushforward import transposed
 from minitvm.te.operation import placeholder
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import Var
 
 Build = Callable[[list[Tensor], list[Tensor | Var], str], Module]
+
+
+class Differentiated(NamedTuple):
+    """A function of a derivative, and its own derivative."""
+
+    module: Module
+    derivative: Derivative
 
 
 @final
@@ -73,8 +82,7 @@ class Derivative:
         self._given = list(traced.inputs.values())
         self.inputs = tuple(i for i, each in enumerate(self._given) if _has_gradient(each))
         self.outputs = tuple(i for i, each in enumerate(traced.outputs) if _has_gradient(each))
-        self._built: dict[tuple[int, ...], Module] = {}
-        self._again: dict[tuple[int, ...], Derivative] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], Differentiated] = {}
         self.bridges: dict[object, Callable[..., Any]] = {}
 
     @cached_property
@@ -93,8 +101,13 @@ class Derivative:
             f"between them), got {inspect.signature(self.backward)}"
         )
 
-    def function(self, wanted: tuple[int, ...]) -> Module:
-        """The built function that returns the gradients of some inputs, given by their places.
+    def input_name(self, place: int) -> str:
+        """The name of an input."""
+        return self._given[place].name
+
+    def backward_of(self, wanted: tuple[int, ...]) -> Differentiated:
+        """The built function that returns the gradients of some inputs, given by their places. It
+        takes the inputs, the outputs if `reads_outputs`, and the gradients of the outputs.
 
         Raises
         ------
@@ -102,37 +115,65 @@ class Derivative:
             When the program has no derivative.
         """
         with making:
-            if wanted not in self._built:
-                self._built[wanted] = self._made(wanted)
-            return self._built[wanted]
+            if ("backward", wanted) not in self._made:
+                kept, heads = self._kept(), self._heads()
+                found = self._gradients(wanted, kept, heads)
+                made = self._differentiated("backward", found, [*self._given, *kept, *heads])
+                self._made["backward", wanted] = made
+            return self._made["backward", wanted]
 
-    def again(self, wanted: tuple[int, ...]) -> Derivative:
-        """The derivative of :meth:`function` for the same inputs, a second one; found when its own
-        functions are asked for."""
+    def pushforward_of(self, moved: tuple[int, ...]) -> Differentiated:
+        """The built function that returns the tangents of the outputs that have gradients. It takes
+        the inputs, the outputs if `reads_outputs`, and the tangents of some inputs, given by their
+        places.
+
+        Raises
+        ------
+        CompileError
+            When the program has no derivative.
+        """
         with making:
-            self.function(wanted)
-            return self._again[wanted]
+            if ("pushforward", moved) not in self._made:
+                kept, heads = self._kept(), self._heads()
+                adjoints = self._gradients(moved, kept, heads)
+                inputs = [cast(Tensor, self._given[i]) for i in moved]
+                tangents = [_like(each, f"{each.op.name}_tangent") for each in inputs]
+                found = transposed(adjoints, heads, tangents)
+                made = self._differentiated("pushforward", found, [*self._given, *kept, *tangents])
+                self._made["pushforward", moved] = made
+            return self._made["pushforward", moved]
 
-    def _made(self, wanted: tuple[int, ...]) -> Module:
-        outputs = self._traced.outputs
-        heads = [_like(outputs[i], f"{outputs[i].op.name}_gradient") for i in self.outputs]
-        kept = [_like(each, f"{each.op.name}_output") for each in outputs]
-        kept = kept if self.reads_outputs else []
-        targets = [self._given[i] for i in wanted]
-        if self.backward is None:
-            try:
-                found = gradient([outputs[i] for i in self.outputs], targets, heads)
-            except CompileError as error:
-                raise CompileError(
-                    f"{self.name}: {error}: pass x.detach() for a tensor without a gradient, or "
-                    "write the gradients, jit(backward=)"
-                ) from error
-        else:
-            found = self._written(self.backward, wanted, [*kept, *heads])
-        name, given = f"{self.name}_backward", [*self._given, *kept, *heads]
+    def _kept(self) -> list[Tensor]:
+        """The outputs as inputs of a derivative that reads them."""
+        outputs = self._traced.outputs if self.reads_outputs else ()
+        return [_like(each, f"{each.op.name}_output") for each in outputs]
+
+    def _heads(self) -> list[Tensor]:
+        outputs = [self._traced.outputs[i] for i in self.outputs]
+        return [_like(each, f"{each.op.name}_gradient") for each in outputs]
+
+    def _gradients(
+        self, wanted: tuple[int, ...], kept: Sequence[Tensor], heads: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The gradients of some inputs, as tensors."""
+        if self.backward is not None:
+            return self._written(self.backward, wanted, [*kept, *heads])
+        results = [self._traced.outputs[i] for i in self.outputs]
+        try:
+            return gradient(results, [self._given[i] for i in wanted], list(heads))
+        except CompileError as error:
+            raise CompileError(
+                f"{self.name}: {error}: pass x.detach() for a tensor without a gradient, or "
+                "write the gradients, jit(backward=)"
+            ) from error
+
+    def _differentiated(
+        self, kind: str, found: Sequence[Tensor], given: list[Tensor | Var]
+    ) -> Differentiated:
+        name = f"{self.name}_{kind}"
         program = Traced(dict(enumerate(given)), tuple(found), None, given)
-        self._again[wanted] = Derivative(name, (), program, None, self._build)
-        return self._build(found, given, name)
+        again = Derivative(name, (), program, None, self._build)
+        return Differentiated(self._build(list(found), given, name), again)
 
     def _written(
         self, backward: Callable[..., Any], wanted: tuple[int, ...], more: Sequence[Tensor]

@@ -28,6 +28,8 @@ def records(values: Sequence[Any]) -> bool:
     tensors = [] if torch is None else [x for x in values if isinstance(x, torch.Tensor)]
     if not tensors:
         return False
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return True
     if is_without_data(tensors):
@@ -128,17 +130,18 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
     return bridges["torch"]
 
 
-def _backward_operator(
-    derivative: Derivative, wanted: tuple[int, ...], options: object
+def _derived(
+    derivative: Derivative, kind: str, places: tuple[int, ...], options: object
 ) -> Callable[..., Any]:
-    """The operator of torch that returns the gradients of some inputs, and has gradients itself."""
-    bridges, key = derivative.bridges, ("torch", wanted)
+    """The operator of torch of a derivative's function, which has gradients itself: the gradients
+    of the inputs at some places, or the tangents of the outputs from those of these inputs."""
+    bridges, key = derivative.bridges, ("torch", kind, places)
     if key not in bridges:
-        module = derivative.function(wanted)
+        find = {"backward": derivative.backward_of, "pushforward": derivative.pushforward_of}[kind]
+        module, again = find(places)
         with making:
             if key not in bridges:
-                again = _recorded(module, derivative.again(wanted), options)
-                bridges[key] = _operator(module, options, again)
+                bridges[key] = _operator(module, options, _recorded(module, again, options))
     return bridges[key]
 
 
@@ -164,14 +167,23 @@ def _new_name(name: str, text: str) -> str:
 
 
 def _recorded(module: Module, derivative: Derivative, options: object) -> Gradients:
-    """What torch calls for gradients."""
+    """What torch calls for gradients and tangents."""
     results = results_of(module)
 
     def differentiate(
         values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
     ) -> tuple[Any, ...]:
         wanted = tuple(i for i in derivative.inputs if needed[i])
-        made = _backward_operator(derivative, wanted, options)(*values, *heads)
+        made = _derived(derivative, "backward", wanted, options)(*values, *heads)
         return gradients_of(results, wanted, made)
 
-    return Gradients(differentiate, derivative.reads_outputs)
+    def push(values: Sequence[Any], tangents: Sequence[Any]) -> Mapping[int, Any]:
+        moved = tuple(i for i in derivative.inputs if tangents[i] is not None)
+        if not moved or not derivative.outputs:
+            return {}
+        run = _derived(derivative, "pushforward", moved, options)
+        made = run(*values, *(tangents[i] for i in moved))
+        made = made if isinstance(made, tuple) else (made,)
+        return dict(zip(derivative.outputs, made, strict=True))
+
+    return Gradients(differentiate, derivative.reads_outputs, push)

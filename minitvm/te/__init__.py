@@ -105,8 +105,14 @@ from minitvm.tir.reducer import sum as sum
 if _typing.TYPE_CHECKING:
     from minitvm.te import hybrid as hybrid
     from minitvm.te.autodiff.gradient import gradient as gradient
+    from minitvm.te.autodiff.pushforward import jvp as jvp
 
 __getattr__ = _on_demand(
-    __name__, {"gradient": "minitvm.te.autodiff.gradient", "hybrid": "minitvm.te.hybrid"}
+    __name__,
+    {
+        "gradient": "minitvm.te.autodiff.gradient",
+        "hybrid": "minitvm.te.hybrid",
+        "jvp": "minitvm.te.autodiff.pushforward",
+    },
 )
-_hand_on(__name__, "gradient")
+_hand_on(__name__, "gradient", "jvp")

@@ -1,6 +1,7 @@
 """Gradients of operators: torch and JAX differentiate them by `te.gradient`, or by `backward=`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import jax
@@ -95,7 +96,7 @@ def test_only_wanted_gradients_are_computed() -> None:
     a, b = _random(2, 3), _random(3, 4)
     both(a.detach(), b).sum().backward()
     (build,) = both.specialisations
-    assert list(build.derivative._built) == [(1,)]
+    assert list(build.derivative._made) == [("backward", (1,))]
     assert a.grad is None
     torch.testing.assert_close(b.grad, a.detach().T @ torch.ones(2, 4, dtype=torch.float64))
 
@@ -342,3 +343,101 @@ def test_errors(call: Callable[[], Any], error: type[Exception], message: str) -
 def test_backward_is_a_function() -> None:
     with pytest.raises(tvm.CompileError, match="backward: expected a function of tensors, got int"):
         tvm.jit(_copy, backward=3)  # type: ignore[call-overload]  # what is tested
+
+
+# -- Forward mode ---------------------------------------------------------------------------------
+
+
+def _torch_softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def _cubes(x: Vector, w: Vector) -> Any:
+    """With a function of the user's for the gradients, which reads the outputs."""
+    return te.compute(x.shape, lambda i: x[i] * x[i] * x[i] * w[i])
+
+
+def _cubes_backward(x: te.Tensor, w: te.Tensor, y: te.Tensor, g: te.Tensor) -> Any:
+    dx = te.compute(x.shape, lambda i: 3.0 * y[i] / x[i] * g[i])
+    return dx, te.compute(x.shape, lambda i: x[i] * x[i] * x[i] * g[i])
+
+
+cubes = tvm.jit(_cubes, backward=_cubes_backward)
+
+# torch's own forward mode imports what it has deprecated.
+quietly = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+
+FORWARD: dict[str, tuple[Any, Any, list[tuple[int, ...]]]] = {
+    "softmax": (softmax, _torch_softmax, [(3, 4)]),
+    "product": (tvm.jit(_matmul), torch.matmul, [(3, 4), (4, 2)]),
+    "with a backward": (cubes, lambda x, w: x**3 * w, [(5,), (5,)]),
+}
+
+
+def _points(name: str, seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [torch.tensor(rng.standard_normal(shape) + 2) for shape in FORWARD[name][2]]
+
+
+@quietly
+@pytest.mark.parametrize("name", FORWARD)
+def test_tangents_are_those_of_torch(name: str) -> None:
+    ours, theirs, _ = FORWARD[name]
+    x, v = tuple(_points(name, 1)), tuple(_points(name, 2))
+    for mine, known in zip(torch.func.jvp(ours, x, v), torch.func.jvp(theirs, x, v), strict=True):
+        torch.testing.assert_close(mine, known)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x[0], v[0])
+        tangents = [
+            torch.autograd.forward_ad.unpack_dual(f(dual, *x[1:])).tangent for f in (ours, theirs)
+        ]
+        torch.testing.assert_close(*tangents)
+    torch.testing.assert_close(torch.func.jacfwd(ours)(*x), torch.func.jacfwd(theirs)(*x))
+    hessians = [torch.func.hessian(lambda *a, f=f: (f(*a) ** 2).sum())(*x) for f in (ours, theirs)]
+    torch.testing.assert_close(*hessians)
+    inputs = tuple(each.requires_grad_() for each in x)
+    assert torch.autograd.gradcheck(
+        lambda *a: ours(*a), inputs, check_forward_ad=True, fast_mode=True
+    )
+
+
+@quietly
+@pytest.mark.parametrize("name", FORWARD)
+def test_tangents_in_jax_are_those_of_torch(name: str) -> None:
+    ours, theirs, _ = FORWARD[name]
+    x, v = tuple(_points(name, 1)), tuple(_points(name, 2))
+    with jax.enable_x64(True):
+        a, b = ([jnp.asarray(each.numpy()) for each in given] for given in (x, v))
+        close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+        y, t = jax.jvp(ours, a, b)
+        known = torch.func.jvp(theirs, x, v)
+        close(y, known[0])
+        close(t, known[1])
+        close(jax.linearize(ours, *a)[1](*b), known[1])
+        moved = jax.jit(lambda a0, b0: jax.jvp(lambda z: ours(z, *a[1:]), (a0,), (b0,))[1])
+        zeros = (v[0], *map(torch.zeros_like, v[1:]))
+        close(moved(a[0], b[0]), torch.func.jvp(theirs, x, zeros)[1])
+        close(jax.jacfwd(ours)(*a), torch.func.jacfwd(theirs)(*x))
+        hessian = jax.jit(jax.hessian(lambda *given: (ours(*given) ** 2).sum()))(*a)
+        close(hessian, torch.func.hessian(lambda *given: (theirs(*given) ** 2).sum())(*x))
+        many = [jnp.stack([each, 2 * each]) for each in a]
+        batch = jax.vmap(lambda *given: jax.jvp(ours, given, tuple(b))[1])(*many)
+        twice = torch.func.jvp(theirs, tuple(2 * each for each in x), v)[1]
+        close(batch, torch.stack([known[1], twice]))
+
+
+def test_a_number_has_no_gradient_in_jax() -> None:
+    x = jnp.ones((2, 3))
+    with pytest.raises(TypeError, match=r"'eps': expected a number that isn't differentiated"):
+        jax.grad(lambda eps: rms_norm(x, jnp.ones(3), eps).sum())(0.1)
+
+
+@quietly
+def test_gradients_that_are_not_linear_have_no_tangents() -> None:
+    @tvm.jit(backward=lambda x, g: te.compute(x.shape, lambda i: g[i] * g[i]))
+    def odd(x: Vector) -> Any:
+        return te.compute(x.shape, lambda i: x[i] * 2.0)
+
+    x = torch.ones(3)
+    with pytest.raises(tvm.CompileError, match="expected gradients that are linear"):
+        torch.func.jvp(odd, (x,), (x,))

@@ -51,6 +51,10 @@ def _softmax(X: Tensor) -> Any:
     return te.compute((5, 7), lambda i, j: power[i, j] / total[i], name="softmax")
 
 
+def _first_rows(X: Tensor) -> Any:
+    return te.compute((3, 7), lambda i, j: X[i, j], name="first")
+
+
 def _layer_norm(X: Tensor, w: Tensor, b: Tensor) -> Any:
     k, j = _axis(7), _axis(7, "j")
     mean = te.compute((5,), lambda i: te.sum(X[i, k] / 7.0, axis=k), name="mean")
@@ -258,6 +262,12 @@ PROGRAMS: dict[str, tuple[Any, list[tuple[int, ...]], Any, tuple[Array, ...]]] =
         _of((3, 4), lambda X, b, i, j: X[i, j] * b[j] + b[j]),
         [(3, 4), (4,)],
         lambda x, b: x * b + b,
+        (),
+    ),
+    "the first rows of a tensor that is computed": (
+        lambda X: _first_rows(te.compute((5, 7), lambda i, j: te.exp(X[i, j]))),
+        [(5, 7)],
+        lambda x: x.exp()[:3],
         (),
     ),
     "choice of a logarithm": (
@@ -914,3 +924,43 @@ def test_second_derivatives(name: str) -> None:
     wanted = torch.autograd.grad(first, leaves, [*map(torch.tensor, seconds)])
     for mine, theirs_ in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs_.numpy(), rtol=1e-9, atol=1e-10)
+
+
+# -- Forward mode ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_tangents_are_those_of_torch(name: str) -> None:
+    """By the Jacobian: torch has no forward mode for some of these."""
+    program, shapes, theirs, data = PROGRAMS[name]
+    rng = np.random.default_rng(1)
+    inputs = [te.placeholder(shape, F64, name=f"X{i}") for i, shape in enumerate(shapes)]
+    tangents = [te.placeholder(shape, F64, name=f"T{i}") for i, shape in enumerate(shapes)]
+    extra = [te.placeholder(each.shape, str(each.dtype), name="t") for each in data]
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    moves = [rng.standard_normal(shape) for shape in shapes]
+    made = te.jvp(program(*inputs, *extra), inputs, tangents)
+    (found,) = _built(made, [*inputs, *extra, *tangents], [*arrays, *data, *moves])
+    more = list(map(torch.tensor, data))
+    known = torch.autograd.functional.jacobian(
+        lambda *x: theirs(*x, *more), tuple(map(torch.tensor, arrays))
+    )
+    want = sum(
+        np.tensordot(each.numpy(), move, move.ndim) for each, move in zip(known, moves, strict=True)
+    )
+    np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("tangents", "message"),
+    [
+        ([], "jvp: tangents: expected at least one tensor"),
+        ([te.placeholder((5,), F64)] * 2, "expected one for each of 1 inputs, got 2"),
+        ([te.placeholder((4,), F64)], r"tangents\[0\]: expected the shape .*\(5,\).*got \(4,\)"),
+        ([te.placeholder((5,), "float32")], "and float64, got .*float32"),
+    ],
+)
+def test_errors_of_tangents(tangents: Any, message: str) -> None:
+    X = te.placeholder((5,), F64, name="X")
+    with pytest.raises(tvm.CompileError, match=message):
+        te.jvp(te.compute((5,), lambda i: X[i] * 2.0), X, tangents)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, final
@@ -26,7 +25,15 @@ from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, data_axes
+from minitvm.te.tensor import (
+    ComputeOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    data_axes,
+    domain_of,
+)
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.depth import deep_expressions
@@ -75,7 +82,8 @@ def gradient(
     >>> dA.shape, dA.op.body[0].source[0]
     ((4, 8), dC[i0, j] * B[i1, j])
     """
-    results, wanted = _tensors("outputs", outputs), _tensors("inputs", inputs)
+    results = tensors_of_floats("gradient: outputs", outputs)
+    wanted = tensors_of_floats("gradient: inputs", inputs)
     if head is not None and head_adjoints is not None:
         raise CompileError("gradient: expected head_adjoints or head, its classic name, got both")
     heads, leading = _heads(results, head if head_adjoints is None else head_adjoints)
@@ -90,14 +98,14 @@ def gradient(
 # -- Arguments ------------------------------------------------------------------------------------
 
 
-def _tensors(what: str, given: Any) -> list[Tensor]:
-    """Tensors of floats, checked."""
+def tensors_of_floats(what: str, given: Any) -> list[Tensor]:
+    """A tensor of floats, or several, checked; `what` names the argument in messages."""
     listed = [given] if isinstance(given, Tensor) else list(as_tuple(given))
     if not listed:
-        raise CompileError(f"gradient: {what}: expected at least one tensor, got none")
+        raise CompileError(f"{what}: expected at least one tensor, got none")
     several = isinstance(given, (list, tuple))
     for i, each in enumerate(listed):
-        where = f"gradient: {what}[{i}]" if several else f"gradient: {what}"
+        where = f"{what}[{i}]" if several else what
         if not isinstance(each, Tensor):
             raise CompileError(f"{where}: expected a tensor, got {described(each)}")
         if not each.dtype.is_float:
@@ -134,10 +142,10 @@ def _heads(
     leading = heads[0].shape[: heads[0].ndim - results[0].ndim]
     for name, head, result in zip(names, heads, results, strict=True):
         mine = head.shape[: head.ndim - result.ndim]
-        if not _is_same_shape(mine, leading):
+        if not is_same_shape(mine, leading):
             raise CompileError(
-                f"{name}: expected the dimensions of the others, {_text(leading)}, before those of "
-                f"{result.name}, got {_text(mine)}"
+                f"{name}: expected the dimensions of the others, {shape_text(leading)}, before "
+                f"those of {result.name}, got {shape_text(mine)}"
             )
     return [*heads], leading
 
@@ -150,21 +158,21 @@ def _check_head(name: str, head: Any, result: Tensor) -> None:
             f"{name}: expected the dtype of {result.name}, {result.dtype}, got {head.dtype}"
         )
     last = head.shape[head.ndim - result.ndim :] if head.ndim >= result.ndim else ()
-    if head.ndim < result.ndim or not _is_same_shape(last, result.shape):
+    if head.ndim < result.ndim or not is_same_shape(last, result.shape):
         raise CompileError(
-            f"{name}: expected the shape of {result.name}, {_text(result.shape)}, or that with "
-            f"further dimensions in front, got {_text(head.shape)}"
+            f"{name}: expected the shape of {result.name}, {shape_text(result.shape)}, or that "
+            f"with further dimensions in front, got {shape_text(head.shape)}"
         )
 
 
-def _is_same_shape(a: Sequence[PrimExpr], b: Sequence[PrimExpr]) -> bool:
+def is_same_shape(a: Sequence[PrimExpr], b: Sequence[PrimExpr]) -> bool:
     known = Analyzer()
     return len(a) == len(b) and all(
         known.can_prove(e.equal(x, y)) for x, y in zip(a, b, strict=True)
     )
 
 
-def _text(shape: Sequence[PrimExpr]) -> str:
+def shape_text(shape: Sequence[PrimExpr]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
@@ -264,14 +272,11 @@ class _Backward:
 
     def _adjoint(self, tensor: Tensor, shares: list[Share]) -> Adjoint:
         """The adjoint of each element of a tensor, from its shares."""
-        if tensor not in self._wanted and len(shares) == 1 and not shares[0].conditions:
+        if tensor not in self._wanted and len(shares) == 1 and _is_all_of(tensor, shares[0]):
             (share,) = shares
-            variables = [axis.var for axis in share.axes]
-            is_in_order = len(variables) == tensor.ndim and all(
-                map(operator.is_, share.indices, variables)
-            )
             # Sums would compute anything else once for each of their terms.
-            if is_in_order and isinstance(share.value, ProducerLoad | e.FloatImm):
+            if isinstance(share.value, ProducerLoad | e.FloatImm):
+                variables = [axis.var for axis in share.axes]
                 return lambda at: substitute(share.value, dict(zip(variables, at, strict=True)))
         made = self._adjoints[tensor] = adjoint_of(tensor, self._leading, shares)
         return lambda at: made(*self._variables, *at)
@@ -331,6 +336,16 @@ def _differentiated(
         backward.begin(result, adjoint)
     backward.run(in_order([result.op for result, _ in results]))
     return backward.found()
+
+
+def _is_all_of(tensor: Tensor, share: Share) -> bool:
+    """Whether a share has one iteration for each element of a tensor, in order."""
+    return (
+        not share.conditions
+        and len(share.axes) == tensor.ndim
+        and all(axis.var is index for axis, index in zip(share.axes, share.indices, strict=True))
+        and is_same_shape([domain_of(axis).extent for axis in share.axes], tensor.shape)
+    )
 
 
 def _terms(op: Operation, adjoints: Mapping[int, Adjoint]) -> list[Term]:
