@@ -83,17 +83,18 @@ def partition_loops(func: PrimFunc, options: LoopPartitionOptions | None = None)
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
     a single iteration with a known number, in which more is constant; a tail as long as an
     eighth of the loop behind a choice or a piece of an index, which has another one; and a tail of
-    unknown length behind a choice: there its negation holds, so both cases get a main part. A PARALLEL
-    loop is not split: a second region would be forked and joined, with less work than threads. It
-    chooses between both copies in each iteration, as does a loop whose guard is not linear in its
-    variable (that of fused loops). Where only the last iteration needs the second copy, its number
-    stands there, and the loops inside are partitioned as any others. A PARALLEL loop that was fused
-    from two, the inner one of constant extent, is partitioned as these are, the inner one inside
-    the outer one.
+    unknown length behind a choice: there its negation holds, so both cases get a main part.
+
+    A PARALLEL loop is not split: a second region would be forked and joined, with less work than
+    threads. It chooses between both copies in each iteration, as does a loop whose guard is not
+    linear in its variable (that of fused loops). Where only the last iteration needs the second
+    copy, its number stands there, and the loops inside are partitioned as any others; so are those
+    of the second copy where a choice fails. A PARALLEL loop that was fused from two, the inner one
+    of constant extent, is partitioned as these are, the inner one inside the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks, or in an
-    unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and few
-    columns of a symbolic extent, which fill no block, run without guards.
+    unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and
+    few columns of a symbolic extent, which fill no block, run without guards.
     """
     return with_body(func, _Partition(func, options or LoopPartitionOptions()).stmt(func.body))
 
