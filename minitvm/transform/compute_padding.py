@@ -58,12 +58,15 @@ class _Compute(ScopedMutator):
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
         self._lanes: set[Var] = set()
+        self._parts: set[Var] = set()  # loops of constant extent, most of which guards may exclude
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.UNROLLED:
             self._written_out.add(node.loop_var)
         elif node.kind == ForKind.VECTORIZED:
             self._lanes.add(node.loop_var)
+        elif e.const_int(node.extent) is not None:
+            self._parts.add(node.loop_var)
         return super().visit_For(node)
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
@@ -100,6 +103,8 @@ class _Compute(ScopedMutator):
         its buffer, and reads elements that exist. None if there is none. `removed`: the variables
         of a further guard. What doesn't depend on them is also read where that guard holds."""
         loads = list(_loads(store.value, ()))
+        if any(conditions for _, conditions in loads) and not removed.isdisjoint(self._parts):
+            return None  # the guard saves work
         for load, _ in loads:
             used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
             if load.buffer in self._left_out and not removed.isdisjoint(used):
