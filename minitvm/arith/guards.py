@@ -7,7 +7,7 @@ which the guards of its body fail, if the guards are stable in the loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -53,7 +53,7 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
-        needs = _needs(prover, loop.body)
+        needs = _needs(prover, loop.body, {})
     anywhere = _everywhere(needs)
     if len(anywhere) < len(needs) and not prover.proves(prover.affine(loop.extent) - 1):
         needs = anywhere
@@ -75,6 +75,18 @@ def _is_computable(prover: Prover, form: Affine) -> bool:
         return True
     low, high = prover.interval(form)
     return low >= -_MOST and high <= _MOST
+
+
+def cutting(prover: Prover, loop: s.For) -> list[Limit]:
+    """The limits that may exclude iterations of a loop."""
+    first = prover.affine(loop.min)
+    last = first + prover.affine(loop.extent) - 1
+    return [
+        limit
+        for limit in limits(prover, loop)
+        if limit.rest.terms
+        and not prover.proves(limit.rest + (last if limit.factor < 0 else first) * limit.factor)
+    ]
 
 
 def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
@@ -197,9 +209,9 @@ class _Need:
     guards: tuple[PrimExpr, ...]
 
 
-def _needs(prover: Prover, node: Stmt) -> list[_Need]:
+def _needs(prover: Prover, node: Stmt, names: Mapping[Var, Affine]) -> list[_Need]:
     """The forms, over variables from outside, that must be at least zero for `node` to have an
-    effect.
+    effect. `names` are the forms for which names stand in `node`.
 
     Where one is negative, `node` writes nothing on the way to the next guard, which fails for the
     same reason. So the memory that `node` writes doesn't matter.
@@ -208,28 +220,43 @@ def _needs(prover: Prover, node: Stmt) -> list[_Need]:
         case s.For(var, begin, extent, body=body) if is_pure(begin) and is_pure(extent):
             with prover.scope():
                 prover.bind_interval(var, begin, extent)
-                found = _needs(prover, body)
-            found = list(_outside(prover, node, found))
+                found = _needs(prover, body, names)
+            found = list(_outside(prover, node, found, names))
             return found if (e.const_int(extent) or 0) > 0 else _everywhere(found)
         case s.LetStmt(var, value, body) if is_pure(value):
+            if value.dtype.is_int and is_stable(value, body):
+                names = {**names, var: _unnamed(prover.affine(value), names)}
             with binding(prover, var, value, body):
-                found = _needs(prover, body)
+                found = _needs(prover, body, names)
             return [need for need in found if var not in variables(need.form)]
         case s.IfThenElse(condition, then_case, None) if is_pure(condition):
-            found = _everywhere(_needs(prover, then_case))
+            found = _everywhere(_needs(prover, then_case, names))
             forms = ((form_of(prover, each), each) for each in conjuncts(condition))
-            own = [_Need(form, (each,)) for form, each in forms if form is not None]
+            own = [
+                _Need(_unnamed(form, names), (each,)) for form, each in forms if form is not None
+            ]
             return _merged([*found, *own])
         case s.SeqStmt(statements) if statements:
-            return functools.reduce(_common, (_needs(prover, each) for each in statements))
+            return functools.reduce(_common, (_needs(prover, each, names) for each in statements))
         case s.AttrStmt() | s.Allocate():
-            return _needs(prover, node.body)
+            return _needs(prover, node.body, names)
     return []
 
 
-def _outside(prover: Prover, loop: s.For, found: Sequence[_Need]) -> Iterator[_Need]:
+def _unnamed(form: Affine, names: Mapping[Var, Affine]) -> Affine:
+    """A form with values in the place of their names."""
+    for var, value in names.items():
+        factor, rest = _apart(form, var)
+        if factor:
+            form = rest + value * factor
+    return form
+
+
+def _outside(
+    prover: Prover, loop: s.For, found: Sequence[_Need], names: Mapping[Var, Affine]
+) -> Iterator[_Need]:
     """The needs of a loop, from those of its body: in the iteration where they are weakest."""
-    begin, extent = prover.affine(loop.min), prover.affine(loop.extent)
+    begin, extent = (_unnamed(prover.affine(each), names) for each in (loop.min, loop.extent))
     for need in found:
         factor, rest = _apart(need.form, loop.loop_var)
         if loop.loop_var in variables(rest):

@@ -52,13 +52,16 @@ _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
 
-def is_convolution(contraction: Contraction) -> bool:
-    """Whether all sizes are constant, and the columns' factor is read through windows or has
-    columns of several dimensions side by side."""
+def is_convolution(contraction: Contraction, target: Target) -> bool:
+    """Whether the sums have constant sizes, and the columns' factor is read through windows or has
+    columns of several dimensions side by side. Those of an image with symbolic sizes are read as
+    they lie: by channels that fill vectors, or depthwise."""
     columns = _columns(contraction)
     tensor = contraction.b.tensor
-    axes = (*columns, *contraction.op.reduce_axis)
-    if None in map(extent_of, axes) or not contraction.op.reduce_axis:
+    reduced = contraction.op.reduce_axis
+    if None in map(extent_of, reduced) or not reduced:
+        return _is_depthwise_by_channels(contraction)
+    if None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target):
         return _is_depthwise_by_channels(contraction)
     loads = loads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
@@ -68,6 +71,17 @@ def is_convolution(contraction: Contraction) -> bool:
         return False
     factors = (contraction.a, contraction.b)
     return all(_is_copied_by_its_axes(contraction, each) for each in factors)
+
+
+def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
+    """Whether tiles read an image without panels of windows, which need constant sizes."""
+    if any(_groups(contraction)):
+        return False
+    row = _rows(contraction)
+    if row is None:
+        return True
+    is_wide = (extent_of(row) or 0) >= target.lanes(contraction.op.output(0).dtype)
+    return is_wide and _channel(contraction, target) is not None
 
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
@@ -146,11 +160,13 @@ def _channel(contraction: Contraction, target: Target) -> int | None:
     if len(columns) == 1 and not _is_read_through_windows(contraction):
         return len(axes) - 1
     channels, neighbours = extent_of(row), extent_of(columns[-1])
-    if channels is None or neighbours is None or all(extent_of(axis) == 1 for axis in columns):
+    if channels is None or all(extent_of(axis) == 1 for axis in columns):
         return None
     others = (each for each in contraction.factors if each.tensor is not contraction.a.tensor)
     if any(each.reads(row) and any(map(each.reads, reduced)) for each in others):
         return None  # the image's factor has weights of its own
+    if neighbours is None:
+        return axes.index(row)
     as_columns, as_rows = _cycles_of_forms(contraction, row, target)
     return axes.index(row) if as_columns < as_rows else None
 
@@ -241,12 +257,8 @@ def _rows(contraction: Contraction) -> IterVar | None:
     return found[-1] if found else None
 
 
-def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
-    """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
-    group; returns the size of the groups for each previous axis. An axis has groups if both factors
-    read it, and its extent is a multiple of the size."""
-    contraction = contraction_of(s[sums].op)
-    assert contraction is not None
+def _groups(contraction: Contraction) -> list[int | None]:
+    """For each axis the size of its groups; None for an axis without groups."""
     op, sizes = contraction.op, dict[Var, int]()
     if extent_of(contraction.column) == 1:  # split, the sums would read 0 in its place
         return [None] * len(op.axis)
@@ -261,6 +273,16 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
         in_both = contraction.a.reads(axis) and contraction.b.reads(axis)
         whole = size is not None and extent is not None and extent % size == 0
         groups.append(size if in_both and whole else None)
+    return groups
+
+
+def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
+    """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
+    group; returns the size of the groups for each previous axis. An axis has groups if both factors
+    read it, and its extent is a multiple of the size."""
+    contraction = contraction_of(s[sums].op)
+    assert contraction is not None
+    groups = _groups(contraction)
 
     def layout(*indices: Any) -> list[Any]:
         made: list[Any] = []
@@ -444,7 +466,7 @@ def _write_depthwise(
     stage, inner = s[last], s[sums]
     assert isinstance(inner.op, ComputeOp)
     lanes = target.lanes(last.dtype)
-    width = extent_of(contraction.column) or lanes
+    width = extent_of(contraction.column) or 2 * lanes
     row = _reused(contraction)
     reduced = inner.op.reduce_axis
     window = prod(extent_of(axis) or 1 for axis in reduced)

@@ -251,7 +251,7 @@ def _is_tiled(sums: Sums) -> bool:
     is_factor = sums.ahead is contraction.b.tensor
     return bool(contraction.rows) and not (
         _leaves_epilogue(sums)
-        or is_convolution(contraction)
+        or is_convolution(contraction, target)
         or matrix_product_for(contraction, target) is not None
         or dot_product_for(contraction, target, is_factor) is not None
     )
@@ -441,7 +441,7 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
 
 def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
     s, contraction = sums.schedule, sums.contraction
-    if not is_convolution(contraction):
+    if not is_convolution(contraction, sums.target):
         return None
     choose_form(s, contraction, "convolution")
     last = sums.last.op.output(0)

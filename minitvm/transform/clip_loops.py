@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.arith.guards import clipped, limits
+from minitvm.arith.guards import clipped, cutting
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import statements_run
 from minitvm.tir import expr as e
@@ -58,15 +58,7 @@ class _ClipLoops(ScopedMutator):
             return node
         if statements_run(node.body) < _MANY:
             return node
-        ends = [
-            limit
-            for limit in limits(self._prover, node)
-            if limit.rest.terms
-            and not self._prover.proves(
-                limit.rest + limit.factor * (extent - 1 if limit.factor < 0 else 0)
-            )
-        ]
-        return clipped(self._prover, node, ends)
+        return clipped(self._prover, node, cutting(self._prover, node))
 
 
 def _has_loop(node: Stmt) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -13,7 +13,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
+from minitvm.tir.functor import Mutator, children, free_vars, walk_once, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -38,8 +38,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
                 S[j] = S[j] + T[k, j]
 
     So a tile at the edge runs the same code as all others; no element of the result depends on
-    padding. The elements read must have been written: readers of a buffer whose own padding is
-    left out keep their guards.
+    padding. The elements read must have been written: where a buffer's own padding is left out,
+    guards that say which of its elements are read are kept.
 
     Where the guard of unrolled rows has a symbolic size, the last row is read in place of rows that
     don't exist::
@@ -57,10 +57,16 @@ class _Compute(ScopedMutator):
         # Buffers with elements that guards leave unwritten.
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
+        self._lanes: set[Var] = set()
+        self._parts: set[Var] = set()  # loops of constant extent, most of which guards may exclude
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.UNROLLED:
             self._written_out.add(node.loop_var)
+        elif node.kind == ForKind.VECTORIZED:
+            self._lanes.add(node.loop_var)
+        elif e.const_int(node.extent) is not None:
+            self._parts.add(node.loop_var)
         return super().visit_For(node)
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
@@ -78,7 +84,7 @@ class _Compute(ScopedMutator):
         kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            found = self._under(made, others)
+            found = self._under(made, others, set(free_vars(guard)))
             if found is not None:
                 kept, made = others, found
         if kept:
@@ -90,28 +96,46 @@ class _Compute(ScopedMutator):
             body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
         return with_fields(node, body=body)
 
-    def _under(self, store: s.BufferStore, guards: Sequence[PrimExpr]) -> s.BufferStore | None:
+    def _under(
+        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: Set[Var]
+    ) -> s.BufferStore | None:
         """`store`, or one in its place, that is safe where only `guards` hold: it writes inside of
-        its buffer, and reads elements that exist. None if there is none."""
-        loads = [each for each in walk_once(store.value) if isinstance(each, BufferLoad)]
-        if any(load.buffer in self._left_out for load in loads):
-            return None
+        its buffer, and reads elements that exist. None if there is none. `removed`: the variables
+        of a further guard. What doesn't depend on them is also read where that guard holds."""
+        loads = list(_loads(store.value, ()))
+        if any(conditions for _, conditions in loads) and not removed.isdisjoint(self._parts):
+            return None  # the guard saves work
+        for load, _ in loads:
+            used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+            if load.buffer in self._left_out and not removed.isdisjoint(used):
+                return None
         with self._prover.scope():
             for guard in guards:
                 self._prover.assume(guard)
             if not all(map(self._is_inside, store.indices, store.buffer.shape)):
                 return None
             replaced: dict[BufferLoad, BufferLoad] = {}
-            for load in loads:
-                indices = list(map(self._moved_inside, load.indices, load.buffer.shape))
-                known = [each for each in indices if each is not None]
-                if len(known) < len(indices):
+            for load, conditions in loads:
+                made = self._readable(load, conditions)
+                if made is None:
                     return None
-                if any(map(operator.is_not, known, load.indices)):
-                    replaced[load] = BufferLoad(load.buffer, tuple(known))
+                if made is not load:
+                    replaced[load] = made
         if not replaced:
             return store
         return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
+
+    def _readable(self, load: BufferLoad, conditions: Sequence[PrimExpr]) -> BufferLoad | None:
+        """`load`, or one in its place, of an element that exists where `conditions` hold."""
+        with self._prover.scope():
+            for condition in conditions:
+                self._prover.assume(condition)
+            found = list(map(self._moved_inside, load.indices, load.buffer.shape))
+        indices = tuple(each for each in found if each is not None)
+        if len(indices) < len(found):
+            return None
+        is_same = all(map(operator.is_, indices, load.indices))
+        return load if is_same else BufferLoad(load.buffer, indices)
 
     def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
         at = self._prover.affine(index)
@@ -119,11 +143,12 @@ class _Compute(ScopedMutator):
 
     def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
         """`index` where it is surely inside. Where it may exceed a symbolic extent, and differs
-        between the copies of an unrolled loop, so that a minimum costs nothing: ``min(index,
-        extent - 1)``. None otherwise."""
+        between the copies of an unrolled loop, and not between lanes, so that a minimum costs
+        nothing: ``min(index, extent - 1)``. None otherwise."""
         if self._is_inside(index, extent):
             return index
-        if e.const_int(extent) is not None or not self._written_out & set(free_vars(index)):
+        used = set(free_vars(index))
+        if e.const_int(extent) is not None or not self._written_out & used or self._lanes & used:
             return None
         if not self._prover.proves(self._prover.affine(index), self._prover.affine(extent) - 1):
             return None
@@ -141,6 +166,23 @@ class _Replace(Mutator):
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         return self._loads.get(node, node)
+
+
+def _loads(
+    node: PrimExpr, conditions: tuple[PrimExpr, ...]
+) -> Iterator[tuple[BufferLoad, tuple[PrimExpr, ...]]]:
+    """The elements read in an expression, each with the conditions under which it is."""
+    match node:
+        case Call(op="if_then_else", args=(condition, a, b)):
+            yield from _loads(condition, conditions)
+            yield from _loads(a, (*conditions, condition))
+            yield from _loads(b, (*conditions, e.Not(condition)))
+            return
+        case BufferLoad():
+            yield node, conditions
+    for child in children(node):
+        if isinstance(child, PrimExpr):
+            yield from _loads(child, conditions)
 
 
 def _is_harmless(value: PrimExpr) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import field
 from math import isfinite, prod
 from typing import final
 
-from minitvm.arith.guards import LARGEST, NEGATIONS, conjuncts, form_of, widest
+from minitvm.arith.effects import loads
+from minitvm.arith.guards import LARGEST, NEGATIONS, Without, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
 from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
 from minitvm.arith.prover import Prover
@@ -15,8 +17,8 @@ from minitvm.arith.work import iterations, statements_run
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
+from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, Stmt
 
 
@@ -43,6 +45,14 @@ class Uses:
     conditions: dict[PrimExpr, Use] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
 
+    def opposites(self, conditions: Set[PrimExpr]) -> Iterator[PrimExpr]:
+        """The negations of conditions."""
+        for each, use in self.conditions.items():
+            if use.negates in conditions:
+                yield each
+            elif each in conditions and use.negates is not None:
+                yield use.negates
+
 
 NEVER = Affine({}, -1)
 
@@ -58,6 +68,30 @@ class Conditions:
         self._choices: dict[PrimExpr, list[PrimExpr]] = {}
         self._negations: dict[PrimExpr, PrimExpr | None] = {}
         self._indices: dict[PrimExpr, list[PrimExpr]] = {}
+        self._names: dict[Var, PrimExpr] = {}
+
+    def can_name(self, value: PrimExpr) -> bool:
+        """Whether the value of a name can stand in its place."""
+        is_number = value.dtype.is_int and not loads(value)
+        return is_number and self._prover.is_index_arithmetic(value)
+
+    @contextmanager
+    def naming(self, var: Var, value: PrimExpr) -> Iterator[None]:
+        """The scope of a name. In conditions and ranges, its value stands in its place."""
+        value = self._unnamed(value)
+        if not self.can_name(value):
+            self._prover.bind_data(var)
+            yield
+            return
+        self._names[var] = value
+        yield
+        del self._names[var]
+
+    def _unnamed(self, node: PrimExpr) -> PrimExpr:
+        """An expression with values in the place of their names."""
+        if self._names.keys().isdisjoint(self.variables(node)):
+            return node
+        return substitute(node, self._names)
 
     # -- Reading --
 
@@ -87,9 +121,14 @@ class Conditions:
                 for condition in piece.conditions:
                     self._add(found, condition, node, inner).divides = True
         if isinstance(node, s.For):
+            begin, extent = self._unnamed(node.min), self._unnamed(node.extent)
+            node = with_fields(node, min=begin, extent=extent)
             with self._prover.scope():
                 self._prover.bind_interval(node.loop_var, node.min, node.extent)
                 self._gather(node.body, (*inner, node), loop, every, found)
+        elif isinstance(node, s.LetStmt):
+            with self.naming(node.var, node.value):
+                self._gather(node.body, inner, loop, every, found)
         else:
             for child in children(node):
                 if isinstance(child, Stmt):
@@ -141,7 +180,8 @@ class Conditions:
         return made
 
     def _is_in_tiles(self, condition: PrimExpr, inner: Iterable[s.For]) -> bool:
-        loops = [each for each in inner if each.loop_var in self.variables(condition)]
+        used = self.variables(self._unnamed(condition))
+        loops = [each for each in inner if each.loop_var in used]
         return len(loops) > 1 and loops[0].kind == ForKind.SERIAL
 
     def choices(self, node: PrimExpr) -> list[PrimExpr]:
@@ -158,6 +198,7 @@ class Conditions:
 
     def form(self, condition: PrimExpr) -> Affine:
         """The form that is at least zero where `condition`, a comparison, holds."""
+        condition = self._unnamed(condition)
         if not self._prover.is_index_arithmetic(condition):
             return NEVER
         return form_of(self._prover, condition) or NEVER
@@ -204,3 +245,49 @@ class Conditions:
         more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
         less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
         return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))
+
+
+@final
+class Hold(Without):
+    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
+    by their pieces."""
+
+    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
+        super().__init__(held)
+        self._forms = forms
+        self._failed = {uses.conditions[each].negates for each in self._held} - {None}
+        self._values = {
+            each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
+        }
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        if node in self._values:
+            return self._values[node]
+        has_any = self._values or self._forms.choices(node)
+        return Mutator.expr(self, node) if has_any else node
+
+    def condition(self, node: PrimExpr) -> PrimExpr:
+        return const(False) if node in self._failed else super().condition(node)
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        made = self._choice(node.condition, node.true_value, node.false_value)
+        if isinstance(made, PrimExpr):
+            return made
+        condition, a, b = made
+        return with_fields(node, condition=condition, true_value=a, false_value=b)
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        if node.op != "if_then_else":
+            return with_fields(node, args=tuple(map(self.expr, node.args)))
+        made = self._choice(*node.args)
+        return made if isinstance(made, PrimExpr) else with_fields(node, args=made)
+
+    def _choice(
+        self, condition: PrimExpr, a: PrimExpr, b: PrimExpr
+    ) -> PrimExpr | tuple[PrimExpr, PrimExpr, PrimExpr]:
+        """The value that is chosen, or the parts of the choice."""
+        condition = self.condition(condition)
+        known = e.const_int(condition)
+        if known is not None:
+            return self.expr(a if known else b)
+        return condition, self.expr(a), self.expr(b)

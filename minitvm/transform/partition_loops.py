@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import cast, final
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
-    Without,
     clipped,
+    cutting,
     limits,
     quotient,
 )
@@ -22,10 +22,10 @@ from minitvm.runtime.dtype import BOOL
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
+from minitvm.tir.expr import IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
-from minitvm.transform.loop_conditions import Conditions, Use, Uses
+from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
@@ -90,16 +90,20 @@ def partition_loops(
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
     clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
-    a single iteration with a known number, in which more is constant, and a tail as long as an
-    eighth of the loop behind a choice or a piece of an index, which has another one. A PARALLEL
-    loop is not split: a second region would be forked and joined, with less work than threads. It
-    chooses between both copies in each iteration, as does a loop whose guard is not linear in its
-    variable (that of fused loops). Where only the last iteration needs the second copy, its number
-    stands there, and the loops inside are partitioned as any others. A PARALLEL loop that was fused
-    from two of constant extents is partitioned as these are, the inner one inside the outer one.
+    a single iteration with a known number, in which more is constant; a tail as long as an
+    eighth of the loop behind a choice or a piece of an index, which has another one; and a tail of
+    unknown length behind a choice: there its negation holds, so both cases get a main part.
 
-    A loop over blocks of tiles stays whole if a guard fails in several of its blocks. The loop over
-    tiles inside is split instead: its tail is shorter.
+    A PARALLEL loop is not split: a second region would be forked and joined, with less work than
+    threads. It chooses between both copies in each iteration, as does a loop whose guard is not
+    linear in its variable (that of fused loops). Where only the last iteration needs the second
+    copy, its number stands there, and the loops inside are partitioned as any others; so are those
+    of the second copy where a choice fails. A PARALLEL loop that was fused from two, the inner one
+    of constant extent, is partitioned as these are, the inner one inside the outer one.
+
+    A loop over blocks of tiles stays whole if a guard fails in several of its blocks, or in an
+    unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and
+    few columns of a symbolic extent, which fill no block, run without guards.
     """
     masked = 1 if vector_bytes >= _WITH_MASKS else _MASKED
     return with_body(
@@ -135,16 +139,24 @@ class _Partition(ScopedMutator):
         self._options = options
         self._forms = Conditions(self._prover, masked)
         for each in walk_once(func.body):
-            if isinstance(each, e.Let | s.LetStmt):  # names are unknown outside of their scope
-                self._prover.bind_data(each.var)
+            match each:
+                case s.LetStmt(value=value) if self._forms.can_name(value):
+                    pass
+                case e.Let(var=var) | s.LetStmt(var=var):  # it is unknown outside of its scope
+                    self._prover.bind_data(var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
+        self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key == HINT:
             self._hinted = e.const_int(node.value) != 0
             return self.stmt(node.body)
         return self.descend(node)
+
+    def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
+        with self._forms.naming(node.var, node.value):
+            return super().visit_LetStmt(node)
 
     def visit_For(self, node: s.For) -> Stmt:
         hinted, self._hinted = self._hinted, False
@@ -156,7 +168,7 @@ class _Partition(ScopedMutator):
             with self.in_loop(node):
                 region = self._region(node, hinted)
         if region is not None and node.kind == ForKind.PARALLEL:
-            divisor = _divisor(node)
+            divisor = _divisor(self._prover, node)
             if divisor is not None:
                 return self._by_digits(node, divisor)
         made = None if region is None else self._partition(node, region)
@@ -168,11 +180,11 @@ class _Partition(ScopedMutator):
         var = node.loop_var
         outer, inner = (Var(f"{var.name}.{each}", var.dtype) for each in ("outer", "inner"))
         body = substitute(node.body, {var: outer * divisor + inner})
-        zero, extent = e.const(0, var.dtype), cast(int, e.const_int(node.extent))
+        zero = e.const(0, var.dtype)
         loops = with_fields(
             node,
             loop_var=outer,
-            extent=e.const(extent // divisor, var.dtype),
+            extent=quotient(self._prover, self._prover.affine(node.extent), divisor, var.dtype),
             body=with_fields(
                 node, loop_var=inner, min=zero, extent=e.const(divisor, var.dtype), body=body
             ),
@@ -210,7 +222,7 @@ class _Partition(ScopedMutator):
         work = statements_run(node.body)
         found = self._forms.uses(node, hinted)
         region = _Region([], [], [], [], [], found)
-        uses = _of_the_most(node, found.conditions)
+        uses = _of_the_most(node, found.conditions, self._failed)
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
@@ -266,13 +278,12 @@ class _Partition(ScopedMutator):
             return None
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
-        hold = _Hold(self._forms, region.uses, region.held)
+        hold = Hold(self._forms, region.uses, region.held)
         main = with_fields(node, min=first, extent=extent)
         body = self._choose(main, region, hold.stmt(node.body))
-        divides = any(region.uses.conditions[each].divides for each in region.held)
         lanes = _lanes(node.body)
         masked = any(mentions(lane, *region.held) for lane in lanes)
-        head, tail = (self._edge(node, *part, divides, masked) for part in parts)
+        head, tail = (self._edge(node, *part, region, masked) for part in parts)
         return seq(head, with_fields(main, body=body), tail)
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
@@ -306,24 +317,45 @@ class _Partition(ScopedMutator):
         return e.cast(node.loop_var.dtype, value)
 
     def _edge(
-        self, node: s.For, begin: PrimExpr, end: PrimExpr, divides: bool, masked: bool
+        self, node: s.For, begin: PrimExpr, end: PrimExpr, region: _Region, masked: bool
     ) -> Stmt:
-        """The iterations at an end of a loop, with their guards. `divides`: there is as much work
-        in each of them as in others. `masked`: a guard holds for some lanes of a vector."""
+        """The iterations at an end of a loop, with their guards. `masked`: a guard holds for some
+        lanes of a vector."""
         if _is_empty(begin, end):
             return seq()
         extent = e.cast(node.loop_var.dtype, end - begin)
-        body = node.body
+        body, uses = node.body, region.uses
         if e.const_int(extent) == 1 and isinstance(begin, IntImm):
             return self._inside(node, substitute(body, {node.loop_var: begin}))
+        # Where these fail, there is as much work in an iteration as in others.
+        divides = {each for each in region.held if uses.conditions[each].divides}
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         if divides and count and iterations and count > iterations * (1 - _MOST):
             return self.visit_For(with_fields(node, min=begin, extent=extent))
+        opposites = set(uses.opposites(divides))
+        if count is None and opposites and self._failed.isdisjoint(divides | opposites):
+            outside, self._failed = self._failed, self._failed | set(uses.opposites(opposites))
+            made = self.visit_For(with_fields(node, min=begin, extent=extent))
+            self._failed = outside
+            return made
         if masked and node.kind == ForKind.SERIAL:
             count = e.const_int(Simplifier(self._prover).expr(extent)) or 0
             if 0 < count * code_size(body) <= min(_WRITTEN_OUT, self._budget):
                 return self._written_out(node, begin, count)
-        return with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
+        edge = with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
+        if iterations is None:
+            return edge
+        return clipped(self._prover, edge, cutting(self._prover, edge))
+
+    def _opposites(self, region: _Region, rows: Sequence[Affine]) -> list[PrimExpr]:
+        """The negation of the only chosen condition, if there is as much work where it fails, and
+        it fails exactly where its row is negative."""
+        if len(rows) != 1 or len(region.chosen) != 1:
+            return []
+        (condition,) = region.chosen
+        use = region.uses.conditions[condition]
+        is_exact = use.divides and self._forms.form(condition).same_as(rows[0])
+        return list(region.uses.opposites({condition})) if is_exact else []
 
     def _written_out(self, node: s.For, begin: PrimExpr, count: int) -> Stmt:
         """A few iterations in a row. Their masks are constants, which take no registers: a loop
@@ -342,7 +374,7 @@ class _Partition(ScopedMutator):
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
-        hold = _Hold(self._forms, region.uses, region.chosen)
+        hold = Hold(self._forms, region.uses, region.chosen)
         main = self._inside(node, hold.stmt(body))
         if not region.rows:
             return main
@@ -355,7 +387,10 @@ class _Partition(ScopedMutator):
         # By a name: that "one of these fails" tells the simplifier little, and costs it much.
         full = Var("full", BOOL)
         last = _only_last(node, rows)
-        if last is None:
+        opposites = self._opposites(region, rows)
+        if opposites:
+            rest = self._inside(node, Hold(self._forms, region.uses, opposites).stmt(body))
+        elif last is None:
             rest = _Clip(self._prover).stmt(body)
         else:
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
@@ -363,19 +398,20 @@ class _Partition(ScopedMutator):
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
 
 
-def _divisor(node: s.For) -> int | None:
-    """The extent of the inner one of two loops of constant extents from which a loop was fused."""
-    var, extent = node.loop_var, e.const_int(node.extent)
-    if extent is None or e.const_int(node.min) != 0:
+def _divisor(prover: Prover, node: s.For) -> int | None:
+    """The extent of the inner one of two loops from which a loop was fused, if it is constant."""
+    var, extent = node.loop_var, prover.affine(node.extent)
+    if e.const_int(node.min) != 0 or not prover.is_index_arithmetic(node.extent):
         return None
     found = [
         divisor
         for each in walk_once(node.body)
         if isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var
-        if (divisor := e.const_int(each.b)) is not None and 1 < divisor < extent
+        if (divisor := e.const_int(each.b)) is not None and divisor > 1
     ]
     most = max(found, default=0)
-    return most if most and extent % most == 0 else None
+    is_whole = most and not any(each % most for each in (extent.constant, *extent.terms.values()))
+    return most if is_whole and e.const_int(node.extent) != most else None
 
 
 @final
@@ -404,10 +440,10 @@ def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
 
 
 def _mostly_holds(node: s.For, row: Affine) -> bool:
-    """Whether a form that is linear in the loop's variable is at least zero in most iterations, as
-    far as that is known."""
+    """Whether a form that is linear in the loop's variable is surely at least zero in most
+    iterations."""
     share = _share(node, (row,))
-    return share is None or share >= _MOST
+    return share is not None and share >= _MOST
 
 
 def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
@@ -430,14 +466,19 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
     return max(0, last - first) / extent
 
 
-def _of_the_most(node: s.For, conditions: Mapping[PrimExpr, Use]) -> dict[PrimExpr, Use]:
-    """Of each condition of a choice and its negation, the one that holds more often."""
+def _of_the_most(
+    node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
+) -> dict[PrimExpr, Use]:
+    """Of each condition of a choice and its negation, the one that holds more often. Those of
+    `failed` hold nowhere."""
     made = dict(conditions)
     for negation, use in conditions.items():
         if use.negates is None:
             continue
         holds, fails = (_share(node, each.rows) for each in (conditions[use.negates], use))
         is_rare = holds is not None and fails is not None and holds < fails
+        if not failed.isdisjoint((negation, use.negates)):
+            is_rare = use.negates in failed
         made.pop(use.negates if is_rare else negation, None)
     return made
 
@@ -478,55 +519,13 @@ class _Clip(Mutator):
         return node
 
     def visit_For(self, node: s.For) -> Stmt:
-        return self.descend(_clipped(self._prover, node))
+        made = _clipped(self._prover, node)
+        if made.kind == ForKind.SERIAL and e.const_int(made.extent) is not None:
+            made = clipped(self._prover, made, cutting(self._prover, made))
+        return self.descend(made)
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         return self.stmt(node.body) if node.attr_key == HINT else self.descend(node)
-
-
-class _Hold(Without):
-    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
-    by their pieces."""
-
-    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
-        super().__init__(held)
-        self._forms = forms
-        self._failed = {uses.conditions[each].negates for each in self._held} - {None}
-        self._values = {
-            each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
-        }
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        if node in self._values:
-            return self._values[node]
-        has_any = self._values or self._forms.choices(node)
-        return Mutator.expr(self, node) if has_any else node
-
-    def condition(self, node: PrimExpr) -> PrimExpr:
-        return const(False) if node in self._failed else super().condition(node)
-
-    def visit_Select(self, node: e.Select) -> PrimExpr:
-        made = self._choice(node.condition, node.true_value, node.false_value)
-        if isinstance(made, PrimExpr):
-            return made
-        condition, a, b = made
-        return with_fields(node, condition=condition, true_value=a, false_value=b)
-
-    def visit_Call(self, node: Call) -> PrimExpr:
-        if node.op != "if_then_else":
-            return with_fields(node, args=tuple(map(self.expr, node.args)))
-        made = self._choice(*node.args)
-        return made if isinstance(made, PrimExpr) else with_fields(node, args=made)
-
-    def _choice(
-        self, condition: PrimExpr, a: PrimExpr, b: PrimExpr
-    ) -> PrimExpr | tuple[PrimExpr, PrimExpr, PrimExpr]:
-        """The value that is chosen, or the parts of the choice."""
-        condition = self.condition(condition)
-        known = e.const_int(condition)
-        if known is not None:
-            return self.expr(a if known else b)
-        return condition, self.expr(a), self.expr(b)
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:

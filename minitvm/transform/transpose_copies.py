@@ -416,7 +416,7 @@ def _by_blocks(nest: _Nest) -> Stmt:
     ]
     if not enough:
         return made
-    few = rebuild(along.body, {"kind": ForKind.SERIAL, "annotations": {s.FEW: True}})
+    few = rebuild(across, {"kind": ForKind.SERIAL, "annotations": {s.FEW: True}})
     return s.IfThenElse(reduce(e.logical_and, enough), made, rebuild(along, {"body": few}))
 
 

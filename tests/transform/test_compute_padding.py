@@ -15,6 +15,7 @@ from minitvm.tir.stmt import (
     IfThenElse,
     PrimFunc,
     Stmt,
+    seq,
 )  # fmt: skip
 from minitvm.tir.verify import verify
 from minitvm.transform.compute_padding import compute_padding
@@ -62,3 +63,27 @@ def test_the_last_element_is_read_where_one_is_not_there() -> None:
 
 def test_a_loop_that_may_become_vectors_reads_as_before() -> None:
     assert "min(" not in str(compute_padding(padded(A[i], ForKind.SERIAL)))
+
+
+def test_what_a_choice_reads_is_read_where_it_is_chosen() -> None:
+    value = tir.if_then_else(j < n, A[j], const(0.0))
+    assert "likely" not in str(compute_padding(padded(value)))
+    assert "likely(j < n)" in str(compute_padding(padded(tir.if_then_else(j > 0, A[j], A[0]))))
+
+
+def test_rows_beyond_the_end_are_computed_from_a_factor_that_is_itself_left_out() -> None:
+    """What other rows read as well has been written; what this row alone reads may not."""
+    T = tir.decl_buffer((32,), name="T")
+    fill = IfThenElse(tir.likely(j < n), BufferStore(T, const(1.0), (j,)))
+    first = For(j, const(0), const(32), ForKind.SERIAL, fill)
+    for value, kept in ((T[j], False), (T[i], True)):
+        rows = padded(value).body
+        assert isinstance(rows, Allocate)
+        body = Allocate(T, Allocate(S, seq(first, rows.body)))
+        assert ("likely(i < n)" in str(compute_padding(function("f", A, P, body=body)))) == kept
+
+
+def test_lanes_are_not_clamped() -> None:
+    """A minimum in each lane would read one element at a time."""
+    made = str(compute_padding(padded(A[i + j])))
+    assert "min(" not in made and "likely(i < n)" in made

@@ -263,3 +263,45 @@ def test_stores_under_masks_are_dear_without_mask_registers(vector_bytes: int, p
     after = partition_loops(before, vector_bytes=vector_bytes)
     stored = [each for each in walk(after.body) if isinstance(each, BufferStore)]
     assert len(stored) == 2 * parts
+
+
+def test_a_choice_that_divides_a_symbolic_loop_has_two_main_parts() -> None:
+    """As the joined rows of two tensors: a vector of each lies in a loop without the other."""
+    C = tir.decl_buffer((2 * n,), name="C")
+    place = io * 16 + ii
+    value = tir.if_then_else(place < n, A[place], B[place - n])
+    store = IfThenElse(likely(place < 2 * n), BufferStore(C, value, (place,)))
+    body = loop(io, (2 * n + 15) // 16, loop(ii, 16, store, ForKind.VECTORIZED))
+    made = simplify(partition_loops(function_of(A, B, C)(body)))
+    parts = [str(each) for each in walk(made.body) if isinstance(each, For) and each.loop_var is io]
+    plain = [each for each in parts if "if_then_else" not in each and "likely" not in each]
+    assert ["A[" in each for each in plain] == [True, False]
+    assert ["B[" in each for each in plain] == [False, True]
+    given = [np.arange(37, dtype="float32"), -np.arange(37, dtype="float32")]
+    got = np.zeros(74, "float32")
+    interpret(made, *given, got)
+    np.testing.assert_array_equal(got, np.concatenate(given))
+
+
+def test_the_end_of_a_tail_is_that_of_its_guards() -> None:
+    """A block of 4096 whose guard ends at n: vectors that are masked altogether are left out."""
+    place = io * 16 + ii
+    store = IfThenElse(likely(place < n), copy(place))
+    body = loop(io, 256, loop(ii, 16, store, ForKind.VECTORIZED))
+    made = str(simplify(partition_loops(func(body))))
+    assert made.count("for io in") == 2 and ", 256):" not in made
+
+
+def test_names_are_looked_through() -> None:
+    """A guard of a name belongs to the loops whose variables are in the name's value; a loop whose
+    end is named is partitioned as any other."""
+    begin, size = Var("begin"), Var("size")
+    store = IfThenElse(likely(begin + ii < n), copy(begin + ii))
+    body = loop(ii, 16, store, ForKind.VECTORIZED)
+    body = loop(io, size, LetStmt(begin, io * 16, body))
+    made = simplify(partition_loops(func(LetStmt(size, (n + 15) // 16, body))))
+    assert str(made).count("likely") == 1
+    assert str(made).count("for io in") == 2
+    x, got = np.arange(37, dtype="float32"), np.zeros(37, "float32")
+    interpret(made, x, got)
+    np.testing.assert_array_equal(got, x)

@@ -1,0 +1,171 @@
+"""Programs whose sizes the call decides, beside products: right at every size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.tensor import Tensor
+
+SIZES = [0, 1, 2, 3, 7, 15, 16, 17, 63, 64, 65]
+AVX2 = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def built(inputs: list[Tensor], output: Tensor) -> Callable[[list[Array], tuple[int, ...]], Array]:
+    function = tvm.build(output, [*inputs, output], name="f")
+
+    def call(arrays: list[Array], shape: tuple[int, ...]) -> Array:
+        got = np.full(shape, 77, "float32")
+        function(*arrays, got)
+        return got
+
+    return call
+
+
+def whole(*shape: int) -> Array:
+    """Small whole numbers, whose sums are exact."""
+    return np.random.default_rng(0).integers(-4, 5, shape).astype("float32")
+
+
+m, n, b = te.var("m"), te.var("n"), te.var("b")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_both_cases_of_a_choice(axis: int) -> None:
+    X, Y = te.placeholder((m, n), name="X"), te.placeholder((m, n), name="Y")
+    end = (m, n)[axis]
+
+    def element(*i: Any) -> Any:
+        behind = [index - end if each == axis else index for each, index in enumerate(i)]
+        return te.if_then_else(i[axis] < end, X(*i), Y(*behind))
+
+    shape = (2 * m, n) if axis == 0 else (m, 2 * n)
+    f = built([X, Y], te.compute(shape, element, name="Z"))
+    for size in SIZES:
+        for rows, columns in ((size, size), (size, 37), (5, size)):
+            x, y = whole(rows, columns), whole(rows, columns) + 1
+            wanted = np.concatenate([x, y], axis)
+            np.testing.assert_array_equal(f([x, y], wanted.shape), wanted)
+
+
+def test_a_triangle() -> None:
+    X = te.placeholder((m, n), name="X")
+    Y = te.compute((m, n), lambda i, j: te.if_then_else(j <= i, X[i, j], 0.0), name="Y")
+    f = built([X], Y)
+    for size in SIZES:
+        for shape in ((size, size), (size, 37), (37, size)):
+            x = whole(*shape)
+            np.testing.assert_array_equal(f([x], shape), np.tril(x))
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (1, 2, 0), (2, 1, 0)])
+def test_few_rows_of_a_transpose(order: tuple[int, ...]) -> None:
+    extents = (b, m, n)
+    X = te.placeholder(extents, name="X")
+
+    def element(*i: Any) -> Any:
+        return X(*(i[order.index(axis)] for axis in range(3)))
+
+    f = built([X], te.compute([extents[axis] for axis in order], element, name="Y"))
+    for size in SIZES:
+        for shape in ((size, 5, 9), (3, size, 70), (9, 33, size)):
+            x = whole(*shape)
+            wanted = np.transpose(x, order)
+            np.testing.assert_array_equal(f([x], wanted.shape), wanted)
+
+
+def test_totals_of_rows_so_far() -> None:
+    X = te.placeholder((m, n), name="X")
+
+    def element(i: Any, j: Any) -> Any:
+        k = te.reduce_axis((0, i + 1), name="k")
+        return te.sum(X[k, j], axis=k)
+
+    f = built([X], te.compute((m, n), element, name="Y"))
+    for size in SIZES:
+        for shape in ((size, size), (3, size), (size, 37)):
+            x = whole(*shape)
+            np.testing.assert_array_equal(f([x], shape), x.cumsum(0))
+
+
+def test_rows_that_data_choose_in_blocks_of_columns() -> None:
+    """A fused loop of a symbolic and a constant one: its last block is narrower."""
+    W, at = te.placeholder((50, 100), name="W"), te.placeholder((m, 7), "int32", name="I")
+    k = te.reduce_axis((0, 7), name="k")
+    f = built([W, at], te.compute((m, 100), lambda i, j: te.sum(W[at[i, k], j], axis=k), name="Y"))
+    w = whole(50, 100)
+    for size in SIZES:
+        i = np.random.default_rng(1).integers(0, 50, (size, 7)).astype("int32")
+        np.testing.assert_array_equal(f([w, i], (size, 100)), w[i].sum(1))
+
+
+def convolution(stride: int, depthwise: bool) -> tuple[list[Tensor], Tensor]:
+    """A convolution of 3 x 3 with padding, from 4 to 16 channels."""
+    X = te.placeholder((2, 4, m, n), name="X")
+    Z = te.compute(
+        (2, 4, m + 2, n + 2),
+        lambda b, c, y, x: te.if_then_else(
+            te.all(y >= 1, y < m + 1, x >= 1, x < n + 1), X[b, c, y - 1, x - 1], 0.0
+        ),
+        name="Z",
+    )
+    c, p, q = (te.reduce_axis((0, size), name) for size, name in ((4, "c"), (3, "p"), (3, "q")))
+    W = te.placeholder((4, 3, 3) if depthwise else (16, 4, 3, 3), name="W")
+
+    def element(b: Any, f: Any, y: Any, x: Any) -> Any:
+        y, x = y * stride + p, x * stride + q
+        if depthwise:
+            return te.sum(Z[b, f, y, x] * W[f, p, q], axis=[p, q])
+        return te.sum(Z[b, c, y, x] * W[f, c, p, q], axis=[c, p, q])
+
+    shape = (2, 4 if depthwise else 16, (m - 1) // stride + 1, (n - 1) // stride + 1)
+    return [X, W], te.compute(shape, element, name="Y")
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_of_images_of_any_size(stride: int, depthwise: bool) -> None:
+    inputs, output = convolution(stride, depthwise)
+    f = built(inputs, output)
+    w = whole(4, 3, 3) if depthwise else whole(16, 4, 3, 3)
+    for height, width in [*((size, size) for size in SIZES), (5, 64), (65, 3), (0, 9), (9, 28)]:
+        x = whole(2, 4, height, width)
+        z = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        ends = (height - 1) // stride + 1, (width - 1) // stride + 1
+        wanted = np.zeros((2, 4 if depthwise else 16, *ends), "float32")
+        for p in range(3):
+            for q in range(3):
+                part = z[:, :, p : p + stride * ends[0] : stride, q : q + stride * ends[1] : stride]
+                part = part[:, :, : ends[0], : ends[1]]
+                how = "bchw,c->bchw" if depthwise else "bchw,fc->bfhw"
+                wanted += np.einsum(how, part, w[..., p, q])
+        np.testing.assert_array_equal(f([x, w], wanted.shape), wanted)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_an_image_of_any_size_is_read_as_it_lies(depthwise: bool) -> None:
+    _, output = convolution(1, depthwise)
+    trace = tvm.auto_schedule(output, AVX2).trace()
+    assert "s[Z].compute_at" in trace if depthwise else "W_global" in trace
+
+
+def test_channels_that_fill_no_vector_are_no_columns_of_a_symbolic_image() -> None:
+    X, W = te.placeholder((1, 3, m, n), name="X"), te.placeholder((3, 3, 1, 1), name="W")
+    c, p, q = (te.reduce_axis((0, size), name) for size, name in ((3, "c"), (1, "p"), (1, "q")))
+    Y = te.compute(
+        (1, 3, m, n),
+        lambda b, f, y, x: te.sum(X[b, c, y + p, x + q] * W[f, c, p, q], axis=[c, p, q]),
+        name="Y",
+    )
+    f = built([X, W], Y)
+    w = whole(3, 3, 1, 1)
+    for size in SIZES:
+        x = whole(1, 3, size, 9)
+        wanted = np.einsum("bchw,fc->bfhw", x, w[..., 0, 0])
+        np.testing.assert_array_equal(f([x, w], wanted.shape), wanted)
