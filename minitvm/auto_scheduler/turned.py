@@ -73,7 +73,10 @@ def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, floa
     result; None where that can't be."""
     if not is_plain(contraction) or is_streamed(contraction, target):
         return None
-    turned = contraction_of(contraction.op, contraction.rows[-1])
+    row = contraction.rows[-1]
+    if extent_of(row) == 1:  # indices are simplified to 0, and read no column
+        return None
+    turned = contraction_of(contraction.op, row)
     if turned is None or not is_plain(turned) or turned.b.tensor is not contraction.a.tensor:
         return None
     if not can_be_copied(turned, turned.b):

@@ -11,6 +11,9 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.contraction import contraction_of
+from minitvm.auto_scheduler.turned import turned_column
+from minitvm.target import Target
 from minitvm.te.tensor import Tensor
 
 TARGET = "llvm -mcpu=haswell -num-cores=2"
@@ -160,3 +163,12 @@ def test_a_shared_copy_of_symbolic_size() -> None:
         c = np.empty((rows, 90), "float32")
         f(a, b, c)
         np.testing.assert_array_equal(c, a.T @ b)
+
+
+def test_a_row_of_one_element_is_no_column() -> None:
+    """Its index is 0 in a stage that is laid out anew, so that no factor reads it."""
+    A, B = te.placeholder((5, 2, 1), name="A"), te.placeholder((5, 2, 9), name="B")
+    k, m = te.reduce_axis((0, 5), name="k"), te.reduce_axis((0, 2), name="m")
+    C = te.compute((1, 9), lambda i, j: te.sum(A[k, m, i] * B[k, m, j], axis=[k, m]), name="C")
+    contraction = contraction_of(C.op)
+    assert contraction is not None and turned_column(contraction, Target("llvm -mcpu=znver3")) is None
