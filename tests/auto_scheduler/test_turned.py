@@ -171,4 +171,6 @@ def test_a_row_of_one_element_is_no_column() -> None:
     k, m = te.reduce_axis((0, 5), name="k"), te.reduce_axis((0, 2), name="m")
     C = te.compute((1, 9), lambda i, j: te.sum(A[k, m, i] * B[k, m, j], axis=[k, m]), name="C")
     contraction = contraction_of(C.op)
-    assert contraction is not None and turned_column(contraction, Target("llvm -mcpu=znver3")) is None
+    assert (
+        contraction is not None and turned_column(contraction, Target("llvm -mcpu=znver3")) is None
+    )
