@@ -89,10 +89,14 @@ def _axes_of(contraction: Contraction) -> tuple[list[IterVar], list[IterVar]]:
 
 
 def _written_out(axes: list[IterVar], target: Target) -> list[IterVar]:
-    """The last of some axes, as many as have no more sums than there are registers for."""
+    """The last of some axes, of constant extents, as many as have no more sums than there are
+    registers for."""
     found: list[IterVar] = []
+    sums = 1
     for axis in reversed(axes):
-        if prod(extent_of(each) or 1 for each in (axis, *found)) > target.vector_registers - 4:
+        extent = extent_of(axis)
+        if extent is None or sums * extent > target.vector_registers - 4:
             break
+        sums *= extent
         found.insert(0, axis)
     return found

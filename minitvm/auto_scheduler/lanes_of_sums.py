@@ -61,7 +61,7 @@ def in_lanes(contraction: Contraction, target: Target) -> Lanes | None:
     >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
     >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
     >>> in_lanes(contraction_of(C.op), znver3).tile
-    Tile(rows=4, columns=3)
+    Tile(rows=6, columns=2)
     """
     op, axes = contraction.op, contraction.op.reduce_axis
     if len(axes) != 1 or len(contraction.rows) != 1:

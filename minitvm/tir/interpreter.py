@@ -75,7 +75,7 @@ def interpret(
     body(_bound_arguments(compiler, func, args))
 
 
-_STORED = object()  # in an environment: the lanes that a store writes; the others read nothing
+_WANTED = object()  # in an environment: the lanes of a vector that count; the others read nothing
 Value = Any  # a Scalar, a tuple of them (a vector), a str, a _Memory, an address
 Environment = dict[Any, Any]  # the values of variables, and the memory of buffers
 Evaluator = Callable[[Environment], Value]
@@ -329,11 +329,40 @@ def _not(compiler: _Compiler, node: e.Not) -> Evaluator:
 
 def _select(compiler: _Compiler, node: e.Select) -> Evaluator:
     values = compiler.exacts((node.condition, node.true_value, node.false_value))
-    return _lifted(_chosen, *values, lanes=node.condition.dtype.lanes)
+    if node.condition.dtype.lanes == 1:
+        return _lifted(_chosen, *values, lanes=1)
+    condition, true_value, false_value = values
+
+    def select(env: Environment) -> Value:
+        """Memory that the lanes of the other value read may be unwritten."""
+        chosen = condition(env)
+        made = zip(
+            chosen,
+            _wanted(env, true_value, chosen),
+            _wanted(env, false_value, tuple(not each for each in chosen)),
+            strict=True,
+        )
+        return tuple([a if holds else b for holds, a, b in made])
+
+    return select
 
 
 def _chosen(condition: bool, true_value: Value, false_value: Value) -> Value:
     return true_value if condition else false_value
+
+
+def _wanted(env: Environment, value: Evaluator, lanes: Any) -> Any:
+    """A vector of which some lanes are wanted; the others read nothing."""
+    outside = env.get(_WANTED)
+    if outside is not None and len(outside) == len(lanes):
+        lanes = tuple(a and b for a, b in zip(outside, lanes, strict=True))
+    env[_WANTED] = lanes
+    made = value(env)
+    if outside is None:
+        del env[_WANTED]
+    else:
+        env[_WANTED] = outside
+    return made
 
 
 def _cast(compiler: _Compiler, node: e.Cast) -> Evaluator:
@@ -388,12 +417,12 @@ def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
 
     def load_vector(env: Environment) -> Value:
         each_lane = zip(*[index(env) for index in indices], strict=True)
-        stored = env.get(_STORED)
-        if stored is None or len(stored) != lanes:
+        wanted = env.get(_WANTED)
+        if wanted is None or len(wanted) != lanes:
             return tuple(map(env[buffer].read, each_lane))
         read = env[buffer].read
         return tuple(
-            read(index) if on else zero for index, on in zip(each_lane, stored, strict=True)
+            read(index) if on else zero for index, on in zip(each_lane, wanted, strict=True)
         )
 
     if node.predicate is not None:
@@ -513,7 +542,15 @@ def _extract(compiler: _Compiler, node: e.Call) -> Evaluator:
 def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
     a, b = compiler.exprs(node.args[:2])
     pick = itemgetter(*[e.const_int(each) for each in node.args[2:]])
-    return lambda env: pick((*a(env), *b(env)))
+
+    def shuffle(env: Environment) -> Value:
+        wanted = env.pop(_WANTED, None)  # lanes of the result, not of the operands
+        made = pick((*a(env), *b(env)))
+        if wanted is not None:
+            env[_WANTED] = wanted
+        return made
+
+    return shuffle
 
 
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
@@ -667,9 +704,8 @@ def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
         env[buffer].write(tuple([index(env) for index in indices]), stored)
 
     def store_vector(env: Environment) -> None:
-        env[_STORED] = which = predicate(env)
-        stored, memory = value(env), env[buffer]
-        del env[_STORED]
+        which, memory = predicate(env), env[buffer]
+        stored = _wanted(env, value, which)
         each_lane = zip(*[index(env) for index in indices], strict=True)
         for index, lane, holds in zip(each_lane, stored, which, strict=True):
             if holds:

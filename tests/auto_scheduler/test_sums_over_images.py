@@ -190,3 +190,18 @@ def test_the_trace_makes_the_same_schedule() -> None:
     s = tvm.auto_schedule(tensors[-1], SMALL)
     again = te.replay(s.trace(), [tensors[-1].op])
     assert str(tvm.lower(again, tensors)) == str(tvm.lower(s, tensors))
+
+
+def test_steps_in_lanes_beside_rows_of_a_symbolic_extent() -> None:
+    """Rows without a constant extent can't be written out."""
+    n = te.var("n")
+    X, Y = te.placeholder((n, 3, 16), name="X"), te.placeholder((3, 16), name="Y")
+    k = te.reduce_axis((0, 16), name="k")
+    Z = te.compute((n, 3), lambda b, i: te.sum(X[b, i, k] * Y[i, k], axis=k), name="Z")
+    f = tvm.build([Z], [X, Y, Z], SMALL)
+    rng = np.random.default_rng(0)
+    for rows in (0, 1, 9):
+        x, y = rng.random((rows, 3, 16), "float32"), rng.random((3, 16), "float32")
+        z = np.full((rows, 3), 7, "float32")
+        f(x, y, z)
+        np.testing.assert_allclose(z, np.einsum("bik,ik->bi", x, y), rtol=1e-5)

@@ -33,6 +33,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "outputs_text": lambda machine: call_path_text(8),
     "returning_text": lambda machine: call_path_text(8),
     "threads": threads.pool_text,
+    "torch_calls_text": lambda machine: call_path_text(8),
 }
 # Of rooms above the runtime.
 ABOVE: dict[str, Callable[[str], str]] = {

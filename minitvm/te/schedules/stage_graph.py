@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from threading import RLock
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, final
 
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.trace import Trace
@@ -33,6 +33,25 @@ class Computing(Protocol):
 S = TypeVar("S", bound=Computing)
 
 
+@final
+class _Lock:
+    """A lock of a graph, which the thread that holds it may take again; a copy is another lock."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held = RLock()
+
+    def __enter__(self) -> None:
+        self._held.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._held.release()
+
+    def __reduce__(self) -> tuple[type[_Lock], tuple[()]]:
+        return _Lock, ()
+
+
 class StageGraph(Generic[S]):
     """The stages that `outputs` need, each behind those that it reads.
 
@@ -57,7 +76,7 @@ class StageGraph(Generic[S]):
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self._outputs = outputs
-        self._lock = RLock()  # two threads may build of one schedule
+        self._lock = _Lock()  # two threads may build of one schedule
         # The stage that computes each tensor that a stage reads, or did; and whether the stage will
         # read what that one computes next.
         self._reads: dict[S, dict[Tensor, tuple[S, bool]]] = {}

@@ -211,7 +211,7 @@ class Trace:
         if tensor in self._names:
             return self._names[tensor]
         for _, known in self._named.get(self._holder(tensor.op), ()):
-            if self._now(known).op is tensor.op:
+            if self._now(known).op is self._now(tensor).op:
                 return f"s[{self._names[known]}].op.output({tensor.value_index})"
         self._reach(tensor)
         return self._names[tensor]
