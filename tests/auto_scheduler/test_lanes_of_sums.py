@@ -27,7 +27,7 @@ def product(
 
     def element(*axes: Any) -> Any:
         *outer, i, j = axes
-        return te.sum(A[(*outer, i, k)] * B[(*outer, j, k)], axis=k)
+        return te.sum(A(*outer, i, k) * B(*outer, j, k), axis=k)
 
     return [A, B, te.compute((*batch, rows, columns), element, name="C")]
 

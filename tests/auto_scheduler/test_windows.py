@@ -133,7 +133,8 @@ def test_a_moving_sum_on_a_ring() -> None:
 def _sums(element: Callable[[Tensor, Any, Any], Any], steps: int = 8) -> Tensor:
     X = te.placeholder((32, 4), name="X")
     k = te.reduce_axis((0, steps))
-    return te.compute((16,), lambda i: te.sum(element(X, i, k), axis=k), name="S")
+    made: Tensor = te.compute((16,), lambda i: te.sum(element(X, i, k), axis=k), name="S")
+    return made
 
 
 OTHERS = {

@@ -25,10 +25,11 @@ def shifted(*, plain: bool = True, asserts: bool = False) -> Any:
     program = create()
     source, target = program.buffer_ptr(x), program.buffer_ptr(y)
     if asserts:
-        program.emit(tir.AssertStmt(n > 0, "rows of no elements", tir.Evaluate(0)))
+        program.emit(tir.AssertStmt(n > 0, "rows of no elements", tir.Evaluate(tir.const(0))))
     with program.for_range(0, m) as i, program.for_range(0, n) as j:
         target[i, j] = source[i] + j.astype("float64")
-    func = PrimFunc((x, y), program.get(), name="shifted")
+    given: Any = (x, y)
+    func = PrimFunc(given, program.get(), name="shifted")
     func = replace(func, attrs=replace(func.attrs, has_plain_entry=plain))
     return minitvm.build(func, name="shifted").entry_func
 

@@ -67,7 +67,7 @@ def _dispatch_mode(square: Any, x: Any) -> bool:
     modes: Any = importlib.import_module("torch.utils._python_dispatch")
     seen = []
 
-    class Noting(modes.TorchDispatchMode):  # type: ignore[misc, name-defined]
+    class Noting(modes.TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -82,7 +82,7 @@ def _dispatch_mode(square: Any, x: Any) -> bool:
 def _function_mode(square: Any, x: Any) -> bool:
     seen = []
 
-    class Noting(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    class Noting(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
         def __torch_function__(
             self, op: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -158,7 +158,7 @@ def test_what_means_something_else_is_left_to_torch(square: Any) -> None:
     assert square(torch._neg_view(x), 3.0).tolist() == [3, 12]
     assert square(torch.ones(2, device="meta"), 3.0).device.type == "meta"
 
-    class Own(torch.Tensor):  # type: ignore[misc]
+    class Own(torch.Tensor):  # type: ignore[misc, name-defined]
         pass
 
     assert type(square(x.as_subclass(Own), 3.0)) is Own
