@@ -97,8 +97,8 @@ def differentiable(
         moving = {i: each for i, each in enumerate(moved) if _moves(jax, each)}
         if not moving or not floats:
             returned = made(*inputs)
-            outputs = returned if isinstance(returned, tuple) else (returned,)
-            return returned, results.returned([_zero(jax, each) for each in outputs])
+            still = returned if isinstance(returned, tuple) else (returned,)
+            return returned, results.returned([_zero(jax, each) for each in still])
         if derivative is None:
             raise TypeError(
                 f"{results.name}: expected a backward to differentiate the operation, got "

@@ -215,7 +215,7 @@ def _recording(
     module: Module, derivative: Derivative, found: Recorded, wanted: Sequence[int], options: object
 ) -> Recording:
     results, own = results_of(module), derivative.bridges["torch"]
-    operator = own if found.forward is None else _operator(found.forward.module, options)
+    operator: Any = own if found.forward is None else _operator(found.forward.module, options)
 
     @cache
     def backward() -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
+from itertools import pairwise
 from math import inf
 from typing import final
 
@@ -54,7 +55,9 @@ class Network:
                     waiting.append(other)
         return found
 
-    def _augment(self, levels: dict[Hashable, int], begun: dict[Hashable, Iterator[Hashable]]) -> bool:
+    def _augment(
+        self, levels: dict[Hashable, int], begun: dict[Hashable, Iterator[Hashable]]
+    ) -> bool:
         """Sends flow along one of the shortest paths, if there is one left."""
         path = [self._source]
         while path[-1] != self._sink:
@@ -74,7 +77,7 @@ class Network:
                 return False
             else:
                 path.pop()
-        edges = [*zip(path, path[1:], strict=False)]
+        edges = [*pairwise(path)]
         flow = min(self._left[a][b] for a, b in edges)
         for a, b in edges:
             self._left[a][b] -= flow
