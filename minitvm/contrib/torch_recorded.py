@@ -53,7 +53,7 @@ def recorded_calls(
         return results.returned(every[: found.outputs])
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        found = ctx.recording
+        found: Recording | None = ctx.recording
         if found is None:
             made: tuple[Any, ...] = differentiate(ctx, *grads)
             return made

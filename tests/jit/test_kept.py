@@ -163,7 +163,7 @@ def test_jax(gated: Callable[..., Any]) -> None:
     text = gradients(gated).lower(x, gate, up).as_text()
     assert text.count("@minitvm_call") == 2
     assert "gated_recorded" in text
-    close = {"rtol": 1e-4, "atol": 1e-4}
+    close: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
     pairs = zip(gradients(gated)(x, gate, up), gradients(expected)(x, gate, up), strict=True)
     for found, wanted in pairs:
         np.testing.assert_allclose(found, wanted, **close)
