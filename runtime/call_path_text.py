@@ -18,7 +18,7 @@ from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.cases_text import CASES, CASES_WORDS
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
-from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, native_text
+from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, TENSORS, native_text
 from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
 from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
 from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
@@ -379,15 +379,8 @@ fill:
   %ndim = load i32, ptr %ndim.at
   %shape.at = getelementptr i8, ptr %array, i64 NUMPY_SHAPE
   %shape = load ptr, ptr %shape.at
-  %its.strides = getelementptr %DLTensor.strides, ptr %tensor
   store ptr %data, ptr %tensor
-  store %DLTensor.device_type 1, ptr %tensor
-  store %DLTensor.device_id 0, ptr %tensor
-  store %DLTensor.ndim %ndim, ptr %tensor
-  store %DLTensor.dtype %dtype, ptr %tensor
-  store %DLTensor.shape %shape, ptr %tensor
-  store %DLTensor.byte_offset 0, ptr %tensor
-  store ptr null, ptr %its.strides
+  call void @describe(ptr %tensor, i32 %ndim, i32 %dtype, ptr %shape)
   %compact = trunc i32 %flags to i1
   %brief = xor i1 %is.foreign, true
   %without = and i1 %compact, %brief
@@ -403,7 +396,7 @@ strided:
 room:
   store i64 %total, ptr %used.at
   %own = getelementptr %Frame.strides, ptr %frame, i64 %used
-  store ptr %own, ptr %its.strides
+  store %DLTensor.strides %own, ptr %tensor
   %bits = lshr i32 %dtype, 8
   %width = and i32 %bits, 255
   %width.log = call i32 @llvm.cttz.i32(i32 %width, i1 true)
@@ -726,6 +719,40 @@ refuse:
 }
 
 ; ---- Calls -----------------------------------------------------------------------------------
+; The arguments of a call into a new frame, each at its place (null: in their order). False: one is
+; of no known kind. %recording: see `is_plain`.
+define internal i1 @encode_all(ptr %arguments, i64 %n, ptr %places, ptr %packed, i32 %recording,
+                               ptr %frame) alwaysinline {
+entry:
+  store %Frame.strides_used 0, ptr %frame
+  store %Frame.recording %recording, ptr %frame
+  %written = load %PackedFunc.written, ptr %packed
+  %foreign = load %PackedFunc.calls_back, ptr %packed
+  %is.foreign = icmp ne i64 %foreign, 0
+  %in.order = icmp eq ptr %places, null
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %encode ]
+  %i.next = add i64 %i, 1
+  br icmp eq i64 %i, %n, label %good, label %one
+one:
+  %argument.at = getelementptr ptr, ptr %arguments, i64 %i
+  %argument = load ptr, ptr %argument.at
+  br i1 %in.order, label %encode, label %look
+look:
+  %place.at = getelementptr i64, ptr %places, i64 %i
+  %its.place = load i64, ptr %place.at
+  br label %encode
+encode:
+  %place = phi i64 [ %i, %one ], [ %its.place, %look ]
+  %known = call i1 @encode(ptr %argument, i64 %place, ptr %frame, i64 %written, i1 %is.foreign)
+  br i1 %known, label %next, label %bad
+good:
+  ret i1 true
+bad:
+  ret i1 false
+}
+
 ; PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
 define ptr @call(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
 entry:
@@ -745,25 +772,12 @@ count:
   %arguments = phi ptr [ %args, %entry ], [ %bound, %bind ]
   br icmp ugt i64 %n, ARGUMENTS, label %slow, label %encode
 encode:
-  store %Frame.strides_used 0, ptr %frame
-  store %Frame.recording 0, ptr %frame
-  %written = load %PackedFunc.written, ptr %packed
-  %foreign = load %PackedFunc.calls_back, ptr %packed
-  %is.foreign = icmp ne i64 %foreign, 0
-  br label %encode.next
-encode.next:
-  %i = phi i64 [ 0, %encode ], [ %i.next, %encoded ]
-  br icmp eq i64 %i, %n, label %run, label %encode.one
-encode.one:
-  %argument.at = getelementptr ptr, ptr %arguments, i64 %i
-  %argument = load ptr, ptr %argument.at
-  %known = call i1 @encode(ptr %argument, i64 %i, ptr %frame, i64 %written, i1 %is.foreign)
-  br i1 %known, label %encoded, label %slow
-encoded:
-  %i.next = add i64 %i, 1
-  br label %encode.next
+  %encoded = call i1 @encode_all(ptr %arguments, i64 %n, ptr null, ptr %packed, i32 0, ptr %frame)
+  br i1 %encoded, label %run, label %slow
 
 run:
+  %foreign = load %PackedFunc.calls_back, ptr %packed
+  %is.foreign = icmp ne i64 %foreign, 0
   %short = trunc i64 %n to i32
   %codes = getelementptr %Frame.codes, ptr %frame
   %code = getelementptr %Result.code, ptr %result
@@ -919,6 +933,6 @@ def call_path_text(type_offset: int) -> str:
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
-    shared = STRUCTURES + NAMES + PENDING + RUNNING_CALL + CALLS
+    shared = STRUCTURES + TENSORS + NAMES + PENDING + RUNNING_CALL + CALLS
     returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES + TORCH_CALLS
     return native_text(shared + _TEXT + returning, words)

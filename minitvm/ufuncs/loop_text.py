@@ -25,7 +25,7 @@ from minitvm.runtime.arrangement import (
     IS_WITHOUT_GIL,
     NEEDS_VARIANT,
 )
-from minitvm.runtime.native_text import STRUCTURES, native_text
+from minitvm.runtime.native_text import STRUCTURES, TENSORS, native_text
 from minitvm.runtime.values import ArgTypeCode
 
 MOST_KERNELS = 32  # of a loop
@@ -214,13 +214,8 @@ describe:
   %address = load ptr, ptr %address.at
   %narrow = trunc i64 %whole to i32
   store %DLTensor.data %address, ptr %tensor
-  store %DLTensor.device_type 1, ptr %tensor
-  store %DLTensor.device_id 0, ptr %tensor
-  store %DLTensor.ndim %narrow, ptr %tensor
-  store %DLTensor.dtype %dtype, ptr %tensor
-  store %DLTensor.shape %free, ptr %tensor
+  call void @describe(ptr %tensor, i32 %narrow, i32 %dtype, ptr %free)
   store %DLTensor.strides %strides, ptr %tensor
-  store %DLTensor.byte_offset 0, ptr %tensor
   %value.at = getelementptr ptr, ptr %values, i64 %position
   store ptr %tensor, ptr %value.at
   %code.at = getelementptr i32, ptr %codes, i64 %position
@@ -795,4 +790,4 @@ def ufunc_loop_text(machine: str) -> str:
     """The LLVM IR of the loop for a machine, by the name that LLVM gives it."""
     text = "".join(_TEXT.split("\\\n")).replace("[75 x i8]", f"[{len(_UNEVEN) + 1} x i8]")
     forget = _FORGET_X86 if machine == "x86_64" else _FORGET
-    return native_text(STRUCTURES + text + forget, _WORDS)
+    return native_text(STRUCTURES + TENSORS + text + forget, _WORDS)
