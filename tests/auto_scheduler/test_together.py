@@ -208,3 +208,19 @@ def test_a_reader_that_only_one_contraction_in_blocks_may_leave() -> None:
         result(*(speeds[i] if i == moving else given[i] for i in range(3))) for moving in range(3)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_reader_of_a_triangle(lower: bool) -> None:
+    """The tiles of a sum that passes through memory have one size, whatever is read of them."""
+    a, b, c, d = (
+        matrix(*s, name=n)
+        for s, n in [((3, 17), "A"), ((17, 14), "B"), ((3, 17), "C"), ((17, 14), "D")]
+    )
+    p, q = product(a, b, "P"), product(c, d, "Q")
+    y = te.compute(
+        (3, 14),
+        lambda i, j: te.if_then_else(j <= i if lower else j > i, p[i, j] + q[i, j], 0.0),
+        name="Y",
+    )
+    check(y, [a, b, c, d])
