@@ -157,10 +157,14 @@ class _Writer:
         for each in copies:
             each.compute_at(self.stage, tiles.loops[-1].axis)
         _write_copies(copies, place, channel)
-        task = self._share(tiles, _TASKS_OF_CHANNELS)
+        task = fused(self.stage, [each.axis for each in tiles.tasks])
+        images_inside = [each.axis for each in tiles.loops[:-2]]
+        count = prod(each.extent or 1 for each in tiles.tasks)
+        is_many = count >= _TASKS_OF_CHANNELS or not images_inside
+        self.stage.parallel(task if is_many else fused(self.stage, images_inside))
         panel = _write_panel(s, found, self.sums, tile)
         if panel is not None:
-            panel.compute_at(self.stage, tiles.tasks[-1].axis if task is None else task)
+            panel.compute_at(self.stage, task)
             copies.append(panel)
         return [self.stage, s[self.sums], *copies]
 
@@ -190,15 +194,21 @@ class _Writer:
         tiles = self._write_tiles(found, axes, places, tile, width)
         k = fused(s[self.sums], compute_of(s[self.sums]).reduce_axis)
         self._write_sums(places, tiles, tile, [k], width)
-        task = self._share(tiles, _TASKS)
+        *outer, column = tiles.tasks
+        several = [each.axis for each in outer if each.extent != 1]
+        images = prod(each.extent or _TASKS for each in outer)
+        is_many = max(images, -(-width // tile.columns)) >= _TASKS
+        tasks = [column] if is_many else tiles.loops[:-1]
+        self.stage.parallel(
+            fused(self.stage, [each.axis for each in (outer if images >= _TASKS else tasks)])
+        )
         if panels is None:
             return [self.stage, s[self.sums]]
         lanes = target.lanes(found.op.output(0).dtype)
         step = tile.columns if is_flat else _step(columns, width, tile, lanes)
         loops = _flatten(panels, found, sizes, tile.columns)
-        _write_panels(panels, loops, step, shared=task is None, is_whole=_is_whole(found.op))
-        several = [each.axis for each in tiles.tasks[:-1] if each.extent != 1]
-        for at in [task] if task is not None else several[-1:]:
+        _write_panels(panels, loops, step, shared=not is_many, is_whole=_is_whole(found.op))
+        for at in [column.axis] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
         return [self.stage, s[self.sums], panels]
 
@@ -225,7 +235,8 @@ class _Writer:
         self._write_sums(places, tiles, tile, reduced)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
-        self._share(tiles, 0)
+        tasks = tiles.tasks or tiles.loops[:1]
+        self.stage.parallel(fused(self.stage, [each.axis for each in tasks]))
         return [self.stage, s[self.sums]]
 
     def _write_tiles(
@@ -275,21 +286,6 @@ class _Writer:
     def _vectors(self, width: int | None, tile: Tile) -> tuple[int, int]:
         """The number of columns of a tile, and the lanes of a vector of them."""
         return min(width or tile.columns, tile.columns), self.target.lanes(self.sums.dtype)
-
-    def _share(self, tiles: Tiles, least: int) -> IterVar | None:
-        """Runs the loops over tasks in parallel where there are `least` of them; otherwise those of
-        a task. Returns the loop over tasks, None in the second case."""
-        count = prod(least if each.extent is None else each.extent for each in tiles.tasks)
-        if tiles.tasks and count >= least:
-            task = fused(self.stage, [each.axis for each in tiles.tasks])
-            self.stage.parallel(task)
-            return task
-        *before, row, _ = tiles.loops if tiles.row is not None else [*tiles.loops, *tiles.loops]
-        is_long = any(each.extent != 1 for each in before)
-        self.stage.parallel(
-            fused(self.stage, [each.axis for each in (before if is_long else [*before, row])])
-        )
-        return None
 
 
 def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
