@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
+from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
+from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
