@@ -26,7 +26,8 @@ from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
-_MOST = 2.25  # times the elements of the tensor, and a few more,
+_MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
+_READ = 8  # times that each element of a copy in the order of the steps is read
 
 
 def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
