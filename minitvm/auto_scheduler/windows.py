@@ -85,10 +85,10 @@ def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
     if (copied or 0) * _READ > (steps or 0):
         return False
     try:
-        read_by_sums(tensor, op, tensor.name, None)
+        copy, _ = read_by_sums(tensor, op, tensor.name, None)
     except CompileError:
         return True
-    return False
+    return elements_of(copy) == copied  # no sum of several axes is a place
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
