@@ -25,6 +25,7 @@ from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
+from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
@@ -184,6 +185,7 @@ def _write_program(
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
     stages = [each for stage in stages for each in _with_borders(attempt, stage)]
+    stages = [each for stage in stages for each in _by_places(attempt, stage, target, strict)]
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -355,6 +357,15 @@ def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
     for each in copies:
         attempt.count_as(each, stage)
     return [*copies, stage]
+
+
+def _by_places(attempt: Attempt, stage: Stage, target: Target, strict: bool) -> list[Stage]:
+    write = partial(write_short_lines, attempt.schedule, stage, target, strict=strict)
+    places = attempt.follow("short lines", stage, write)
+    if places is None:
+        return [stage]
+    attempt.count_as(places, stage)
+    return [places, stage]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
