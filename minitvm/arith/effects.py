@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
 from minitvm.tir.functor import children, walk_once
-from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt
+from minitvm.tir.stmt import BufferStore, Evaluate, For, PrimFunc, SeqStmt, Stmt
 
 _ANY = Var("any")  # the memory that a function outside of the program writes
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
@@ -19,6 +19,16 @@ def loads(*nodes: PrimExpr) -> bool:
     """Whether an element of a buffer is read. Such a value may only be evaluated where the program
     evaluates it: elsewhere its index may be outside of the buffer."""
     return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
+
+
+def has_effect(node: Stmt) -> bool:
+    """Whether a statement does anything but prefetch, which changes no result."""
+    match node:
+        case Evaluate(Call(op="prefetch")):
+            return False
+        case For() | SeqStmt():
+            return any(has_effect(each) for each in children(node) if isinstance(each, Stmt))
+    return True
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:

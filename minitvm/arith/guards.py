@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.effects import has_effect, is_stable, loads
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import binding
@@ -191,7 +191,8 @@ def _is_guarded(node: Stmt) -> bool:
         case s.IfThenElse(condition, then_case, None):
             return is_pure(condition) or _is_guarded(then_case)
         case s.SeqStmt(statements):
-            return bool(statements) and all(map(_is_guarded, statements))
+            acting = [*filter(has_effect, statements)]
+            return bool(acting) and all(map(_is_guarded, acting))
         case s.For() | s.LetStmt() | s.AttrStmt() | s.Allocate():
             return _is_guarded(node.body)
     return False
@@ -236,8 +237,8 @@ def _needs(prover: Prover, node: Stmt, names: Mapping[Var, Affine]) -> list[_Nee
                 _Need(_unnamed(form, names), (each,)) for form, each in forms if form is not None
             ]
             return _merged([*found, *own])
-        case s.SeqStmt(statements) if statements:
-            return functools.reduce(_common, (_needs(prover, each, names) for each in statements))
+        case s.SeqStmt(statements) if acting := [*filter(has_effect, statements)]:
+            return functools.reduce(_common, (_needs(prover, each, names) for each in acting))
         case s.AttrStmt() | s.Allocate():
             return _needs(prover, node.body, names)
     return []
