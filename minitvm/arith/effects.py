@@ -5,6 +5,7 @@ from __future__ import annotations
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
 from minitvm.tir.functor import children, walk_once
 from minitvm.tir.stmt import BufferStore, Evaluate, For, PrimFunc, SeqStmt, Stmt
+from minitvm.tir.structural_equal import structural_equal
 
 _ANY = Var("any")  # the memory that a function outside of the program writes
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
@@ -105,3 +106,17 @@ def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
     if outputs is None:
         outputs = written_buffers(func.body)
     return frozenset(b for b in func.buffer_map.values() if b in outputs)
+
+
+def may_be_one_array(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
+    """Whether two parameters are an input and an output that one array can be."""
+    written = written_parameters(func)
+    return (
+        target in written
+        and source not in written
+        and source.dtype == target.dtype
+        and len(source.shape) == len(target.shape)
+        and all(map(structural_equal, source.shape, target.shape))
+        and not source.auto_broadcast
+        and not target.auto_broadcast
+    )
