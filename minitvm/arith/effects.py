@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from minitvm.arith.atoms import is_pure
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
 from minitvm.tir.functor import children, walk_once
-from minitvm.tir.stmt import BufferStore, Evaluate, For, PrimFunc, SeqStmt, Stmt
+from minitvm.tir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    LetStmt,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+)
 from minitvm.tir.structural_equal import structural_equal
 
 _ANY = Var("any")  # the memory that a function outside of the program writes
@@ -22,14 +36,26 @@ def loads(*nodes: PrimExpr) -> bool:
     return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
 
 
-def has_effect(node: Stmt) -> bool:
-    """Whether a statement does anything but prefetch, which changes no result."""
+def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
+    """Whether a statement does anything that is seen outside of it, where nothing but it reads the
+    memory of `own`. A prefetch changes no result."""
     match node:
         case Evaluate(Call(op="prefetch")):
             return False
-        case For() | SeqStmt():
-            return any(has_effect(each) for each in children(node) if isinstance(each, Stmt))
+        case BufferStore():
+            return node.buffer not in own or not is_pure(node)
+        case For() | SeqStmt() | Allocate() | AttrStmt() | LetStmt() | IfThenElse():
+            parts = children(node)
+            return any(
+                has_effect(each, own) if isinstance(each, Stmt) else not is_pure(each)
+                for each in parts
+            )
     return True
+
+
+def own_memory(body: Stmt) -> frozenset[Buffer]:
+    """The buffers that a statement allocates, which nothing else can read."""
+    return frozenset(each.buffer for each in walk_once(body) if isinstance(each, Allocate))
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
