@@ -358,7 +358,8 @@ def _write_panels(
     panels = s[s.cache_read(factor, "global", readers)]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
-    is_whole = extent_of(op.axis[place]) is not None  # or else the last panel looks where it ends
+    # Where sizes are symbolic, the last panel and the last group look where they end.
+    is_whole = None not in map(extent_of, (op.axis[place], op.reduce_axis[0]))
     if is_whole and (k, j) == (last - 1, last):
         panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
