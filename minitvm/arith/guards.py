@@ -47,10 +47,15 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     """The limits that guards set to the variable of a loop.
 
     A limit is computed ahead of the loop. So it reads data only where the loop surely has an
-    iteration, which reads the same."""
-    own = own_memory(loop.body)
+    iteration, which reads the same. Of a loop that has memory of its own, which it writes without
+    guards, there are only symbolic limits: where bounds are known, a loop around it gets a main
+    part in which this one is as long as it began.
+    """
+    own: Container[Buffer] = ()
     if not _is_guarded(loop.body, own):
-        return []
+        own = own_memory(loop.body)
+        if not own or not _is_guarded(loop.body, own):
+            return []
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
@@ -65,9 +70,15 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
             and loop.loop_var not in variables(rest)
             and all(is_stable(atom, loop.body) for atom in rest.terms)
             and _is_computable(prover, rest)
+            and (not own or is_symbolic(prover, rest))
         ):
             found.append(Limit(factor, rest, need.guards))
     return found
+
+
+def is_symbolic(prover: Prover, form: Affine) -> bool:
+    """Whether a form has no bounds that come from the program."""
+    return max(map(abs, prover.interval(form))) > LARGEST
 
 
 def _is_computable(prover: Prover, form: Affine) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from minitvm.arith.effects import calls_out, may_be_one_array, written_buffers
-from minitvm.arith.guards import Without
+from minitvm.arith.guards import Without, is_symbolic
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
@@ -104,6 +104,9 @@ class _Overlap(ScopedMutator):
         is_known = all(self._prover.is_index_arithmetic(atom) for atom in last.terms)
         if not is_known or any(mentions(var, atom) for atom in last.terms):
             return None
+        with self.in_loop(loop):
+            if not is_symbolic(self._prover, last):
+                return None  # a loop around it gets a main part without guards
         return _Tiles(size, last, tuple(found))
 
     def _may_be_repeated(self, body: Stmt) -> bool:
