@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from minitvm.arith.atoms import is_pure
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
 from minitvm.tir.functor import children, walk_once
-from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt
+from minitvm.tir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    LetStmt,
+    PrimFunc,
+    SeqStmt,
+    Stmt,
+)
+from minitvm.tir.structural_equal import structural_equal
 
 _ANY = Var("any")  # the memory that a function outside of the program writes
 _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr")
@@ -19,6 +34,28 @@ def loads(*nodes: PrimExpr) -> bool:
     """Whether an element of a buffer is read. Such a value may only be evaluated where the program
     evaluates it: elsewhere its index may be outside of the buffer."""
     return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
+
+
+def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
+    """Whether a statement does anything that is seen outside of it, where nothing but it reads the
+    memory of `own`. A prefetch changes no result."""
+    match node:
+        case Evaluate(Call(op="prefetch")):
+            return False
+        case BufferStore():
+            return node.buffer not in own or not is_pure(node)
+        case For() | SeqStmt() | Allocate() | AttrStmt() | LetStmt() | IfThenElse():
+            parts = children(node)
+            return any(
+                has_effect(each, own) if isinstance(each, Stmt) else not is_pure(each)
+                for each in parts
+            )
+    return True
+
+
+def own_memory(body: Stmt) -> frozenset[Buffer]:
+    """The buffers that a statement allocates, which nothing else can read."""
+    return frozenset(each.buffer for each in walk_once(body) if isinstance(each, Allocate))
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
@@ -95,3 +132,17 @@ def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
     if outputs is None:
         outputs = written_buffers(func.body)
     return frozenset(b for b in func.buffer_map.values() if b in outputs)
+
+
+def may_be_one_array(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
+    """Whether two parameters are an input and an output that one array can be."""
+    written = written_parameters(func)
+    return (
+        target in written
+        and source not in written
+        and source.dtype == target.dtype
+        and len(source.shape) == len(target.shape)
+        and all(map(structural_equal, source.shape, target.shape))
+        and not source.auto_broadcast
+        and not target.auto_broadcast
+    )

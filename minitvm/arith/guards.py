@@ -7,11 +7,11 @@ which the guards of its body fail, if the guards are stable in the loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.effects import has_effect, is_stable, loads, own_memory
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import binding
@@ -19,7 +19,7 @@ from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import IntImm, PrimExpr, Var, const
+from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Var, const
 from minitvm.tir.functor import Mutator, free_vars, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, Stmt
@@ -47,13 +47,19 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     """The limits that guards set to the variable of a loop.
 
     A limit is computed ahead of the loop. So it reads data only where the loop surely has an
-    iteration, which reads the same."""
-    if not _is_guarded(loop.body):
-        return []
+    iteration, which reads the same. Of a loop that has memory of its own, which it writes without
+    guards, there are only symbolic limits: where bounds are known, a loop around it gets a main
+    part in which this one is as long as it began.
+    """
+    own: Container[Buffer] = ()
+    if not _is_guarded(loop.body, own):
+        own = own_memory(loop.body)
+        if not own or not _is_guarded(loop.body, own):
+            return []
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)
-        needs = _needs(prover, loop.body, {})
+        needs = _needs(prover, loop.body, {}, own)
     anywhere = _everywhere(needs)
     if len(anywhere) < len(needs) and not prover.proves(prover.affine(loop.extent) - 1):
         needs = anywhere
@@ -64,9 +70,15 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
             and loop.loop_var not in variables(rest)
             and all(is_stable(atom, loop.body) for atom in rest.terms)
             and _is_computable(prover, rest)
+            and (not own or is_symbolic(prover, rest))
         ):
             found.append(Limit(factor, rest, need.guards))
     return found
+
+
+def is_symbolic(prover: Prover, form: Affine) -> bool:
+    """Whether a form has no bounds that come from the program."""
+    return max(map(abs, prover.interval(form))) > LARGEST
 
 
 def _is_computable(prover: Prover, form: Affine) -> bool:
@@ -185,15 +197,17 @@ def _is_guard(node: s.IfThenElse) -> bool:
     return node.else_case is None and is_likely(node.condition) and is_pure(node.condition)
 
 
-def _is_guarded(node: Stmt) -> bool:
-    """Whether all that a statement does is behind guards, which is quick to see."""
+def _is_guarded(node: Stmt, own: Container[Buffer]) -> bool:
+    """Whether all that a statement does outside of its `own` memory is behind guards, which is
+    quick to see."""
     match node:
         case s.IfThenElse(condition, then_case, None):
-            return is_pure(condition) or _is_guarded(then_case)
+            return is_pure(condition) or _is_guarded(then_case, own)
         case s.SeqStmt(statements):
-            return bool(statements) and all(map(_is_guarded, statements))
+            acting = _acting(statements, own)
+            return bool(acting) and all(_is_guarded(each, own) for each in acting)
         case s.For() | s.LetStmt() | s.AttrStmt() | s.Allocate():
-            return _is_guarded(node.body)
+            return _is_guarded(node.body, own)
     return False
 
 
@@ -209,9 +223,16 @@ class _Need:
     guards: tuple[PrimExpr, ...]
 
 
-def _needs(prover: Prover, node: Stmt, names: Mapping[Var, Affine]) -> list[_Need]:
+def _acting(statements: Sequence[Stmt], own: Container[Buffer]) -> list[Stmt]:
+    """The statements that have an effect outside of the `own` memory of a loop."""
+    return [each for each in statements if has_effect(each, own)]
+
+
+def _needs(
+    prover: Prover, node: Stmt, names: Mapping[Var, Affine], own: Container[Buffer]
+) -> list[_Need]:
     """The forms, over variables from outside, that must be at least zero for `node` to have an
-    effect. `names` are the forms for which names stand in `node`.
+    effect outside of its `own` memory. `names` are the forms for which names stand in `node`.
 
     Where one is negative, `node` writes nothing on the way to the next guard, which fails for the
     same reason. So the memory that `node` writes doesn't matter.
@@ -220,26 +241,27 @@ def _needs(prover: Prover, node: Stmt, names: Mapping[Var, Affine]) -> list[_Nee
         case s.For(var, begin, extent, body=body) if is_pure(begin) and is_pure(extent):
             with prover.scope():
                 prover.bind_interval(var, begin, extent)
-                found = _needs(prover, body, names)
+                found = _needs(prover, body, names, own)
             found = list(_outside(prover, node, found, names))
             return found if (e.const_int(extent) or 0) > 0 else _everywhere(found)
         case s.LetStmt(var, value, body) if is_pure(value):
             if value.dtype.is_int and is_stable(value, body):
                 names = {**names, var: _unnamed(prover.affine(value), names)}
             with binding(prover, var, value, body):
-                found = _needs(prover, body, names)
+                found = _needs(prover, body, names, own)
             return [need for need in found if var not in variables(need.form)]
         case s.IfThenElse(condition, then_case, None) if is_pure(condition):
-            found = _everywhere(_needs(prover, then_case, names))
+            found = _everywhere(_needs(prover, then_case, names, own))
             forms = ((form_of(prover, each), each) for each in conjuncts(condition))
             own = [
                 _Need(_unnamed(form, names), (each,)) for form, each in forms if form is not None
             ]
             return _merged([*found, *own])
-        case s.SeqStmt(statements) if statements:
-            return functools.reduce(_common, (_needs(prover, each, names) for each in statements))
+        case s.SeqStmt(statements) if acting := _acting(statements, own):
+            needs = (_needs(prover, each, names, own) for each in acting)
+            return functools.reduce(_common, needs)
         case s.AttrStmt() | s.Allocate():
-            return _needs(prover, node.body, names)
+            return _needs(prover, node.body, names, own)
     return []
 
 

@@ -91,11 +91,10 @@ def dot_product_for(
     ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
     found = next(filter(None, (_find(*way, op.output(0).dtype, target) for way in ways)), None)
     rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
-    if found is None or columns is None or depth is None:
+    if found is None or (rows is not None and rows < _LEAST_ROWS and not ahead):
         return None
-    if rows is not None and rows < _LEAST_ROWS and not ahead:
-        return None
-    return found if columns >= found.lanes and depth >= found.group else None
+    is_wide = columns is None or columns >= found.lanes
+    return found if is_wide and (depth is None or depth >= found.group) else None
 
 
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
@@ -359,7 +358,8 @@ def _write_panels(
     panels = s[s.cache_read(factor, "global", readers)]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
-    is_whole = extent_of(op.axis[place]) is not None  # or else the last panel looks where it ends
+    # Where sizes are symbolic, the last panel and the last group look where they end.
+    is_whole = None not in map(extent_of, (op.axis[place], op.reduce_axis[0]))
     if is_whole and (k, j) == (last - 1, last):
         panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))

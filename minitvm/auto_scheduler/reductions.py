@@ -129,7 +129,11 @@ def columns_of(op: ComputeOp, target: Target) -> int:
     latency of one."""
     columns = lanes_of(op, target) * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
-    return columns if extent is None else max(1, min(columns, extent))
+    if extent is not None:
+        return max(1, min(columns, extent))
+    # Where rows may be short, few of their results are left to a masked tile. A window has so few
+    # terms that the processor begins the next tile meanwhile.
+    return min(columns, lanes_of(op, target) * 2) if _is_window(op, columns) else columns
 
 
 def _vectors_under_way(op: ComputeOp, target: Target) -> int:

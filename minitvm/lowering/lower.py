@@ -30,6 +30,7 @@ from minitvm.transform.inject_prefetch import inject_prefetch
 from minitvm.transform.join_indices import join_indices
 from minitvm.transform.limit_indices import limit_indices
 from minitvm.transform.lower_intrinsics import lower_intrinsics
+from minitvm.transform.overlap_tiles import overlap_tiles
 from minitvm.transform.partition_loops import partition_loops
 from minitvm.transform.pass_config import PassConfig
 from minitvm.transform.pass_context import FIRST_STAGE, Pass, PassContext
@@ -70,6 +71,7 @@ def pipeline(
         (
             ("clip_loops", clip_loops),
             ("compute_padding", compute_padding),
+            ("overlap_tiles", overlap_tiles),
             (
                 "partition_loops",
                 partial(partition_loops, options=config.partition, vector_bytes=vector_bytes),

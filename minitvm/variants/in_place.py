@@ -9,14 +9,13 @@ from itertools import product
 from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
-from minitvm.arith.effects import written_buffers, written_parameters
+from minitvm.arith.effects import may_be_one_array, written_buffers, written_parameters
 from minitvm.arith.linear import Affine, less
 from minitvm.arith.prover import Prover
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Var
 from minitvm.tir.functor import replace_buffers, walk_once
 from minitvm.tir.stmt import BufferStore, PrimFunc
-from minitvm.tir.structural_equal import structural_equal
 
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
@@ -56,7 +55,7 @@ def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
     """
     func = func.attrs.form_in_place or func
     source, target = _parameter(func, before), _parameter(func, output)
-    if not _are_alike(func, source, target) or _escape(func, source, target):
+    if not may_be_one_array(func, source, target) or _escape(func, source, target):
         return False
     accesses = _Accesses(func, source, target)
     accesses.collect(func.body, Place())
@@ -73,7 +72,7 @@ def needs_form_in_place(func: PrimFunc) -> bool:
     is the same one of both, but loops see a transpose, which is done in blocks."""
     written = written_parameters(func)
     return any(
-        source.layout != target.layout and _are_alike(func, source, target)
+        source.layout != target.layout and may_be_one_array(func, source, target)
         for target in written
         for source in func.buffer_map.values()
     )
@@ -86,20 +85,6 @@ def with_form_in_place(func: PrimFunc, form: PrimFunc) -> PrimFunc:
 
 def _parameter(func: PrimFunc, position: int) -> Buffer:
     return func.buffer_map[func.params[position]]
-
-
-def _are_alike(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
-    """Whether the parameters are an input and an output that one array can be."""
-    written = written_parameters(func)
-    return (
-        target in written
-        and source not in written
-        and source.dtype == target.dtype
-        and len(source.shape) == len(target.shape)
-        and all(map(structural_equal, source.shape, target.shape))
-        and not source.auto_broadcast
-        and not target.auto_broadcast
-    )
 
 
 def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:

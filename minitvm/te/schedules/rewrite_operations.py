@@ -450,23 +450,24 @@ def padded(
 ) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
     """A sum of products whose axes, data axes first, are rounded up to `multiples`; and for each
     tensor that it reads through a padded copy, that copy, perhaps with another of `dtypes`."""
+    loops = [*zip((*op.axis, *op.reduce_axis), multiples, strict=True)]
     axes = {
         axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
                           axis.iter_type)
-        for axis, multiple in zip((*op.axis, *op.reduce_axis), multiples, strict=True)
+        for axis, multiple in loops
     }  # fmt: skip
+    grown = {axis.var for axis, multiple in loops if _grows(domain_of(axis).extent, multiple)}
     copies: dict[Tensor, Tensor] = {}
     for load in multiplied_reads(op):
         tensor = cast(Tensor, load.producer)
         shape = tuple(domain_of(axes[cast(Var, index)]).extent for index in load.indices)
         dtype = dtypes.get(tensor, tensor.dtype)
-        if dtype != tensor.dtype or tuple(map(e.const_int, shape)) != tuple(
-            map(e.const_int, tensor.shape)
-        ):
+        if dtype != tensor.dtype or not grown.isdisjoint(load.indices):
             for index in load.indices:
                 where, remedy = f"pad_einsum of {op.name}", "give it a constant range"
                 _check_fixed(where, op, axes[cast(Var, index)], remedy)
-            copies[tensor] = _padded_copy(tensor, shape, dtype)
+            padding = [index in grown for index in load.indices]
+            copies[tensor] = _padded_copy(tensor, shape, padding, dtype)
     first = cast(Reduce, op.body[0])
     reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
     product = cast(e.Mul, first.source[0])
@@ -478,21 +479,31 @@ def padded(
 
 
 def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
-    size = e.const_int(extent)
-    if size is None or multiple == 1:
+    if not _grows(extent, multiple):
         return extent
+    size = e.const_int(extent)
+    if size is None:
+        return e.floordiv(extent + const(multiple - 1, extent.dtype), multiple) * multiple
     return const(-(-size // multiple) * multiple, extent.dtype)
 
 
-def _padded_copy(tensor: Tensor, shape: tuple[PrimExpr, ...], dtype: DType) -> Tensor:
+def _grows(extent: PrimExpr, multiple: int) -> bool:
+    """Whether an extent may be no multiple."""
+    size = e.const_int(extent)
+    return multiple > 1 and (size is None or size % multiple > 0)
+
+
+def _padded_copy(
+    tensor: Tensor, shape: tuple[PrimExpr, ...], padding: Sequence[bool], dtype: DType
+) -> Tensor:
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
     value = e.cast(dtype, ProducerLoad(tensor, _places(axis)))
     if is_offset(tensor.dtype, dtype):
         value = value ^ const(128, dtype)
     inside = [
         e.less(each.var, extent)
-        for each, extent in zip(axis, tensor.shape, strict=True)
-        if e.const_int(extent) != e.const_int(domain_of(each).extent)
+        for each, extent, is_padded in zip(axis, tensor.shape, padding, strict=True)
+        if is_padded
     ]
     (value,) = _only_where(inside, (value,))
     return _computed(f"{tensor.name}.pad", axis, value).output(0)

@@ -386,8 +386,8 @@ class Schedule(StageGraph[Stage], Traced):
         Parameters
         ----------
         tensor : Tensor
-            A sum, over axes of constant extents, of products of two elements (or of casts of
-            them), each at indices that are axes. It mustn't be an output: ``cache_write`` first.
+            A sum of products of two elements (or of casts of them), each at indices that are axes.
+            It mustn't be an output: ``cache_write`` first.
         padding : sequence of int
             For each axis, the data axes first, a divisor of its padded extent.
         dtypes : pair of dtypes or None
@@ -424,17 +424,14 @@ class Schedule(StageGraph[Stage], Traced):
             )
         axes = (*op.axis, *op.reduce_axis)
         extents = [e.const_int(domain_of(axis).extent) for axis in axes]
-        even = [
-            each == 1 or (each > 1 and extent is not None)
-            for each, extent in zip(padding, extents, strict=False)
-        ]
-        if len(padding) != len(axes) or not all(even):
+        if len(padding) != len(axes) or any(each < 1 for each in padding):
             raise CompileError(
-                f"{where}: expected a multiple for each of {len(axes)} axes, 1 for those whose "
-                f"extents are not constant, got {list(padding)}"
+                f"{where}: expected a multiple for each of {len(axes)} axes, 1 for those that stay "
+                f"as they are, got {list(padding)}"
             )
         for axis, extent, multiple in zip(axes, extents, padding, strict=True):
-            summed = axis in op.reduce_axis and extent is not None and extent % multiple
+            is_padded = multiple > 1 and (extent is None or extent % multiple > 0)
+            summed = axis in op.reduce_axis and is_padded
             if summed and not all(any(x is axis.var for x in load.indices) for load in loads):
                 raise CompileError(
                     f"{where}: expected both factors to depend on {axis.name}, which is padded"

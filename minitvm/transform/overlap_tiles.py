@@ -1,0 +1,171 @@
+"""Tiles at the end of a symbolic extent that overlap the tiles before them."""
+
+from __future__ import annotations
+
+from typing import final
+
+from minitvm.arith.effects import calls_out, may_be_one_array, written_buffers
+from minitvm.arith.guards import Without, is_symbolic
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
+from minitvm.arith.scopes import ScopedMutator, prover_of
+from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
+from minitvm.tir.functor import Mutator, mentions, walk_once, with_fields
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+from minitvm.transform.loop_conditions import Conditions
+
+
+def overlap_tiles(func: PrimFunc) -> PrimFunc:
+    """Lets the last tile of a symbolic extent end where the extent does, so that no tile has a
+    masked part, wherever there are as many elements as in one tile.
+
+    Before::
+
+        for io in range((n + 15) // 16):
+            for ii in vectorized(16):
+                if likely(io * 16 + ii < n):
+                    B[io * 16 + ii] = A[io * 32 + ii * 2]
+
+    After::
+
+        if n - 16 >= 0:
+            for io in range((n + 15) // 16):
+                io.begin = min(io * 16, n - 16)
+                for ii in vectorized(16):
+                    B[io.begin + ii] = A[io.begin * 2 + ii * 2]
+        else:
+            ...  # as before
+
+    The last tile computes elements of the tile before it again. So what a tile stores to must not
+    be read in it, unless it is the tile's own memory; nor may it be an array that a caller can pass
+    as an input, too. Everything in the tile has to be a function of ``io * 16``.
+    """
+    return with_body(func, _Overlap(func).stmt(func.body))
+
+
+@final
+@record()
+class _Tiles:
+    """A loop over tiles of `size` elements; all `guards` hold in the tiles that begin at `last` or
+    before it."""
+
+    size: int
+    last: Affine
+    guards: tuple[PrimExpr, ...]
+
+
+@final
+class _Overlap(ScopedMutator):
+    def __init__(self, func: PrimFunc) -> None:
+        super().__init__(prover_of(func))
+        self._func = func
+        self._forms = Conditions(self._prover)
+
+    def visit_For(self, node: s.For) -> Stmt:
+        made = super().visit_For(node)
+        assert isinstance(made, s.For)
+        if made.kind != ForKind.SERIAL or e.const_int(made.extent) is not None:
+            return made
+        tiles = self._tiles(made)
+        if tiles is None or not self._may_be_repeated(made.body):
+            return made
+        return self._overlapping(made, tiles) or made
+
+    def _tiles(self, loop: s.For) -> _Tiles | None:
+        """The tiles over which a loop runs; None where its body has no guards on lanes, or several
+        limits."""
+        if e.const_int(loop.min) != 0 or not self._prover.is_index_arithmetic(loop.extent):
+            return None
+        lanes = [
+            each.loop_var
+            for each in walk_once(loop.body)
+            if isinstance(each, s.For) and each.kind == ForKind.VECTORIZED
+        ]
+        if not lanes:
+            return None
+        with self.in_loop(loop):
+            uses = self._forms.uses(loop, every=False).conditions
+        var = loop.loop_var
+        found = {each: use for each, use in uses.items() if mentions(var, each)}
+        rows = [row for use in found.values() for row in use.rows]
+        if not rows or any(use.divides or use.negates for use in found.values()):
+            return None
+        first = rows[0]
+        size = -first.terms.get(var, 0)
+        if size <= 1 or not all(row.same_as(first) for row in rows):
+            return None
+        if not any(mentions(lane, *found) for lane in lanes):
+            return None
+        last = first - Affine({var: -size})
+        # Whatever it consists of stays the same while the loop runs.
+        is_known = all(self._prover.is_index_arithmetic(atom) for atom in last.terms)
+        if not is_known or any(mentions(var, atom) for atom in last.terms):
+            return None
+        with self.in_loop(loop):
+            if not is_symbolic(self._prover, last):
+                return None  # a loop around it gets a main part without guards
+        return _Tiles(size, last, tuple(found))
+
+    def _may_be_repeated(self, body: Stmt) -> bool:
+        """Whether a tile may be computed again, in parts: it reads nothing that it writes but its
+        own memory, and calls nothing."""
+        if calls_out(body) or any(isinstance(each, s.While) for each in walk_once(body)):
+            return False
+        nodes = [*walk_once(body)]
+        own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+        read = {each.buffer for each in nodes if isinstance(each, BufferLoad)} - own
+        written = written_buffers(body) - own
+        return not any(self._may_meet(a, b) for a in written for b in read)
+
+    def _may_meet(self, written: Buffer, read: Buffer) -> bool:
+        return written.data is read.data or may_be_one_array(self._func, read, written)
+
+    def _overlapping(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
+        var = loop.loop_var
+        begin = Var(f"{var.name}.begin", var.dtype)
+        try:
+            body = _Moved(var, tiles.size, begin).stmt(Without(tiles.guards).stmt(loop.body))
+        except _NoFunctionOfTheTile:
+            return None
+        last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
+        body = s.LetStmt(begin, e.minimum(var * tiles.size, last), body)
+        return s.IfThenElse(
+            self._forms.at_least_zero(tiles.last), with_fields(loop, body=body), loop
+        )
+
+
+class _NoFunctionOfTheTile(Exception):
+    """A loop's variable stands where the first element of its tile can't."""
+
+
+@final
+class _Moved(Mutator):
+    """Replaces multiples of ``var * size`` by those of `begin`."""
+
+    def __init__(self, var: Var, size: int, begin: Var) -> None:
+        super().__init__()
+        self._prover = Prover()
+        self._var = var
+        self._size = size
+        self._begin = begin
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        if not mentions(self._var, node):
+            return node
+        if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
+            raise _NoFunctionOfTheTile
+        if not node.dtype.is_int or not self._prover.is_index_arithmetic(node):
+            return super().expr(node)
+        form = self._prover.affine(node)
+        if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
+            return super().expr(node)
+        factor = form.terms.get(self._var, 0)
+        if factor % self._size:
+            raise _NoFunctionOfTheTile
+        moved = form
+        if factor:
+            moved += Affine({self._begin: factor // self._size}) - Affine({self._var: factor})
+        return e.cast(node.dtype, self._prover.expression(moved, node.dtype))

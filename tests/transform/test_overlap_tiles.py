@@ -1,0 +1,144 @@
+"""Tiles at the end of a symbolic extent that overlap the tiles before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.runtime.module import Module
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import Call, Var
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import For, LetStmt, PrimFunc
+from minitvm.transform.overlap_tiles import overlap_tiles
+
+LANES = 8
+Body = Callable[[Tensor, Var], Tensor]
+
+
+def tiled(body: Body, size: int = 2) -> tuple[te.Schedule, list[Tensor]]:
+    """A row of ``n`` results in tiles of 8 lanes, from ``size * n`` elements."""
+    n = te.var("n")
+    A = te.placeholder((n * size,), name="A")
+    B = body(A, n)
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[0], factor=LANES)
+    s[B].vectorize(lane)
+    return s, [A, B]
+
+
+def overlapped(s: te.Schedule, arguments: list[Tensor]) -> list[str]:
+    """The names of the first elements of tiles that may overlap."""
+    made = overlap_tiles(with_guards(s, arguments))
+    return [each.var.name for each in walk_once(made.body) if isinstance(each, LetStmt)]
+
+
+def with_guards(s: te.Schedule, arguments: list[Tensor]) -> PrimFunc:
+    """The loops that a schedule stands for, before they are rewritten."""
+    seen: list[PrimFunc] = []
+
+    def keep(func: PrimFunc) -> PrimFunc:
+        seen.append(func)
+        return func
+
+    with tvm.transform.PassContext(config={"tir.add_lower_pass": [(1, keep)]}):
+        tvm.lower(s, arguments)
+    return seen[0]
+
+
+def pairs(A: Tensor, n: Var) -> Tensor:
+    return te.compute((n,), lambda i: A[2 * i] + A[2 * i + 1], name="B")
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 15, 16, 17, 100])
+def test_each_element_is_computed_for_any_size(n: int) -> None:
+    s, arguments = tiled(pairs)
+    assert overlapped(s, arguments) == ["i.outer.begin"]
+    a, b = np.arange(2 * n, dtype="float32"), np.full(n + 1, -1, "float32")
+    tvm.build(s, arguments)(a, b[:n])
+    np.testing.assert_array_equal(b, [*(a[::2] + a[1::2]), -1])
+
+
+def test_tiles_that_overlap_have_no_mask() -> None:
+    s, arguments = tiled(pairs)
+    made = overlap_tiles(with_guards(s, arguments))
+    whole, rest = (
+        each for each in walk_once(made.body) if isinstance(each, For) and _is_outer(each)
+    )
+    assert not _guards(whole)
+    assert _guards(rest)
+
+
+def _is_outer(loop: For) -> bool:
+    return loop.loop_var.name == "i.outer"
+
+
+def _guards(loop: For) -> list[Call]:
+    return [each for each in walk_once(loop) if isinstance(each, Call) and each.op == "likely"]
+
+
+def same_shape(A: Tensor, n: Var) -> Tensor:
+    return te.compute((n,), lambda i: A[i] + 1.0, name="B")
+
+
+def quotients(A: Tensor, n: Var) -> Tensor:
+    return te.compute((n,), lambda i: A[i // 3], name="B")
+
+
+def test_an_output_that_may_be_the_input_is_written_once() -> None:
+    s, arguments = tiled(same_shape, size=1)
+    assert not overlapped(s, arguments)
+    a = np.arange(13, dtype="float32")
+    tvm.build(s, arguments)(a, a)
+    np.testing.assert_array_equal(a, np.arange(13) + 1)
+
+
+def test_quotients_of_indices_stay_in_aligned_tiles() -> None:
+    s, arguments = tiled(quotients)
+    assert not overlapped(s, arguments)
+
+
+def test_sums_that_go_on_from_the_result_are_added_once() -> None:
+    n, m = te.var("n"), te.var("m")
+    A = te.placeholder((m, n), name="A")
+    k = te.reduce_axis((0, m), name="k")
+    B = te.compute((n,), lambda i: te.sum(A[k, i], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    outer, lane = s[B].split(B.op.axis[0], factor=LANES)
+    s[B].reorder(k, outer, lane)
+    s[B].vectorize(lane)
+    a, b = np.random.default_rng(0).random((5, 13)), np.empty(13, "float32")
+    tvm.build(s, [A, B])(a.astype("float32"), b)
+    np.testing.assert_allclose(b, a.sum(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("columns", [3, 15, 17, 18, 33, 34, 50, 64])
+def test_windows_of_any_stride(stride: int, columns: int) -> None:
+    build = _pool(stride)
+    x = np.random.default_rng(columns).standard_normal((5, columns)).astype("float32")
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3))[::stride, ::stride]
+    y = np.empty(windows.shape[:2], "float32")
+    build(x, y)
+    np.testing.assert_array_equal(y, windows.max((2, 3)))
+
+
+_POOLS: dict[int, Module] = {}
+
+
+def _pool(stride: int) -> Module:
+    if stride not in _POOLS:
+        m, n = te.var("m"), te.var("n")
+        X = te.placeholder((m, n), name="X")
+        u, v = te.reduce_axis((0, 3), name="u"), te.reduce_axis((0, 3), name="v")
+        Y = te.compute(
+            ((m - 3) // stride + 1, (n - 3) // stride + 1),
+            lambda i, j: te.max(X[i * stride + u, j * stride + v], axis=[u, v]),
+            name="Y",
+        )
+        _POOLS[stride] = tvm.build([Y], [X, Y])
+    return _POOLS[stride]
