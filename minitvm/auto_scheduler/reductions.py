@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from math import isqrt, lcm, prod
 
 from minitvm.arith.accesses import step_of
+from minitvm.auto_scheduler.accumulators import write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -38,7 +39,13 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     uneven_axes,
 )
-from minitvm.auto_scheduler.few_rows import LEAST_VECTORS, STEPS, parts_of_sum
+from minitvm.auto_scheduler.few_rows import (
+    LEAST_VECTORS,
+    STEPS,
+    parts_of_sum,
+    write_lines,
+    write_total,
+)
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
 from minitvm.auto_scheduler.running import running_axis, write_running
 from minitvm.runtime.threads import TASKS
@@ -153,11 +160,8 @@ def write_in_registers(
         stage.compute_inline()
     outer, block, column = _split_line(last, line, columns)
     last.vectorize(column)
-    results.compute_at(last, block.axis)
     made = compute_of(results)
-    *others, column = made.axis
-    results.reorder(*others, *made.reduce_axis, column)
-    results.vectorize(column)
+    write_sums(results, (last, block.axis), made.axis[-1:], made.reduce_axis)
     if _is_window(op, columns):
         for k in _unrolled_together(made.reduce_axis):
             results.unroll(k)
@@ -185,12 +189,8 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = _partial(s, results, outer, 0)
     made, whole = compute_of(sums), compute_of(results)
-    *others, column = made.axis
-    sums.reorder(*others, *made.reduce_axis, column)
-    sums.vectorize(column)
-    *_, column = whole.axis
-    results.vectorize(column)
-    sums.compute_at(results, whole.reduce_axis[-1])
+    results.vectorize(whole.axis[-1])
+    write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
@@ -259,17 +259,8 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
            "in the L1 cache, of {parts} parts of the steps", stage=op.name,
            steps=STEPS, block=most, parts=parts)  # fmt: skip
-    made = compute_of(stage)
-    *others, column = made.axis
-    block, column = stage.split(column, factor=most)
-    column, lane = stage.split(column, factor=lanes)
-    *before, k = made.reduce_axis
-    step, inner = stage.split(k, factor=STEPS)
-    tasks = [*others, block]
-    stage.reorder(*tasks, *before, step, column, inner, lane)
-    stage.unroll(inner)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, tasks))
+    *others, column = compute_of(stage).axis
+    write_lines(stage, others, (), column, (most, lanes), STEPS)
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
@@ -300,18 +291,9 @@ def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
     op = compute_of(stage)
     part, _ = stage.split(op.reduce_axis[0], nparts=parts)
     factored = s.rfactor(op.outputs[0], part)
-    write_last(stage, lanes)
-    return s[_first(factored)]
-
-
-def write_last(stage: Stage, lanes: int) -> None:
-    """Combines the parts, in vectors."""
-    op = compute_of(stage)
     *others, column = op.axis
-    column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*others, column, *op.reduce_axis, lane)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*others, column]))
+    write_total(stage, others, column, lanes)
+    return s[_first(factored)]
 
 
 # -- Results along the reduction --
