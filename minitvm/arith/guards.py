@@ -253,10 +253,10 @@ def _needs(
         case s.IfThenElse(condition, then_case, None) if is_pure(condition):
             found = _everywhere(_needs(prover, then_case, names, own))
             forms = ((form_of(prover, each), each) for each in conjuncts(condition))
-            own = [
+            stated = [
                 _Need(_unnamed(form, names), (each,)) for form, each in forms if form is not None
             ]
-            return _merged([*found, *own])
+            return _merged([*found, *stated])
         case s.SeqStmt(statements) if acting := _acting(statements, own):
             needs = (_needs(prover, each, names, own) for each in acting)
             return functools.reduce(_common, needs)

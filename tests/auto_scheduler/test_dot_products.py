@@ -364,3 +364,40 @@ def test_casts_are_vectorised(dtype: str, instruction: str) -> None:
     assembly = tvm.build(s, [A, C], target).get_source("asm")
     assert re.search(instruction, assembly)
     assert "vpinsrw" not in assembly
+
+
+@pytest.mark.parametrize("names", [DTYPES[0], DTYPES[1], DTYPES[4]], ids=" ".join)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_symbolic_sizes(names: tuple[str, str, str], transposed: bool) -> None:
+    """Groups and tiles are padded, whatever the sizes are."""
+    first, second, total = names
+    m, n, k = te.var("m"), te.var("n"), te.var("k")
+    A = te.placeholder((m, k), first, name="A")
+    B = te.placeholder((n, k) if transposed else (k, n), second, name="B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(
+            A[i, r].astype(total) * (B[j, r] if transposed else B[r, j]).astype(total), axis=r
+        ),
+        name="C",
+    )
+    assert (
+        "pad_einsum" in auto_schedule(C.op, "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").trace()
+    )
+    f = tvm.build([C], [A, B, C])
+    for rows, columns, depth in [
+        (1, 1, 1),
+        (7, 17, 3),
+        (13, 33, 8),
+        (4, 0, 5),
+        (3, 16, 0),
+        (6, 100, 65),
+    ]:
+        a = numbers((rows, depth), first) if rows * depth else np.empty((rows, depth), first)
+        shape = (columns, depth) if transposed else (depth, columns)
+        b = numbers(shape, second) if columns * depth else np.empty(shape, second)
+        c = np.full((rows, columns), -1, total)
+        f(a, b, c)
+        factor = (b.T if transposed else b).astype("int64")
+        np.testing.assert_array_equal(c, (a.astype("int64") @ factor).astype(total))

@@ -9,9 +9,19 @@ from hypothesis import given, settings
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
-from minitvm.tir.expr import Var, const, const_int
+from minitvm.runtime.dtype import INT32
+from minitvm.tir.expr import Call, Var, const, const_int
 from minitvm.tir.functor import free_vars, substitute, walk_once
-from minitvm.tir.stmt import BufferStore, For, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import (
+    Allocate,
+    BufferStore,
+    Evaluate,
+    For,
+    IfThenElse,
+    PrimFunc,
+    Stmt,
+    seq,
+)
 from minitvm.transform.clip_loops import clip_loops
 from tests.tir.programs import function, likely, loop
 from tests.transform.loop_nests import Nest, guarded_panels, loop_nests, same_effect
@@ -176,3 +186,29 @@ def test_a_loop_around_all_stays_wherever_it_stands() -> None:
     assert str(clip_loops(func)) == str(func)
     inside = function("f", A, body=loop(te.var("o"), 2, nests[0]))
     assert str(clip_loops(inside)) != str(inside)
+
+
+def _panels(before: Stmt, buffer: tir.Buffer, panel: Var, lane: Var) -> For:
+    """Six panels of 8 lanes, each with a statement before its guarded store."""
+    at = panel * 8 + lane
+    guarded = IfThenElse(likely(at < buffer.shape[0]), BufferStore(buffer, const(1.0), (at,)))
+    return loop(panel, 6, seq(before, loop(lane, 40, guarded)))
+
+
+def test_a_prefetch_keeps_no_iteration() -> None:
+    n, o, panel, lane = te.var("n"), te.var("o"), te.var("panel"), te.var("lane")
+    A = tir.decl_buffer((n,), name="A")
+    fetch = Evaluate(Call(INT32, "prefetch", (A[panel * 8],)))
+    func = function("f", A, body=loop(o, 2, _panels(fetch, A, panel, lane)))
+    assert iterations(clip_loops(func), "panel", n=17) == 3
+
+
+def test_memory_of_an_iteration_keeps_none() -> None:
+    """What it is filled with is read in this iteration alone."""
+    n, o, panel, lane, k = (te.var(name) for name in ("n", "o", "panel", "lane", "k"))
+    A, S, T = (tir.decl_buffer((n if name == "A" else 8,), name=name) for name in "AST")
+    own = _panels(loop(k, 8, BufferStore(S, const(0.0), (k,))), A, panel, lane)
+    inside = For(panel, own.min, own.extent, own.kind, Allocate(S, own.body))
+    assert iterations(clip_loops(function("f", A, body=loop(o, 2, inside))), "panel", n=17) == 3
+    seen = _panels(loop(k, 8, BufferStore(T, const(0.0), (k,))), A, panel, lane)
+    assert iterations(clip_loops(function("f", A, T, body=loop(o, 2, seen))), "panel", n=17) == 6

@@ -10,7 +10,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.module import Module
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Call, Var
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import For, LetStmt, PrimFunc
@@ -26,6 +26,7 @@ def tiled(body: Body, size: int = 2) -> tuple[te.Schedule, list[Tensor]]:
     A = te.placeholder((n * size,), name="A")
     B = body(A, n)
     s = te.create_schedule(B.op)
+    assert isinstance(B.op, ComputeOp)
     _, lane = s[B].split(B.op.axis[0], factor=LANES)
     s[B].vectorize(lane)
     return s, [A, B]
@@ -51,7 +52,8 @@ def with_guards(s: te.Schedule, arguments: list[Tensor]) -> PrimFunc:
 
 
 def pairs(A: Tensor, n: Var) -> Tensor:
-    return te.compute((n,), lambda i: A[2 * i] + A[2 * i + 1], name="B")
+    made: Tensor = te.compute((n,), lambda i: A[2 * i] + A[2 * i + 1], name="B")
+    return made
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 15, 16, 17, 100])
@@ -82,11 +84,13 @@ def _guards(loop: For) -> list[Call]:
 
 
 def same_shape(A: Tensor, n: Var) -> Tensor:
-    return te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    made: Tensor = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    return made
 
 
 def quotients(A: Tensor, n: Var) -> Tensor:
-    return te.compute((n,), lambda i: A[i // 3], name="B")
+    made: Tensor = te.compute((n,), lambda i: A[i // 3], name="B")
+    return made
 
 
 def test_an_output_that_may_be_the_input_is_written_once() -> None:
