@@ -47,7 +47,7 @@ from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import go_on_if_apart, own_elements_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
 from minitvm.runtime.arrangement import ASKS_TO_CHECK, FAILED_HOLDING, IS_WITHOUT_GIL
-from minitvm.runtime.threads import MAX_FAILURE_VALUES
+from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Var

@@ -38,7 +38,8 @@ from minitvm.codegen.parallel import (
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.runtime.threads import MAX_FAILURE_VALUES, TASKS
+from minitvm.runtime.threads import TASKS
+from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors

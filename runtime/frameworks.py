@@ -67,10 +67,18 @@ def readable(array: Any) -> Any:
     """
     if not _is_tensor(array):
         return array
-    for applies, message in _TORCH:
-        if applies(array):
-            raise BufferError(message.format(layout=array.layout))
+    reason = why_unreadable(array)
+    if reason is not None:
+        raise BufferError(reason)
     return array.detach() if array.requires_grad else array
+
+
+def why_unreadable(tensor: Any) -> str | None:
+    """What is expected of a torch tensor in place of this one; None where it can be exported."""
+    for applies, message in _TORCH:
+        if applies(tensor):
+            return message.format(layout=tensor.layout)
+    return None
 
 
 def _is_tensor(value: object) -> bool:

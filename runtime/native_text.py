@@ -124,6 +124,20 @@ STRUCTURES = """
 %Pending = type { ptr type, ptr value, ptr traceback }  ; an exception
 """
 
+TENSORS = """
+; Describes an array of the CPU, but for the address of its elements, as compact.
+define internal void @describe(ptr %tensor, i32 %ndim, i32 %dtype, ptr %shape) alwaysinline {
+  store %DLTensor.device_type 1, ptr %tensor
+  store %DLTensor.device_id 0, ptr %tensor
+  store %DLTensor.ndim %ndim, ptr %tensor
+  store %DLTensor.dtype %dtype, ptr %tensor
+  store %DLTensor.shape %shape, ptr %tensor
+  store %DLTensor.strides null, ptr %tensor
+  store %DLTensor.byte_offset 0, ptr %tensor
+  ret void
+}
+"""
+
 # A capsule keeps the address of its name, so the names live in pages, as long as the process.
 NAMES = r"""
 @name_legacy = constant [9 x i8] c"dltensor\00"

@@ -102,13 +102,7 @@ failed:
   call void @forgive(ptr @exception)
   br label %none
 describe:
-  store %DLTensor.device_type 1, ptr %tensor
-  store %DLTensor.device_id 0, ptr %tensor
-  store %DLTensor.ndim %ndim, ptr %tensor
-  store %DLTensor.dtype %dtype, ptr %tensor
-  store %DLTensor.shape %extents, ptr %tensor
-  store %DLTensor.strides null, ptr %tensor
-  store %DLTensor.byte_offset 0, ptr %tensor
+  call void @describe(ptr %tensor, i32 %ndim, i32 %dtype, ptr %extents)
   ret ptr %object
 none:
   ret ptr null

@@ -330,25 +330,10 @@ count:
   br icmp eq i64 %n, %expected, label %encode, label %slow
 
 encode:
-  store %Frame.strides_used 0, ptr %frame
-  store %Frame.recording 0, ptr %frame
   %packed = getelementptr i8, ptr %function, i64 HEADER
-  %written = load %PackedFunc.written, ptr %packed
-  %foreign = load %PackedFunc.calls_back, ptr %packed
-  %is.foreign = icmp ne i64 %foreign, 0
   %places = load %Returning.places, ptr %returning
-  br label %encode.next
-encode.next:
-  %i = phi i64 [ 0, %encode ], [ %i.next, %encode.one ]
-  %i.next = add i64 %i, 1
-  br icmp eq i64 %i, %n, label %encoded, label %encode.one
-encode.one:
-  %argument.at = getelementptr ptr, ptr %arguments, i64 %i
-  %argument = load ptr, ptr %argument.at
-  %place.at = getelementptr i64, ptr %places, i64 %i
-  %place = load i64, ptr %place.at
-  %known = call i1 @encode(ptr %argument, i64 %place, ptr %frame, i64 %written, i1 %is.foreign)
-  br i1 %known, label %encode.next, label %slow
+  %known = call i1 @encode_all(ptr %arguments, i64 %n, ptr %places, ptr %packed, i32 0, ptr %frame)
+  br i1 %known, label %encoded, label %slow
 encoded:
   %first = load %Returning.first, ptr %returning
   br icmp slt i64 %first, 0, label %finish, label %look

@@ -66,17 +66,27 @@ yes:
   ret i1 true
 }
 
-; Whether an argument is of an exact type that torch's operators take: a tensor, or a number.
-define internal i1 @is_torchs(ptr %object) {
-  %row = call ptr @route_of(ptr %object)
+; Whether all arguments are of an exact type that torch's operators take: tensors and numbers.
+define internal i1 @are_torchs(ptr %args, i64 %n) {
+entry:
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %look ], [ %i.next, %look ], [ %i.next, %look ],
+               [ %i.next, %look ]
+  %i.next = add i64 %i, 1
+  br icmp eq i64 %i, %n, label %yes, label %one
+one:
+  %argument.at = getelementptr ptr, ptr %args, i64 %i
+  %argument = load ptr, ptr %argument.at
+  %row = call ptr @route_of(ptr %argument)
   br icmp eq ptr %row, null, label %no, label %look
 look:
   %kind = load %Route.route, ptr %row
   switch i32 %kind, label %no [
-    i32 ROUTE_TORCH, label %yes
-    i32 ROUTE_BOOL, label %yes
-    i32 ROUTE_INT, label %yes
-    i32 ROUTE_FLOAT, label %yes
+    i32 ROUTE_TORCH, label %next
+    i32 ROUTE_BOOL, label %next
+    i32 ROUTE_INT, label %next
+    i32 ROUTE_FLOAT, label %next
   ]
 yes:
   ret i1 true
@@ -122,31 +132,16 @@ count:
   br i1 %usual, label %watch, label %slow
 watch:
   %watched = call i1 @torch_is_watched()
-  br i1 %watched, label %slow, label %encode
+  br i1 %watched, label %slow, label %look
+look:
+  %fit = call i1 @are_torchs(ptr %args, i64 %n)
+  br i1 %fit, label %encode, label %slow
 
 encode:
-  store %Frame.strides_used 0, ptr %frame
-  store %Frame.recording 1, ptr %frame
   %packed = getelementptr i8, ptr %function, i64 HEADER
-  %written = load %PackedFunc.written, ptr %packed
-  %foreign = load %PackedFunc.calls_back, ptr %packed
-  %is.foreign = icmp ne i64 %foreign, 0
   %places = load %Returning.places, ptr %returning
-  br label %next
-next:
-  %i = phi i64 [ 0, %encode ], [ %i.next, %read ]
-  %i.next = add i64 %i, 1
-  br icmp eq i64 %i, %n, label %encoded, label %one
-one:
-  %argument.at = getelementptr ptr, ptr %args, i64 %i
-  %argument = load ptr, ptr %argument.at
-  %fits = call i1 @is_torchs(ptr %argument)
-  br i1 %fits, label %read, label %slow
-read:
-  %place.at = getelementptr i64, ptr %places, i64 %i
-  %place = load i64, ptr %place.at
-  %known = call i1 @encode(ptr %argument, i64 %place, ptr %frame, i64 %written, i1 %is.foreign)
-  br i1 %known, label %next, label %slow
+  %known = call i1 @encode_all(ptr %args, i64 %n, ptr %places, ptr %packed, i32 1, ptr %frame)
+  br i1 %known, label %encoded, label %slow
 encoded:
   %recording = load %Frame.recording, ptr %frame
   br icmp eq i32 %recording, 2, label %record, label %run

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from math import gcd
+from operator import add
 from typing import final
 
 from minitvm.runtime.record import record
@@ -293,14 +294,16 @@ def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
     """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
     best, best_cost = None, (2, 0)
     for column, coefficients in enumerate(zip(*rows, strict=True)):
-        if column not in candidates or not any(coefficients):
+        count = len(coefficients) - coefficients.count(0)
+        if not count or column not in candidates:
             continue
-        lowers = [c for c in coefficients if c > 0]
-        uppers = [c for c in coefficients if c < 0]
-        inexact = bool(lowers and uppers) and max(lowers) > 1 and min(uppers) < -1
-        if inexact and _equality(rows, column) is not None:
+        low, high = min(coefficients), max(coefficients)
+        inexact = high > 1 and low < -1
+        may_be_equation = inexact and 1 in coefficients and -1 in coefficients
+        if may_be_equation and _equality(rows, column) is not None:
             return column
-        cost = (int(inexact), len(lowers) * len(uppers) - len(lowers) - len(uppers))
+        lowers = len([c for c in coefficients if c > 0]) if high > 0 > low else 0
+        cost = (int(inexact), lowers * (count - lowers) - count)
         if cost < best_cost:
             best, best_cost = column, cost
     return best
@@ -310,8 +313,10 @@ def _equality(rows: list[_Row], column: int) -> tuple[_Row, _Row] | None:
     """Two rows that together are an equation for a column, with an integer value for any values of
     the others."""
     uppers = {row[:-1]: row for row in rows if row[column] == -1}
+    if not uppers:
+        return None
     for row in rows:
-        if row[column] == 1 and uppers:
+        if row[column] == 1:
             opposite = uppers.get(tuple([-c for c in row[:-1]]))
             if opposite is not None:
                 return row, opposite
@@ -333,10 +338,14 @@ def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
     exact = True
     for low, high in pairs:
         a, b = low[column], -high[column]
-        row = [b * x + a * y for x, y in zip(low[:-1], high[:-1], strict=True)]
-        if a > 1 and b > 1 and (any(row[:-1]) or row[-1] < (a - 1) * (b - 1)):
+        if a == b == 1:  # as nearly always
+            row = [*map(add, low, high)]
+        else:
+            row = [b * x + a * y for x, y in zip(low, high, strict=True)]
+        row[-1] = low[-1] | high[-1]
+        if a > 1 and b > 1 and (any(row[:-2]) or row[-2] < (a - 1) * (b - 1)):
             exact = False
-        made.append([*row, low[-1] | high[-1]])
+        made.append(row)
     return _tightest(made), exact
 
 

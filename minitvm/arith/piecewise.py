@@ -1,4 +1,4 @@
-"""Indices that are linear in parts of a loop: clamps, remainders and quotients.
+"""Indices that are linear in parts of a loop: clamps, choices, magnitudes, remainders, quotients.
 
 ``max(j - 1, 0)`` is ``j - 1`` where ``j >= 1``, and ``(j + 5) % n`` is ``j + 5`` where
 ``j + 5 < n``. There, neighbours of a loop's iterations read neighbours in memory.
@@ -32,10 +32,16 @@ class Piece:
 
 def may_have_pieces(index: PrimExpr) -> bool:
     """Whether an index has nodes that are linear in parts."""
-    return any(isinstance(each, _PIECEWISE) for each in walk_once(index))
+    return any(
+        isinstance(each, _PIECEWISE) or (isinstance(each, e.Call) and each.op in _CALLS)
+        for each in walk_once(index)
+    )
 
 
-_PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod)
+_PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod, e.Select)
+_CALLS = ("if_then_else", "fabs")
+_Compare: TypeAlias = Callable[[PrimExpr, PrimExpr], PrimExpr]
+_OPPOSITES: dict[type[PrimExpr], _Compare] = {e.LT: e.GE, e.LE: e.GT, e.GT: e.LE, e.GE: e.LT}
 
 
 def pieces_of(prover: Prover, index: PrimExpr, var: Var, lanes: int) -> list[Piece]:
@@ -94,6 +100,11 @@ class _Reader:
                 return self._piece(node, self._extremum(node, a, b, e.GE))
             case e.FloorDiv(a, b) | e.FloorMod(a, b):
                 return self._piece(node, self._division(node, a, b))
+            case e.Select(condition, a, b) | e.Call(op="if_then_else", args=(condition, a, b)):
+                return self._piece(node, self._choice(node, condition, a, b))
+            case e.Call(op="fabs", args=(a,)):
+                x, where = self.read(a)
+                return self._piece(node, (x, _all_of(where, [e.GE(x, e.const(0, x.dtype))])))
         return node, ()
 
     def _varies(self, node: PrimExpr) -> bool:
@@ -115,7 +126,7 @@ class _Reader:
         node: PrimExpr,
         a: PrimExpr,
         b: PrimExpr,
-        compare: Callable[[PrimExpr, PrimExpr], PrimExpr],
+        compare: _Compare,
     ) -> _Read:
         """The operand that changes with the variable; the first of two."""
         if not self._varies(a):
@@ -125,6 +136,19 @@ class _Reader:
         if greatest - least < _LEAST:
             return node, ()
         return x, _all_of(where_x, where_y, [compare(x, y)])
+
+    def _choice(self, node: PrimExpr, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> _Read:
+        """The value that a comparison of two numbers chooses where they differ most."""
+        if not isinstance(condition, e.LT | e.LE | e.GT | e.GE):
+            return node, ()
+        (x, where_x), (y, where_y) = self.read(condition.a), self.read(condition.b)
+        compare: _Compare = type(condition)
+        least, greatest = self._prover.interval(self._prover.affine(x) - self._prover.affine(y))
+        is_below = isinstance(condition, e.LT | e.LE)
+        if (-least < greatest) if is_below else (greatest < -least):
+            a, compare = b, _OPPOSITES[type(condition)]
+        value, where = self.read(a)
+        return value, _all_of(where_x, where_y, where, [compare(x, y)])
 
     def _division(self, node: PrimExpr, a: PrimExpr, b: PrimExpr) -> _Read:
         x, where = self.read(a)

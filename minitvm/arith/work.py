@@ -23,7 +23,7 @@ from minitvm.tir.stmt import ForKind, Stmt
 
 _C_FUNCTION = 50_000.0  # of a C function, whose work is unknown: enough for threads
 TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
-_USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
+USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
 
@@ -152,7 +152,7 @@ def _kind(node: PrimExpr) -> Kind:
 def iterations(loop: s.For) -> int:
     """The iterations of a loop, at least one; a usual number for a symbolic extent."""
     known = e.const_int(loop.extent)
-    return _USUAL_TRIPS if known is None else max(known, 1)
+    return USUAL_TRIPS if known is None else max(known, 1)
 
 
 def statements_run(node: Stmt) -> int:

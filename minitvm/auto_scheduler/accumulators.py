@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
-from minitvm.auto_scheduler.contraction import Contraction, is_uneven
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.contraction import Contraction, extent_of, is_uneven
+from minitvm.auto_scheduler.loops import compute_of, in_vectors
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -39,3 +40,34 @@ def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterV
         return [*before, k], []
     step, together = stage.split(k, factor=2)
     return [*before, step], [together]
+
+
+def write_sums(
+    inner: Stage,
+    at: tuple[Stage, IterVar],
+    tile: Sequence[IterVar],
+    steps: Sequence[IterVar],
+    together: Sequence[IterVar] = (),
+    vectors: tuple[int, int] = (0, 1),
+) -> None:
+    """The sums of a tile, at a loop of the stage that reads them: the loops over `steps` outside,
+    those over `together`, written out, and the `tile` inside, its last axis in vectors. `vectors`:
+    the extent of this axis and the lanes, where vectors needn't divide it."""
+    *rows, column = tile
+    inner.compute_at(*at)
+    rest = [axis for axis in compute_of(inner).axis if axis not in tile]
+    inner.reorder(*rest, *steps, *rows, *together, column)
+    for axis in (*rows, *together):
+        inner.unroll(axis)
+    in_vectors(inner, column, *vectors)
+
+
+def innermost(axes: Sequence[IterVar], most: int) -> list[IterVar]:
+    """The last of some axes, as many as have together `most` iterations or fewer."""
+    found, count = list[IterVar](), 1
+    for axis in reversed(axes):
+        count *= extent_of(axis) or most + 1
+        if count > most:
+            break
+        found.insert(0, axis)
+    return found

@@ -194,11 +194,20 @@ def _runs_along_sums(contraction: Contraction) -> bool:
     along several reduction axes in windows that don't overlap: it is read once, in its order."""
     b, reduced = contraction.b, contraction.op.reduce_axis
     apart = b.along(contraction.column)
-    across = apart != 1 and not contraction.a.reads(contraction.column)
+    across = apart != 1 and (
+        not contraction.a.reads(contraction.column) or _is_read_once(contraction.op, b)
+    )
     in_order = len(reduced) > 1 and any(
         b.along(axis) == 1 and (extent_of(axis) or FAR) <= apart for axis in reduced
     )
     return across and in_order and not contraction.rows
+
+
+def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
+    """Whether each step of each sum reads an element of its own, at the axes themselves."""
+    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
+    indices = factor.load.indices
+    return len(indices) == len(axes) and set(indices) == set(axes)
 
 
 def factors_of(op: ComputeOp) -> list[Factor]:

@@ -16,11 +16,12 @@ pieces of each row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven
-from minitvm.auto_scheduler.loops import Places, compute_of, fused, places_of
+from minitvm.auto_scheduler.loops import compute_of, fused, places_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -114,26 +115,42 @@ def write_streamed(
         part, _ = stage.split(k, nparts=parts)
         stage = s[s.rfactor(total, part)]
         tasks.append(compute_of(stage).axis[0])
-        _write_total(s[total], places, lanes)
+        row_axes, other_axes, column = places.of(s[total])
+        write_total(s[total], [*other_axes, *row_axes], column, lanes)
     row_axes, other_axes, column = places.of(stage)
-    block, column = stage.split(column, factor=vectors * lanes)
+    tasks = [*other_axes, *tasks]
+    write_lines(stage, tasks, row_axes, column, (vectors * lanes, lanes), together)
+
+
+def write_lines(
+    stage: Stage,
+    tasks: Sequence[IterVar],
+    rows: Sequence[IterVar],
+    column: IterVar,
+    block: tuple[int, int],
+    together: int,
+) -> None:
+    """Reads lines of memory along `column` whole, `together` at a time, for all `rows`, on all
+    threads; `block`: the columns whose results stay in the L1 cache, and the lanes of a vector."""
+    columns, lanes = block
+    outer, column = stage.split(column, factor=columns)
     column, lane = stage.split(column, factor=lanes)
-    step, inner = stage.split(compute_of(stage).reduce_axis[0], factor=together)
-    tasks = [*other_axes, *tasks, block]
-    stage.reorder(*tasks, step, column, *row_axes, inner, lane)
-    for axis in (*row_axes, inner):
+    *before, k = compute_of(stage).reduce_axis
+    step, inner = stage.split(k, factor=together)
+    tasks = [*tasks, outer]
+    stage.reorder(*tasks, *before, step, column, *rows, inner, lane)
+    for axis in (*rows, inner):
         stage.unroll(axis)
     stage.vectorize(lane)
     stage.parallel(fused(stage, tasks))
 
 
-def _write_total(stage: Stage, places: Places, lanes: int) -> None:
-    """Adds up the parts, in vectors."""
-    rows, others, column = places.of(stage)
+def write_total(stage: Stage, others: Sequence[IterVar], column: IterVar, lanes: int) -> None:
+    """Combines the results of parts, in vectors along `column`."""
     column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*others, *rows, column, *compute_of(stage).reduce_axis, lane)
+    stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
     stage.vectorize(lane)
-    stage.parallel(fused(stage, [*others, *rows, column]))
+    stage.parallel(fused(stage, [*others, column]))
 
 
 def parts_of_sum(steps: int, most: int) -> int:

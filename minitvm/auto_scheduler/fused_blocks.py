@@ -380,6 +380,8 @@ class FusedBlocks:
     ----------
     parts
         The part of each stage in a block; None for a member, of which its readers need a part.
+    without_epilogue
+        The contractions in blocks whose sums no other stage takes from their tiles.
     loops
         The loop over parts of each root that is written.
     panels
@@ -387,7 +389,9 @@ class FusedBlocks:
         read, the contraction, and the factor.
     """
 
-    def __init__(self, s: Schedule, blocks: Sequence[Block]) -> None:
+    def __init__(
+        self, s: Schedule, blocks: Sequence[Block], products: Mapping[Stage, Product]
+    ) -> None:
         self._schedule = s
         self.blocks = blocks
         self.parts: dict[Stage, Part | None] = {}
@@ -395,6 +399,9 @@ class FusedBlocks:
         self.panels: list[tuple[Stage, Contraction, Factor, Stage]] = []
         for block in blocks:
             self.parts |= {block.root: block.part, **dict.fromkeys(block.members)}
+        self.without_epilogue = {
+            stage for stage, each in products.items() if each.last is stage and stage in self.parts
+        }
 
     def attach(self) -> bool:
         """Computes the members of each block in the loop over parts of its root, and the panels of

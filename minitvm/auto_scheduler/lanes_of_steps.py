@@ -13,9 +13,11 @@ places of a window. These don't fill vectors, but neighbours in a row of the ima
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import cast
 
+from minitvm.auto_scheduler.accumulators import innermost, write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.loops import compute_of, fused
@@ -66,14 +68,9 @@ def write_lanes_of_steps(
     channels = [axes[i] for i in shared]
     outside = [axes[i] for i in range(len(axes)) if i not in shared and i not in written]
     stage.reorder(*channels, *outside, *(axes[i] for i in written))
-    part.compute_at(stage, [*channels, *outside][-1])
-    *own, lane = compute_of(part).axis
-    inside = [own[i] for i in written]
-    rest = [each for each in own if each not in inside]
-    part.reorder(*rest, *compute_of(part).reduce_axis, *inside, lane)
-    for axis in inside:
-        part.unroll(axis)
-    part.vectorize(lane)
+    *own, lane = (op := compute_of(part)).axis
+    tile = [*(own[i] for i in written), lane]
+    write_sums(part, (stage, [*channels, *outside][-1]), tile, op.reduce_axis)
     task = fused(stage, channels)
     stage.parallel(task)
     if not outside:
@@ -88,15 +85,6 @@ def _axes_of(contraction: Contraction) -> tuple[list[IterVar], list[IterVar]]:
     return shared, [axis for axis in axes if axis not in shared and extent_of(axis) != 1]
 
 
-def _written_out(axes: list[IterVar], target: Target) -> list[IterVar]:
-    """The last of some axes, of constant extents, as many as have no more sums than there are
-    registers for."""
-    found: list[IterVar] = []
-    sums = 1
-    for axis in reversed(axes):
-        extent = extent_of(axis)
-        if extent is None or sums * extent > target.vector_registers - 4:
-            break
-        sums *= extent
-        found.insert(0, axis)
-    return found
+def _written_out(axes: Sequence[IterVar], target: Target) -> list[IterVar]:
+    """The axes of the sums that registers hold together."""
+    return innermost(axes, target.vector_registers - 4)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import final
 
+from minitvm.auto_scheduler.accumulators import write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, can_be_packed
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, cost
@@ -121,10 +122,5 @@ def write_lanes(s: Schedule, contraction: Contraction, found: Lanes, target: Tar
         if axis is not None:
             stage.unroll(axis)
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
-    sums.compute_at(stage, loops[-1])
-    *outer, inner = compute_of(sums).axis
-    (steps,) = compute_of(sums).reduce_axis
-    sums.reorder(steps, *outer, inner)
-    for axis in outer:
-        sums.unroll(axis)
-    sums.vectorize(inner)
+    op = compute_of(sums)
+    write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, TypeVar, final
 
 from minitvm.auto_scheduler.contraction import Contraction, bytes_at_once, extent_of
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
@@ -32,6 +32,7 @@ from minitvm.tir.expr import IterVar
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
+_T = TypeVar("_T")
 EVEN = 4  # tasks of each core, where one more makes little difference
 
 
@@ -47,8 +48,12 @@ class Places:
 
     def of(self, stage: Stage) -> tuple[list[IterVar], list[IterVar], IterVar]:
         """The axes of rows, the other axes and the column of a stage."""
+        return self.among(compute_of(stage).axis)
+
+    def among(self, axes: Sequence[_T]) -> tuple[list[_T], list[_T], _T]:
+        """The same of anything that there is for each axis."""
         # A new axis may be first.
-        axes = compute_of(stage).axis[-len(self.rows) - len(self.others) - 1 :]
+        axes = axes[-len(self.rows) - len(self.others) - 1 :]
         return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[self.column]
 
 
@@ -142,9 +147,11 @@ def write_tiles(
     tile: Tile,
     blocks: Blocks,
     steps: IterVar | None,
+    axes: Sequence[Loop] | None = None,
 ) -> Tiles:
-    """The loops over tasks, over blocks of the sum and over tiles."""
-    tasks, rows, column = write_blocks(stage, places, blocks)
+    """The loops over tasks, over blocks of the sum and over tiles. `axes`: the loops of the stage
+    over the axes of the sums, if these aren't its axes."""
+    tasks, rows, column = write_blocks(stage, places, blocks, axes)
     outer, inner = stage.split(column.axis, factor=tile.columns)
     tiles, tile_row = [Loop(outer, _trip_count(column.extent, tile.columns))], None
     if rows:
@@ -173,20 +180,28 @@ def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None
     stage.vectorize(tiles.column)
 
 
+def in_vectors(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
+    """Runs a loop in vectors of `lanes`; the last one is masked, and no vector has the odd length
+    of a remainder."""
+    if extent % lanes and extent > lanes:
+        outer, axis = stage.split(axis, factor=lanes)
+        stage.unroll(outer)
+    stage.vectorize(axis)
+
+
 def write_blocks(
-    stage: Stage, places: Places, blocks: Blocks
+    stage: Stage, places: Places, blocks: Blocks, axes: Sequence[Loop] | None = None
 ) -> tuple[list[Loop], list[Loop], Loop]:
-    """Writes the loops over tasks; returns them, and the rows and the column of a task."""
-    rows, others, last = places.of(stage)
-    tasks = [Loop(axis, extent_of(axis)) for axis in others]
-    column = Loop(last, extent_of(last))
+    """Writes the loops over tasks; returns them, and the rows and the column of a task. `axes`: as
+    for :func:`write_tiles`."""
+    axes = axes or [Loop(axis, extent_of(axis)) for axis in compute_of(stage).axis]
+    inside, tasks, column = places.among(axes)
     if blocks.columns is not None:
-        outer, inner = stage.split(last, factor=blocks.columns)
+        outer, inner = stage.split(column.axis, factor=blocks.columns)
         tasks.append(Loop(outer, _trip_count(column.extent, blocks.columns)))
         column = Loop(inner, blocks.columns)
-    inside = [Loop(axis, extent_of(axis)) for axis in rows]
     if blocks.rows is not None:
-        outer, inner = stage.split(rows[0], factor=blocks.rows)
+        outer, inner = stage.split(inside[0].axis, factor=blocks.rows)
         tasks.append(Loop(outer, _trip_count(inside[0].extent, blocks.rows)))
         inside[0] = Loop(inner, blocks.rows)
     return tasks, inside, column

@@ -24,9 +24,10 @@ cache instead, and rows are read whole, a few of them side by side::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isqrt, prod
+from math import isqrt, lcm, prod
 
 from minitvm.arith.accesses import step_of
+from minitvm.auto_scheduler.accumulators import write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -38,7 +39,13 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     uneven_axes,
 )
-from minitvm.auto_scheduler.few_rows import LEAST_VECTORS, STEPS, parts_of_sum
+from minitvm.auto_scheduler.few_rows import (
+    LEAST_VECTORS,
+    STEPS,
+    parts_of_sum,
+    write_lines,
+    write_total,
+)
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
 from minitvm.auto_scheduler.running import running_axis, write_running
 from minitvm.runtime.threads import TASKS
@@ -50,7 +57,7 @@ from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import children, mentions
+from minitvm.tir.functor import children, mentions, walk_once
 
 _MOST_UNROLLED = 16  # steps: more take long to compile
 
@@ -75,7 +82,10 @@ def rows_of(op: ComputeOp, target: Target) -> int:
     axis = running_axis(op)
     if axis is not None:
         return op.axis.index(axis)
-    return len(op.axis) - bool(op.reduce_axis and runs_in_columns(op, target))
+    if not op.reduce_axis or not runs_in_columns(op, target):
+        return len(op.axis)
+    is_wide = (extent_of(op.axis[-1]) or FAR) >= lanes_of(op, target)
+    return len(op.axis) - (1 if is_wide else _line_of(op))
 
 
 def _line_of(op: ComputeOp) -> int:
@@ -144,7 +154,8 @@ def write_in_registers(
     choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
            columns=columns)  # fmt: skip
     # Axes that are shorter than a vector are one axis of the registers.
-    line = 1 if inside or (extent_of(op.axis[-1]) or columns) >= columns else _line_of(op)
+    is_wide = (extent_of(op.axis[-1]) or columns) >= columns
+    line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
     if line > 1:
         _split_line(stage, line, columns)
     is_kept = last is not stage and line == 1
@@ -153,13 +164,11 @@ def write_in_registers(
         stage.compute_inline()
     outer, block, column = _split_line(last, line, columns)
     last.vectorize(column)
-    results.compute_at(last, block.axis)
     made = compute_of(results)
-    *others, column = made.axis
-    results.reorder(*others, *made.reduce_axis, column)
-    results.vectorize(column)
+    write_sums(results, (last, block.axis), made.axis[-1:], made.reduce_axis)
     if _is_window(op, columns):
-        results.unroll(made.reduce_axis[-1])
+        for k in _unrolled_together(made.reduce_axis):
+            results.unroll(k)
     elif not in_order and (part := _part_of_long_sum(op)):
         _write_sums_of_parts(s, results, part)
     return [*outer[inside:], block]
@@ -184,12 +193,8 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = _partial(s, results, outer, 0)
     made, whole = compute_of(sums), compute_of(results)
-    *others, column = made.axis
-    sums.reorder(*others, *made.reduce_axis, column)
-    sums.vectorize(column)
-    *_, column = whole.axis
-    results.vectorize(column)
-    sums.compute_at(results, whole.reduce_axis[-1])
+    results.vectorize(whole.axis[-1])
+    write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
@@ -210,6 +215,17 @@ def _is_window(op: ComputeOp, columns: int) -> bool:
     if extent is None or extent > _MOST_UNROLLED:
         return False
     return any(0 < each.along(k) < each.along(column) * columns for each in factors_of(op))
+
+
+def _unrolled_together(axes: Sequence[IterVar]) -> Sequence[IterVar]:
+    """The last axes whose steps together aren't too many to be written out. Of a whole window, LLVM
+    sees how large integers get, and computes them in narrow lanes."""
+    number = 1
+    while number < len(axes) and (steps := product_of_extents(axes[-number - 1 :])) is not None:
+        if steps > _MOST_UNROLLED:
+            break
+        number += 1
+    return axes[-number:]
 
 
 # -- Results in the L1 cache --
@@ -247,17 +263,8 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
            "in the L1 cache, of {parts} parts of the steps", stage=op.name,
            steps=STEPS, block=most, parts=parts)  # fmt: skip
-    made = compute_of(stage)
-    *others, column = made.axis
-    block, column = stage.split(column, factor=most)
-    column, lane = stage.split(column, factor=lanes)
-    *before, k = made.reduce_axis
-    step, inner = stage.split(k, factor=STEPS)
-    tasks = [*others, block]
-    stage.reorder(*tasks, *before, step, column, inner, lane)
-    stage.unroll(inner)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, tasks))
+    *others, column = compute_of(stage).axis
+    write_lines(stage, others, (), column, (most, lanes), STEPS)
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
@@ -288,18 +295,9 @@ def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
     op = compute_of(stage)
     part, _ = stage.split(op.reduce_axis[0], nparts=parts)
     factored = s.rfactor(op.outputs[0], part)
-    write_last(stage, lanes)
-    return s[_first(factored)]
-
-
-def write_last(stage: Stage, lanes: int) -> None:
-    """Combines the parts, in vectors."""
-    op = compute_of(stage)
     *others, column = op.axis
-    column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*others, column, *op.reduce_axis, lane)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*others, column]))
+    write_total(stage, others, column, lanes)
+    return s[_first(factored)]
 
 
 # -- Results along the reduction --
@@ -332,15 +330,38 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             (*_, last) = compute_of(stage).reduce_axis
             innermost = reduced[-1] if parts is None else Loop(last, extent_of(last))
             partial = _write_lanes(s, stage, innermost, target)
-        elif parts is not None and _is_rounded(op):
-            block, _ = compute_of(stage).reduce_axis
-            partial = [_partial(s, stage, block, 0)]
+        else:
+            if parts is not None and _is_rounded(op):
+                block, _ = compute_of(stage).reduce_axis
+                partial = [_partial(s, stage, block, 0)]
+            _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
         row = fused(stage, axes)
         stage.parallel(row)
     for each in partial if axes else ():
         each.compute_at(stage, row if alone else axes[-1])
+
+
+def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
+    """Writes out the steps after which quotients and remainders repeat themselves, so that LLVM
+    makes vectors of steps that are alike. `stage` computes the reduction `op`, or its parts."""
+    k = stage.leaf_iter_vars[-1]
+    extent, period = extent_of(k), period_of(op, op.reduce_axis)
+    if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
+        _, digit = stage.split(k, factor=period)
+        stage.unroll(digit)
+
+
+def period_of(op: ComputeOp, axes: Sequence[IterVar]) -> int:
+    """The number of steps along some axes after which the quotients and remainders by numbers
+    repeat themselves."""
+    found = [
+        each.b
+        for each in walk_once(*op.body)
+        if isinstance(each, e.FloorDiv | e.FloorMod) and any(mentions(a.var, each) for a in axes)
+    ]
+    return lcm(*(max(1, e.const_int(each) or 1) for each in found))
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[Loop]:

@@ -24,7 +24,7 @@ from functools import partial
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.accumulators import split_steps, sums_in_registers
+from minitvm.auto_scheduler.accumulators import split_steps, sums_in_registers, write_sums
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -362,14 +362,8 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
 
 def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target: Target) -> None:
     """The sums of a tile: the reduction loops outside, a tile inside."""
-    inner.compute_at(stage, at)
     rows, _, column = places.of(inner)
-    rest = [axis for axis in compute_of(inner).axis if axis not in (*rows[-1:], column)]
-    steps, together = split_steps(inner, target)
-    inner.reorder(*rest, *steps, *rows[-1:], *together, column)
-    for axis in (*rows[-1:], *together):
-        inner.unroll(axis)
-    inner.vectorize(column)
+    write_sums(inner, (stage, at), [*rows[-1:], column], *split_steps(inner, target))
 
 
 # -- The model --

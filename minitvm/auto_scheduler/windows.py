@@ -6,6 +6,9 @@ at each sum::
 
     P[t] = X[t % n]                                  # n + 2 elements
     Y[y] = sum(P[y + k] * W[k], k)                   # of 3
+
+At any other place that is computed from the axes, as ``X[(k * j) % n]`` for the sums of a Fourier
+transform, a copy holds the elements in the order of the steps, if they are read for many rows.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import elements_of, extent_of, is_uneven, product_of_extents
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
-from minitvm.tir.functor import mentions
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import mentions, walk_once
 
 _MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
+_READ = 8  # times that each element of a copy in the order of the steps is read
 
 
 def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
@@ -34,11 +38,15 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
         return None
     if None in map(extent_of, (*op.axis, *op.reduce_axis)):
         return None
-    found = [each for each in op.input_tensors if _has_borders(op, each)]
-    for tensor in found:
-        choose(s, "packing", "{tensor} is copied with its borders", stage=stage.name,
-               tensor=tensor.name)  # fmt: skip
-    return [s[s.cache_access(each, "global", stage.op, None, True)] for each in found] or None
+    made = list[Stage]()
+    for tensor in op.input_tensors:
+        is_table = _is_table(op, tensor)
+        if not is_table and not _has_borders(op, tensor):
+            continue
+        how = "in the order of the steps" if is_table else "with its borders"
+        choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
+        made.append(s[s.cache_access(tensor, "global", stage.op, None, not is_table)])
+    return made or None
 
 
 def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
@@ -58,6 +66,29 @@ def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
     if None in (size, copied, read):
         return False
     return (copied or 0) <= min((size or 0) * _MOST + 64, (read or 0) // 2)
+
+
+def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
+    """Whether one element of a tensor is read in an iteration, at a place that is computed from
+    data and reduction axes, but no function of their sums; and each is read again and again for
+    other axes."""
+    loads = reads_of(op, tensor)
+    if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
+        return False
+    if any(isinstance(each, ProducerLoad) for each in walk_once(*loads[0].indices)):
+        return False
+    if any(isinstance(each, Call) and is_lazy(each) for each in walk_once(*op.body)):
+        return False
+    axes = (*op.axis, *op.reduce_axis)
+    steps = product_of_extents(axes)
+    copied = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    if (copied or 0) * _READ > (steps or 0):
+        return False
+    try:
+        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+    except CompileError:
+        return True
+    return elements_of(copy) == copied  # no sum of several axes is a place
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.convolution import is_convolution, write_convolution
+from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
+from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -24,6 +25,7 @@ from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
+from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
@@ -183,6 +185,7 @@ def _write_program(
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
     stages = [each for stage in stages for each in _with_borders(attempt, stage)]
+    stages = [each for stage in stages for each in _by_places(attempt, stage, target, strict)]
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -193,10 +196,12 @@ def _write_program(
     name = "blocks of rows"
     find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
-    fused = found or FusedBlocks(s, ())
+    fused = found or FusedBlocks(s, (), {})
     done: set[Stage] = set()
     for stage in stages:
-        find = partial(program, stage, kept=kept | done, by_hand=by_hand | done)
+        # The blocks were chosen for these last stages; others may be free to read sums by now.
+        whole = kept | fused.without_epilogue | done
+        find = partial(program, stage, kept=whole, by_hand=by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
         if sums is not None and sums.last in fused.parts and _is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
@@ -242,7 +247,7 @@ def _fused(
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each in whole]
     found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
-    return FusedBlocks(s, found) if found else None
+    return FusedBlocks(s, found, products) if found else None
 
 
 def _is_tiled(sums: Sums) -> bool:
@@ -352,6 +357,15 @@ def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
     for each in copies:
         attempt.count_as(each, stage)
     return [*copies, stage]
+
+
+def _by_places(attempt: Attempt, stage: Stage, target: Target, strict: bool) -> list[Stage]:
+    write = partial(write_short_lines, attempt.schedule, stage, target, strict=strict)
+    places = attempt.follow("short lines", stage, write)
+    if places is None:
+        return [stage]
+    attempt.count_as(places, stage)
+    return [places, stage]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:

@@ -20,6 +20,29 @@ from minitvm.runtime.record import record
 
 
 @final
+@record(eq=False)
+class Recording:
+    """A run of an operation that keeps arrays for its derivative.
+
+    Attributes
+    ----------
+    run
+        The operation. Behind its outputs it may return further arrays.
+    outputs
+        The number of outputs.
+    kept
+        The places, in what `run` returns, of the arrays to be kept.
+    derivative
+        The derivative, whose functions take these arrays in place of the outputs.
+    """
+
+    run: Callable[..., Any]
+    outputs: int
+    kept: tuple[int, ...]
+    derivative: Derivative
+
+
+@final
 @record()
 class Derivative:
     """The derivative of an operation.
@@ -34,11 +57,15 @@ class Derivative:
         places, from those of inputs by theirs. By default it is the transpose of `backward`.
     reads_outputs
         Whether they read `outputs`; if not, these are none.
+    recording
+        ``recording(moving)`` tells how the operation runs where the inputs at some places move;
+        None where it runs as ever.
     """
 
     backward: Callable[..., Any]
     pushforward: Callable[..., Mapping[int, Any]] | None = None
     reads_outputs: bool = True
+    recording: Callable[[tuple[int, ...]], Recording | None] | None = None
 
 
 def differentiable(
@@ -68,27 +95,41 @@ def differentiable(
             inputs.insert(place, size)
             moved.insert(place, None)
         moving = {i: each for i, each in enumerate(moved) if _moves(jax, each)}
-        returned = made(*inputs)  # of which a second derivative asks for the tangents, too
-        outputs = returned if isinstance(returned, tuple) else (returned,)
+        if not moving or not floats:
+            returned = made(*inputs)
+            still = returned if isinstance(returned, tuple) else (returned,)
+            return returned, results.returned([_zero(jax, each) for each in still])
+        if derivative is None:
+            raise TypeError(
+                f"{results.name}: expected a backward to differentiate the operation, got "
+                "none: jax_op(backward=...)"
+            )
+        outputs, now, kept = _recorded(made, derivative, inputs, tuple(moving))
+        hidden = tuple(zip(static, sizes, strict=True))
+        linear = _Derivative(results, now, hidden, tuple(moving))
+        residuals = [each for i, each in enumerate(inputs) if i not in static]
+        like = [outputs[i] for i in floats]
         pushed = {i: _zero(jax, each) for i, each in enumerate(outputs)}
-        if moving and floats:
-            if derivative is None:
-                raise TypeError(
-                    f"{results.name}: expected a backward to differentiate the operation, got "
-                    "none: jax_op(backward=...)"
-                )
-            hidden = tuple(zip(static, sizes, strict=True))
-            linear = _Derivative(results, derivative, hidden, tuple(moving))
-            residuals = [each for i, each in enumerate(inputs) if i not in static]
-            residuals += outputs if derivative.reads_outputs else ()
-            like = [outputs[i] for i in floats]
-            made_of = linear_call(linear, residuals, list(moving.values()), like)
-            pushed.update(zip(floats, made_of, strict=True))
-        return returned, results.returned(list(pushed.values()))
+        made_of = linear_call(linear, [*residuals, *kept], list(moving.values()), like)
+        pushed.update(zip(floats, made_of, strict=True))
+        return results.returned(outputs), results.returned(list(pushed.values()))
 
     made.defjvp(rule, symbolic_zeros=True)
     operation: Callable[..., Any] = made
     return operation
+
+
+def _recorded(
+    run: Callable[..., Any], derivative: Derivative, inputs: Sequence[Any], moving: tuple[int, ...]
+) -> tuple[Sequence[Any], Derivative, Sequence[Any]]:
+    """The outputs of the operation `run`, of which a second derivative asks for the tangents, too;
+    its derivative; and what that takes behind the inputs."""
+    found = None if derivative.recording is None else derivative.recording(moving)
+    returned = run(*inputs) if found is None else found.run(*inputs)
+    every = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    if found is None:
+        return every, derivative, every if derivative.reads_outputs else ()
+    return every[: found.outputs], found.derivative, [every[place] for place in found.kept]
 
 
 def _moves(jax: Any, tangent: Any) -> bool:
@@ -163,12 +204,13 @@ class _Derivative:
         return made
 
     def _arguments(self, residuals: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-        """The inputs, and what the operation returned, if the derivative reads that."""
+        """The inputs, and what the derivative reads behind them: what the operation returned, or
+        what it kept."""
         count = len(self.results.inputs) - len(self.hidden)
-        inputs, outputs = list(residuals[:count]), list(residuals[count:])
+        inputs, more = list(residuals[:count]), list(residuals[count:])
         for place, value in self.hidden:
             inputs.insert(place, value)
-        return tuple(inputs), self.results.returned(outputs) if outputs else ()
+        return tuple(inputs), self.results.returned(more) if more else ()
 
 
 def _floats(results: Built) -> list[int]:

@@ -20,13 +20,16 @@ def register_autograd(
     backward: Callable[..., Any],
     setup_context: Callable[..., None],
     compute: Callable[..., Any],
+    recorded: Callable[..., Any] | None,
 ) -> None:
     """Registers the gradient of an operator, given by its name in torch, and what computes it of
-    plain tensors."""
+    plain tensors. `recorded` takes the calls that are recorded, if they keep more than others."""
     own, kernels = name.partition("::")[2], _Kernels()
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=kernels)
     for key, kernel, options in kernels.found:
         quick = _Unrecorded(torch, compute) if options == {"with_keyset": True} else None
+        if recorded is not None:
+            kernel = _recording(torch, recorded, kernel)
         library.impl(own, kernel if quick is None else _either(quick, kernel), key, **options)
 
 
@@ -59,6 +62,17 @@ class _Unrecorded(PastDispatcher):
 
     def record_unwatched(self, *args: Any) -> Any:
         return NotImplemented
+
+
+def _recording(
+    torch: Any, recorded: Callable[..., Any], kernel: Callable[..., Any]
+) -> Callable[..., Any]:
+    def choose(keys: Any, *args: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            return recorded(*args)
+        return kernel(keys, *args)
+
+    return choose
 
 
 def _either(quick: Callable[..., Any], kernel: Callable[..., Any]) -> Callable[..., Any]:

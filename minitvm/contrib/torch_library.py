@@ -163,6 +163,33 @@ _Pushforward = Callable[[Sequence[Any], Sequence[Any]], Mapping[int, Any]]
 
 
 @final
+@record(eq=False)
+class Recording:
+    """A run of an operator that keeps tensors for its gradients.
+
+    Attributes
+    ----------
+    run
+        Takes plain tensors, and returns the outputs, then further tensors, in a tuple or alone.
+    operator
+        An operator of torch that does the same.
+    outputs
+        The number of outputs.
+    kept
+        The places, in what `run` returns, of the tensors to be kept.
+    function
+        ``function(values, kept, heads)`` returns the gradient of each input, as
+        :attr:`Gradients.function` does, from the tensors that are kept. These have no gradients.
+    """
+
+    run: Callable[..., Any]
+    operator: Any
+    outputs: int
+    kept: tuple[int, ...]
+    function: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], tuple[Any, ...]]
+
+
+@final
 @record()
 class Gradients:
     """A derivative as a function, which also differentiates batches.
@@ -179,11 +206,15 @@ class Gradients:
         ``pushforward(values, tangents)`` returns the tangents of the outputs by their places, none
         for those that don't move, from the tangent of each input, None for one that doesn't move;
         None where forward mode isn't known.
+    recording
+        ``recording(needed)`` tells how the operator runs where autograd records it and the
+        gradients of some inputs are `needed`; None where it runs as ever.
     """
 
     function: Callable[[Sequence[Any], Sequence[Any], Sequence[bool]], tuple[Any, ...]]
     reads_outputs: bool
     pushforward: _Pushforward | None = None
+    recording: Callable[[Sequence[bool]], Recording | None] | None = None
 
     def registered(self, results: Results) -> tuple[Callable[..., Any], Callable[..., None]]:
         """As torch takes it: ``backward`` and ``setup_context``."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 from minitvm.contrib.imported import imported
 from minitvm.contrib.torch_autograd import register_autograd
 from minitvm.contrib.torch_library import (
     Gradients,
+    Recording,
     autocast_kernel,
     batching_rule,
     empty_outputs,
@@ -21,6 +23,7 @@ from minitvm.contrib.torch_library import (
     schema_of,
 )
 from minitvm.contrib.torch_plain import Call, kinds_of_calls, transformed_calls, watched_calls
+from minitvm.contrib.torch_recorded import recorded_calls
 from minitvm.contrib.torch_vmap import batched_calls
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
@@ -167,8 +170,7 @@ class TorchOperator(PastDispatcher):
         torch.library.register_fake(name, fake_kernel(function, results), lib=library)
         if derivative is not None:
             pair = _registered_pair(derivative, results)
-            register_autograd(torch, library, name, *pair, self._compute)
-            self._recorded = _for_autograd(torch, own, self._compute, pair)
+            self._register_gradients(torch, library, derivative)
         if any(is_differentiable(results, at) for at in results.inputs):
             library.impl(own, autocast_kernel(results, self.overload), "AutocastCPU")
         if takes_tensors:
@@ -182,6 +184,19 @@ class TorchOperator(PastDispatcher):
                     push = derivative.forward_mode(results)
                 self._differentiated = _for_transforms(torch, self.overload, pair, push, rule)
         self._let_pass(torch, self._compute)
+
+    def _register_gradients(self, torch: Any, library: Any, derivative: _Derivative) -> None:
+        pair = _registered_pair(derivative, self._results)
+        own, compute = self.name.partition("::")[2], self._compute
+        if not isinstance(derivative, Gradients) or derivative.recording is None:
+            register_autograd(torch, library, self.name, *pair, compute, None)
+            self._recorded = _for_autograd(torch, own, compute, pair)
+            return
+        given = (torch, own, self._results, derivative)
+        below = recorded_calls(*given, _below(torch, self.overload), partial(_below_of, torch))
+        register_autograd(torch, library, self.name, *pair, compute, below.apply)
+        function = recorded_calls(*given, compute, lambda recording: recording.run)
+        self._recorded = _applied(torch, function)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         # Compiled code is called in place of this, if there is any; torch.compile reads this.
@@ -249,6 +264,11 @@ class TorchOperator(PastDispatcher):
         behind, which the operator itself would still see."""
         found = self._batch(flags, values)
         return None if found is None else found.overload
+
+    @property
+    def compute(self) -> Callable[..., Any]:
+        """What computes the operator of plain tensors."""
+        return self._compute
 
     @property
     def __name__(self) -> str:
@@ -344,10 +364,27 @@ def _for_autograd(
         return made
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = torch.autograd.Function
-    # Its own `apply` looks for transforms of torch.func, which aren't there.
-    made: Callable[..., Any] = super(function, type(name, (function,), methods)).apply
+    return _applied(torch, type(name, (torch.autograd.Function,), methods))
+
+
+def _applied(torch: Any, function: Any) -> Callable[..., Any]:
+    # The `apply` of torch's class looks for transforms of torch.func, which aren't there.
+    made: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return made
+
+
+def _below(torch: Any, overload: Any) -> Callable[..., Any]:
+    """An operator where torch has dispatched to autograd already."""
+
+    def run(*args: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return overload(*args)
+
+    return run
+
+
+def _below_of(torch: Any, recording: Recording) -> Callable[..., Any]:
+    return _below(torch, recording.operator.overload)
 
 
 def _for_transforms(

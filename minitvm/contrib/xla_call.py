@@ -32,7 +32,7 @@ from minitvm.contrib.built import Built
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.native import NativeCode, Once
-from minitvm.runtime.native_text import STRUCTURES, native_text
+from minitvm.runtime.native_text import STRUCTURES, TENSORS, native_text
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir.expr import Var
 
@@ -341,13 +341,7 @@ array:
   %rank = load %Argument.rank, ptr %argument
   %dtype = load %Argument.dtype, ptr %argument
   %tensor = getelementptr %DLTensor, ptr %tensors, i64 %i
-  store %DLTensor.device_type 1, ptr %tensor
-  store %DLTensor.device_id 0, ptr %tensor
-  store %DLTensor.ndim %rank, ptr %tensor
-  store %DLTensor.dtype %dtype, ptr %tensor
-  store %DLTensor.shape %shape, ptr %tensor
-  store %DLTensor.strides null, ptr %tensor
-  store %DLTensor.byte_offset 0, ptr %tensor
+  call void @describe(ptr %tensor, i32 %rank, i32 %dtype, ptr %shape)
   %value.at = getelementptr i64, ptr %values, i64 %i
   store ptr %tensor, ptr %value.at
   store i32 CODE_ARRAY, ptr %code.at
@@ -540,7 +534,7 @@ class _Callee(ctypes.Structure):
 
 def xla_call_text() -> str:
     """The LLVM IR of the handler."""
-    return native_text(STRUCTURES + _TEXT, _WORDS)
+    return native_text(STRUCTURES + TENSORS + _TEXT, _WORDS)
 
 
 @Once

@@ -483,7 +483,7 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
-                forms = _conditions(reader, prover, stage.scope == "local")
+                forms = _conditions(reader, prover, _has_whole_tiles(stage))
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
@@ -596,15 +596,24 @@ class BoundInference:
         return {leaf.var for leaf, range_ in ranges if e.const_int(range_.extent) is not None}
 
 
-def _conditions(reader: Stage, prover: Prover, in_registers: bool) -> list[Affine]:
+def _has_whole_tiles(stage: Stage) -> bool:
+    """Whether a stage's tiles have one size: they lie in registers, or a loop that isn't a part of
+    a split is unrolled or in vectors."""
+    splits = [each for each in stage.relations if isinstance(each, Split)]
+    parts = {leaf for each in splits for leaf in results_of(each)}
+    whole = [stage.attrs_of(leaf).kind for leaf in stage.leaf_iter_vars if leaf not in parts]
+    return stage.scope == "local" or bool({ForKind.UNROLLED, ForKind.VECTORIZED} & {*whole})
+
+
+def _conditions(reader: Stage, prover: Prover, has_whole_tiles: bool) -> list[Affine]:
     """Forms that are at least zero in the steps of a stage that read anything: of a reduction with
-    a condition, or of elements that are constants elsewhere. What lies in registers is computed in
-    whole tiles for such elements."""
+    a condition, or of elements that are constants elsewhere. Tiles of one size are computed whole
+    for such elements."""
     match reader.op.body if isinstance(reader.op, ComputeOp) else ():
         case (Reduce(condition=condition), *_):
             pass
         case (Call(op="if_then_else", args=(condition, _, IntImm() | FloatImm())),):
-            if in_registers:
+            if has_whole_tiles:
                 return []
         case _:
             return []

@@ -524,7 +524,7 @@ class _Nest:
         if self._stage.attrs_of(leaf).intrin is not None:
             return self._tensorized(position)
         body = self._lowering.placed((self._stage, leaf), self._from(position + 1))
-        return self._loop(leaf, leaf.var, self._bounds.values, body)
+        return self._loop(leaf, self._stage.attrs_of(leaf), leaf.var, self._bounds.values, body)
 
     def _initial(self) -> Stmt:
         """The stores of initial values, in loops of their own over the data axes."""
@@ -557,7 +557,8 @@ class _Nest:
         else:
             body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
         for leaf in reversed(inside):
-            body = self._loop(leaf, own[leaf], values, body, prefetches=False)
+            attrs = replace(self._stage.attrs_of(leaf), prefetches=[])  # the sums read, not these
+            body = self._loop(leaf, attrs, own[leaf], values, body)
         return body
 
     # -- Tensor intrinsics ------------------------------------------------------------------------
@@ -661,14 +662,12 @@ class _Nest:
     def _loop(
         self,
         leaf: IterVar,
+        attrs: LoopAttrs,
         var: Var,
         values: Mapping[IterVar, PrimExpr],
         body: Stmt,
-        *,
-        prefetches: bool = True,
     ) -> Stmt:
-        attrs = self._stage.attrs_of(leaf)
-        if not prefetches or self._is_once(leaf):  # no later iteration
+        if self._is_once(leaf):  # no later iteration
             attrs = replace(attrs, prefetches=[])
         if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
             body = seq()
@@ -879,13 +878,12 @@ class _Accumulating(_Nest):
     def _loop(
         self,
         leaf: IterVar,
+        attrs: LoopAttrs,
         var: Var,
         values: Mapping[IterVar, PrimExpr],
         body: Stmt,
-        *,
-        prefetches: bool = True,
     ) -> Stmt:
-        made = super()._loop(leaf, var, values, body)
+        made = super()._loop(leaf, attrs, var, values, body)
         if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:
             return replace(made, kind=ForKind.SERIAL)  # lanes go on from each other
         return made

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.frameworks import is_a, is_immutable
+from minitvm.runtime.frameworks import is_a, is_immutable, why_unreadable
 from minitvm.runtime.ndarray import NDArray, empty
 from minitvm.runtime.ndarray import array as make_array
 from minitvm.runtime.record import record
@@ -105,6 +105,8 @@ def why_refused(array: Any) -> str | None:
     if is_without_data((array,)):  # asked by its own attribute: torch would note the other question
         place = array.device
         return None if place.type == "cpu" else _elsewhere(place)
+    if getattr(array, "is_nested", False):  # of torch: it has no one shape
+        return why_unreadable(array)
     device = getattr(array, "__dlpack_device__", None)
     if device is None:
         return None

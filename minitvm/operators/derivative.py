@@ -5,13 +5,19 @@
     forward:       inputs                         ->  outputs
     backward:      inputs, gradients of outputs   ->  gradients of the inputs that are wanted
     pushforward:   inputs, tangents of inputs     ->  tangents of outputs
+
+A forward run that is recorded may keep tensors which the others would compute again::
+
+    recorded:      inputs                         ->  outputs, kept tensors
+    backward:      inputs, outputs and tensors that are kept, gradients of outputs   ->  the same
+    pushforward:   inputs, outputs and tensors that are kept, tangents of inputs     ->  the same
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, cast, final
 
 from minitvm.operators.parameters import Parameter
@@ -19,7 +25,9 @@ from minitvm.operators.tracing import Traced
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
+from minitvm.runtime.record import record
 from minitvm.te.autodiff.gradient import gradient
+from minitvm.te.autodiff.keeping import kept_tensors, reading_kept
 from minitvm.te.autodiff.pushforward import transposed
 from minitvm.te.operation import placeholder
 from minitvm.te.tensor import Tensor
@@ -33,6 +41,34 @@ class Differentiated(NamedTuple):
 
     module: Module
     derivative: Derivative
+
+
+@final
+@record(eq=False)
+class Recorded:
+    """A forward run for the gradients of some inputs, and what follows from the tensors it keeps.
+
+    Attributes
+    ----------
+    forward
+        The function that returns the outputs, and behind them the tensors that it keeps; None where
+        it keeps outputs alone, and is the operator's own.
+    outputs
+        The number of outputs.
+    kept
+        What the others take of what it returns, by the places there.
+    backward
+        As :meth:`Derivative.backward_of`. Takes what is kept between the inputs and the gradients.
+    pushforward
+        Finds what :meth:`Derivative.pushforward_of` finds. Takes what is kept between the inputs
+        and the tangents.
+    """
+
+    forward: Differentiated | None
+    outputs: int
+    kept: tuple[int, ...]
+    backward: Callable[[], Differentiated]
+    pushforward: Callable[[], Differentiated]
 
 
 @final
@@ -51,6 +87,8 @@ class Derivative:
         A function of the user's that writes the gradients; None has ``te.gradient`` write them.
     build
         Builds a program: its outputs, its inputs, its name.
+    keeps
+        Whether runs that are recorded keep tensors. Functions of a derivative keep none.
 
     Attributes
     ----------
@@ -60,6 +98,8 @@ class Derivative:
         The inputs that have gradients, arrays of floats: their places among the inputs.
     outputs
         The outputs that have gradients: their places among the outputs.
+    keeps
+        Whether runs that are recorded may keep tensors.
     reads_outputs
         Whether the functions take the outputs, too, between the inputs and the gradients.
     bridges
@@ -73,16 +113,19 @@ class Derivative:
         traced: Traced,
         backward: Callable[..., Any] | None,
         build: Build,
+        keeps: bool = True,
     ) -> None:
         self.name = name
         self._parameters = parameters
         self._traced = traced
         self.backward = backward
         self._build = build
+        self.keeps = keeps and backward is None
         self._given = list(traced.inputs.values())
         self.inputs = tuple(i for i, each in enumerate(self._given) if _has_gradient(each))
         self.outputs = tuple(i for i, each in enumerate(traced.outputs) if _has_gradient(each))
         self._made: dict[tuple[str, tuple[int, ...]], Differentiated] = {}
+        self._recorded: dict[tuple[int, ...], Recorded | None] = {}
         self.bridges: dict[object, Callable[..., Any]] = {}
 
     @cached_property
@@ -122,6 +165,58 @@ class Derivative:
                 self._made["backward", wanted] = made
             return self._made["backward", wanted]
 
+    def recorded_of(self, wanted: tuple[int, ...]) -> Recorded | None:
+        """The forward run for the gradients of some inputs, given by their places, or for the
+        tangents that follow from those of these inputs. None where nothing is worth being kept,
+        where the gradients are a function's of the user's, or there are none."""
+        with making:
+            if wanted not in self._recorded:
+                self._recorded[wanted] = self._find_recorded(wanted)
+            return self._recorded[wanted]
+
+    def _find_recorded(self, wanted: tuple[int, ...]) -> Recorded | None:
+        if not self.keeps or not wanted or not self.outputs:
+            return None
+        heads, outputs = self._heads(), [*self._traced.outputs]
+        try:
+            adjoints = self._gradients(wanted, (), heads)
+        except CompileError:
+            return None  # who asks for the gradients is told
+        found = kept_tensors(outputs, adjoints)
+        if self._traced.schedule is not None and not set(found) <= set(outputs):
+            return None  # the user's schedule is that of a program without other outputs
+        if not found:
+            return None
+        return self._keeping(wanted, heads, adjoints, found)
+
+    def _keeping(
+        self,
+        wanted: tuple[int, ...],
+        heads: list[Tensor],
+        adjoints: list[Tensor],
+        found: list[Tensor],
+    ) -> Recorded:
+        outputs = [*self._traced.outputs]
+        returned = [*outputs, *(each for each in found if each not in outputs)]
+        taken = [_like(each, f"{each.op.name}_kept") for each in found]
+        adjoints = reading_kept(adjoints, dict(zip(found, taken, strict=True)))
+
+        @cache
+        def backward() -> Differentiated:
+            return self._differentiated("backward", adjoints, [*self._given, *taken, *heads])
+
+        @cache
+        def pushforward() -> Differentiated:
+            tangents = self._tangents(wanted)
+            made = transposed(adjoints, heads, tangents)
+            return self._differentiated("pushforward", made, [*self._given, *taken, *tangents])
+
+        forward = None
+        if len(returned) > len(outputs):
+            forward = self._differentiated("recorded", returned, self._given)
+        kept = tuple(returned.index(each) for each in found)
+        return Recorded(forward, len(outputs), kept, backward, pushforward)
+
     def pushforward_of(self, moved: tuple[int, ...]) -> Differentiated:
         """The built function that returns the tangents of the outputs that have gradients. It takes
         the inputs, the outputs if `reads_outputs`, and the tangents of some inputs, given by their
@@ -136,8 +231,7 @@ class Derivative:
             if ("pushforward", moved) not in self._made:
                 kept, heads = self._kept(), self._heads()
                 adjoints = self._gradients(moved, kept, heads)
-                inputs = [cast(Tensor, self._given[i]) for i in moved]
-                tangents = [_like(each, f"{each.op.name}_tangent") for each in inputs]
+                tangents = self._tangents(moved)
                 found = transposed(adjoints, heads, tangents)
                 made = self._differentiated("pushforward", found, [*self._given, *kept, *tangents])
                 self._made["pushforward", moved] = made
@@ -147,6 +241,10 @@ class Derivative:
         """The outputs as inputs of a derivative that reads them."""
         outputs = self._traced.outputs if self.reads_outputs else ()
         return [_like(each, f"{each.op.name}_output") for each in outputs]
+
+    def _tangents(self, moved: Sequence[int]) -> list[Tensor]:
+        inputs = [cast(Tensor, self._given[i]) for i in moved]
+        return [_like(each, f"{each.op.name}_tangent") for each in inputs]
 
     def _heads(self) -> list[Tensor]:
         outputs = [self._traced.outputs[i] for i in self.outputs]
@@ -172,7 +270,7 @@ class Derivative:
     ) -> Differentiated:
         name = f"{self.name}_{kind}"
         program = Traced(dict(enumerate(given)), tuple(found), None, given)
-        again = Derivative(name, (), program, None, self._build)
+        again = Derivative(name, (), program, None, self._build, keeps=False)
         return Differentiated(self._build(list(found), given, name), again)
 
     def _written(

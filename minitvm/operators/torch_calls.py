@@ -6,14 +6,14 @@ import ctypes
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, final
 
 import numpy as np
 
-from minitvm.contrib.torch_library import Gradients, gradients_of
+from minitvm.contrib.torch_library import Gradients, Recording, gradients_of
 from minitvm.operators.arrays import is_symbol
-from minitvm.operators.derivative import Derivative, making
+from minitvm.operators.derivative import Derivative, Recorded, making
 from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
@@ -186,4 +186,45 @@ def _recorded(module: Module, derivative: Derivative, options: object) -> Gradie
         made = made if isinstance(made, tuple) else (made,)
         return dict(zip(derivative.outputs, made, strict=True))
 
-    return Gradients(differentiate, derivative.reads_outputs, push)
+    return Gradients(
+        differentiate, derivative.reads_outputs, push, _recordings(module, derivative, options)
+    )
+
+
+def _recordings(
+    module: Module, derivative: Derivative, options: object
+) -> Callable[[Sequence[bool]], Recording | None] | None:
+    """How the operator runs where it is recorded; None where it keeps nothing in any case."""
+    if not derivative.keeps:
+        return None
+    known: dict[Sequence[bool], Recording | None] = {}
+
+    def recording(needed: Sequence[bool]) -> Recording | None:
+        if needed not in known:
+            wanted = tuple(i for i in derivative.inputs if needed[i])
+            found = derivative.recorded_of(wanted)
+            with making:
+                if needed not in known:
+                    known[needed] = found and _recording(module, derivative, found, wanted, options)
+        return known[needed]
+
+    return recording
+
+
+def _recording(
+    module: Module, derivative: Derivative, found: Recorded, wanted: Sequence[int], options: object
+) -> Recording:
+    results, own = results_of(module), derivative.bridges["torch"]
+    operator: Any = own if found.forward is None else _operator(found.forward.module, options)
+
+    @cache
+    def backward() -> Callable[..., Any]:
+        made, again = found.backward()
+        return _operator(made, options, _recorded(made, again, options))
+
+    def differentiate(
+        values: Sequence[Any], kept: Sequence[Any], heads: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        return gradients_of(results, wanted, backward()(*values, *kept, *heads))
+
+    return Recording(operator.compute, operator, found.outputs, found.kept, differentiate)

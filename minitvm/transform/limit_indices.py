@@ -9,7 +9,7 @@ from typing import final
 
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.runtime.record import record
-from minitvm.runtime.threads import MAX_FAILURE_VALUES
+from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Call, PrimExpr, Var

@@ -20,14 +20,8 @@ from typing import Any, NamedTuple, Protocol, final
 
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Handle, MemoryStats
-from minitvm.runtime.device_api.memory_pool import (
-    LEAST_UNIT,
-    NO_LIMIT,
-    UNIT,
-    CPUPool,
-    Pool,
-    memory_of_machine,
-)
+from minitvm.runtime.device_api.memory_pool import CPUPool, Pool, memory_of_machine
+from minitvm.runtime.device_api.pool_text import LEAST_UNIT, NO_LIMIT, UNIT
 from minitvm.runtime.device_type import BareDevice, DeviceType
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 

@@ -339,3 +339,37 @@ def test_backwards_inside_of_rows(size: int) -> None:
     z = np.empty_like(x)
     f(x, z)
     np.testing.assert_allclose(z, 2 * x[:, ::-1].cumsum(1)[:, ::-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [33, te.var("n")], ids=str)
+def test_terms_that_are_counted_from_an_element_on(length: Any) -> None:
+    """``sum over k in (0, n - j) of X[j + k]``: the terms of each element are those of the next,
+    and one more."""
+    x = te.placeholder((5, length), name="X")
+
+    def element(i: Any, j: Any) -> Any:
+        k = te.reduce_axis((0, length - j), "k")
+        return te.sum(x[i, j + k] * x[i, j + k], axis=k)
+
+    out = te.compute((5, length), element, name="R")
+    assert "s[R].accumulate(" in tvm.auto_schedule(out, HASWELL).trace()
+    given = np.random.default_rng(3).integers(-9, 9, (5, 33)).astype("float32")
+    found = np.empty_like(given)
+    tvm.build([out], [x, out])(given, found)
+    wanted = np.flip(np.cumsum(np.flip(given * given, 1), 1), 1)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_terms_with_weights_of_their_number_stay() -> None:
+    x, w = te.placeholder((33,), name="X"), te.placeholder((33,), name="W")
+
+    def element(j: Any) -> Any:
+        k = te.reduce_axis((0, 33 - j), "k")
+        return te.sum(x[j + k] * w[k], axis=k)
+
+    out = te.compute((33,), element, name="R")
+    assert "accumulate" not in tvm.auto_schedule(out, HASWELL).trace()
+    given, weights = np.random.default_rng(3).integers(-9, 9, (2, 33)).astype("float32")
+    found = np.empty_like(given)
+    tvm.build([out], [x, w, out])(given, weights, found)
+    np.testing.assert_array_equal(found, [given[j:] @ weights[: 33 - j] for j in range(33)])

@@ -177,3 +177,50 @@ def gated_of_one(m: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor
     x, v, w = matrix(m, k, name="X"), matrix(k, n, name="V"), matrix(k, n, name="W")
     p, q = product(x, v, "P"), product(x, w, "Q")
     return x, v, w, te.compute((m, n), lambda i, j: p[i, j] * q[i, j], name="Y")
+
+
+def test_a_reader_that_only_one_contraction_in_blocks_may_leave() -> None:
+    """The tangents of a product: one of two sums is computed transposed, and so leaves the stage
+    that adds them to the other, which blocks of rows were chosen for without it."""
+    x, w, v = (
+        te.placeholder(shape, name=name, dtype="float64")
+        for name, shape in [("X", (3, 1, 17)), ("W", (18, 17)), ("V", (1, 3, 1, 1))]
+    )
+    turned = te.compute(x.shape, lambda i, j, k: x[i, j, 16 - k], name="C")
+    r, c = te.reduce_axis((0, 17), name="r"), te.reduce_axis((0, 3), name="c")
+    y = te.compute((3, 1, 18), lambda i, j, n: te.sum(turned[i, j, r] * w[n, r], axis=r), name="D")
+    z = te.compute(
+        (1, 1, 9), lambda o, j, i: te.sum(y[c, 0, i * 2] * v[o, c, 0, 0], axis=c), name="E"
+    )
+    moved = [te.placeholder(t.shape, name=f"{t.op.name}_t", dtype="float64") for t in (x, w, v)]
+    (tangent,) = te.jvp([z], [x, w, v], moved)
+    f = tvm.build(te.create_schedule(tangent.op), [x, w, v, *moved, tangent], target=TARGET)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal([int(n) for n in t.shape]) for t in (x, w, v, *moved)]
+    found = np.empty((1, 1, 9))
+    f(*inputs, found)
+
+    def result(x: Any, w: Any, v: Any) -> Any:
+        return np.einsum("cjk,nk,ocji->ojn", x[:, :, ::-1], w, v)[:, :, ::2]
+
+    given, speeds = inputs[:3], inputs[3:]
+    expected = sum(
+        result(*(speeds[i] if i == moving else given[i] for i in range(3))) for moving in range(3)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_reader_of_a_triangle(lower: bool) -> None:
+    """The tiles of a sum that passes through memory have one size, whatever is read of them."""
+    a, b, c, d = (
+        matrix(*s, name=n)
+        for s, n in [((3, 17), "A"), ((17, 14), "B"), ((3, 17), "C"), ((17, 14), "D")]
+    )
+    p, q = product(a, b, "P"), product(c, d, "Q")
+    y = te.compute(
+        (3, 14),
+        lambda i, j: te.if_then_else(j <= i if lower else j > i, p[i, j] + q[i, j], 0.0),
+        name="Y",
+    )
+    check(y, [a, b, c, d])

@@ -172,3 +172,33 @@ def test_the_trace_makes_the_same_schedule() -> None:
     s = tvm.auto_schedule(tensors[-1])
     again = te.replay(s.trace(), [tensors[-1].op])
     assert str(tvm.lower(again, tensors)) == str(tvm.lower(s, tensors))
+
+
+def test_a_table_for_many_rows() -> None:
+    """The elements of ``C[(k * j) % n]`` are copied once for all rows."""
+    X, C = te.placeholder((70, 13), name="X"), te.placeholder((13,), name="C")
+    k = te.reduce_axis((0, 13))
+    Y = te.compute((70, 13), lambda i, j: te.sum(X[i, k] * C[(k * j) % 13], axis=k), name="Y")
+    assert "cache_access(C" in tvm.auto_schedule(Y).trace()
+    rng = np.random.default_rng(2)
+    x, c = (rng.integers(-9, 9, shape).astype("float32") for shape in ((70, 13), (13,)))
+    y = np.empty((70, 13), "float32")
+    tvm.build(Y, [X, C, Y], name="f")(x, c, y)
+    np.testing.assert_array_equal(y, x @ c[np.outer(np.arange(13), np.arange(13)) % 13])
+
+
+@pytest.mark.parametrize("border", [5, 40])
+def test_mirrored_indices_are_linear_in_pieces(border: int) -> None:
+    X = te.placeholder((3, 67), name="X")
+
+    def place(j: Any) -> Any:
+        near = te.abs(j - border)
+        return te.if_then_else(near < 67, near, 2 * 66 - near)
+
+    Y = te.compute((3, 67 + 2 * border), lambda i, j: X[i, place(j)], name="Y")
+    x, y = np.arange(201, dtype="float32").reshape(3, 67), np.empty((3, 67 + 2 * border), "float32")
+    tvm.build(Y, [X, Y], name="f")(x, y)
+    np.testing.assert_array_equal(y, np.pad(x, ((0, 0), (border, border)), "reflect"))
+    assert f"j.outer * 8 - {border}, 1, 8)]" in str(
+        tvm.lower(tvm.auto_schedule(Y, "llvm -mcpu=haswell"), [X, Y])
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -50,6 +51,11 @@ def numpy_dtype(dtype: DType) -> Any:
 
 def telling_values(dtype: DType) -> list[Scalar]:
     """The values of a type at which conversions and operators go wrong."""
+    return list(_telling_values(dtype))
+
+
+@cache
+def _telling_values(dtype: DType) -> list[Scalar]:
     if dtype.is_bool:
         return [False, True]
     if not dtype.is_float:

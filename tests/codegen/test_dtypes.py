@@ -135,7 +135,7 @@ def test_operators_on_two_dtypes(first: DType) -> None:
     functions = [lambda x, *ys, i=i: x + ys[i] for i in range(len(seconds))]
     functions += [lambda x, *ys, i=i: x < ys[i] for i in range(len(seconds))]
     x, y = pairs(telling_values(first), range(40))
-    columns = [[(v := telling_values(b))[int(i) % len(v)] for i in y] for b in seconds]
+    columns = [[v[int(i) % len(v)] for i in y] for v in map(telling_values, seconds)]
     kernel = Elementwise(functions, [first, *seconds])
     arrays = [array_of(b, column) for b, column in zip(seconds, columns, strict=True)]
     results = kernel(array_of(first, x), *arrays)

@@ -63,35 +63,26 @@ def test_no_python_code_runs_where_nothing_watches(square: Any) -> None:
     assert "_call_slowly" in python_calls(lambda: square(x, a=3.0))
 
 
-def _dispatch_mode(square: Any, x: Any) -> bool:
-    modes: Any = importlib.import_module("torch.utils._python_dispatch")
+def _noted(square: Any, x: Any, mode: Any, method: str) -> bool:
+    """Whether a mode of torch's sees a call."""
     seen = []
 
-    class Noting(modes.TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(op)
-            return op(*args, **(kwargs or {}))
+    def note(self: Any, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        seen.append(op)
+        return op(*args, **(kwargs or {}))
 
-    with Noting():
+    with type("Noting", (mode,), {method: note})():
         square(x, 3.0)
     return square.overload in seen
+
+
+def _dispatch_mode(square: Any, x: Any) -> bool:
+    modes: Any = importlib.import_module("torch.utils._python_dispatch")
+    return _noted(square, x, modes.TorchDispatchMode, "__torch_dispatch__")
 
 
 def _function_mode(square: Any, x: Any) -> bool:
-    seen = []
-
-    class Noting(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
-        def __torch_function__(
-            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(op)
-            return op(*args, **(kwargs or {}))
-
-    with Noting():
-        square(x, 3.0)
-    return square.overload in seen
+    return _noted(square, x, torch.overrides.TorchFunctionMode, "__torch_function__")
 
 
 def _profiler(square: Any, x: Any) -> bool:

@@ -59,6 +59,11 @@ def both(x: Any, y: Any) -> Any:
         (lambda: scaled(X.astype(">f4"), W), ValueError, "native byte order"),
         (lambda: scaled(torch.ones(2, 3, device="meta"), torch.ones(3)), BufferError, "meta"),
         (
+            lambda: scaled(torch.nested.as_nested_tensor([torch.ones(3)], layout=torch.jagged), W),
+            TypeError,
+            r"one shape, got a nested one: pass its parts, x.unbind\(\)",
+        ),
+        (
             lambda: scaled(
                 torch.ones(2, 3, requires_grad=True), torch.ones(3), out=torch.ones(2, 3)
             ),

@@ -14,7 +14,6 @@ from functools import partial
 import pytest
 
 from minitvm.runtime.device import Device
-from minitvm.runtime.device_api import memory_pool
 from minitvm.runtime.device_api.allocator import (
     Allocator,
     AllocatorStats,
@@ -28,6 +27,7 @@ from minitvm.runtime.device_api.cpu import HostMemory
 from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import MemoryStats
 from minitvm.runtime.device_api.memory_pool import memory_of_machine
+from minitvm.runtime.device_api.pool_text import pool_text
 from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from minitvm.runtime.workspace import workspaces
@@ -573,7 +573,7 @@ def test_the_memory_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert total >= free > 0
     assert known(SC_PHYS_PAGES=1) == (total, total)  # of which a system doesn't say what is free
     assert known() is None
-    assert "MEMORY" not in memory_pool.pool_text() and str(1 << 62) in memory_pool.pool_text()
+    assert "MEMORY" not in pool_text() and str(1 << 62) in pool_text()
     with pytest.raises(DeviceError, match="the system doesn't tell how much memory there is"):
         Driver("cpu", 1, HostMemory()).device_memory_stats(Device(1))
 

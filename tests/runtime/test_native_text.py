@@ -12,9 +12,9 @@ import pytest
 
 import minitvm.runtime
 from minitvm.contrib.xla_call import xla_call_text
-from minitvm.runtime import c_function, call_path, exchange, glue, threads
+from minitvm.runtime import c_function, call_path, exchange, glue, threads_text
 from minitvm.runtime.call_path_text import StoredFunction, call_path_text
-from minitvm.runtime.device_api import memory_pool
+from minitvm.runtime.device_api.pool_text import pool_text
 from minitvm.runtime.dlpack import DLManagedTensor, DLManagedTensorVersioned, DLTensor
 from minitvm.runtime.native_text import STRUCTURES, native_text
 from minitvm.runtime.returning_text import CompiledOutput, CompiledStep, StoredReturning
@@ -23,16 +23,18 @@ from minitvm.ufuncs.loop_text import ufunc_loop_text
 MACHINES = ("x86_64", "aarch64")
 # The texts of each module that holds some, for a machine.
 TEXTS: dict[str, Callable[[str], str]] = {
+    "arguments_text": lambda machine: call_path_text(8),
     "c_function": lambda machine: c_function.c_function_text(),
     "call_path_text": lambda machine: call_path_text(8),
     "cases_text": lambda machine: call_path_text(8),
-    "device_api.memory_pool": lambda machine: memory_pool.pool_text(),
+    "device_api.cpu_pool_text": lambda machine: pool_text(),
+    "device_api.pool_text": lambda machine: pool_text(),
     "exchange": lambda machine: exchange.exchange_text(),
     "glue": lambda machine: glue.glue_text(),
     "native_text": lambda machine: native_text(STRUCTURES),
     "outputs_text": lambda machine: call_path_text(8),
     "returning_text": lambda machine: call_path_text(8),
-    "threads": threads.pool_text,
+    "threads_text": threads_text.pool_text,
     "torch_calls_text": lambda machine: call_path_text(8),
 }
 # Of rooms above the runtime.

@@ -16,8 +16,8 @@ import pytest
 
 import minitvm
 from minitvm import runtime
-from minitvm.runtime import threads, workspace
-from minitvm.runtime.device_api import memory_pool
+from minitvm.runtime import threads, threads_text, workspace
+from minitvm.runtime.device_api import pool_text
 from tests.forks import in_child
 from tests.memory.mapped import mapped
 from tests.processes import output_of
@@ -54,10 +54,10 @@ def region(
     many as the work is `worth`, and `each` for a thread; its status, and the failure record."""
 
     def task(closure: int, number: int, tasks: int, region: int, failure: int) -> int:
-        record = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES).from_address(failure)
+        record = (ctypes.c_int64 * threads_text.MAX_FAILURE_VALUES).from_address(failure)
         return function(number, tasks, region, record)
 
-    values = (ctypes.c_int64 * threads.MAX_FAILURE_VALUES)()
+    values = (ctypes.c_int64 * threads_text.MAX_FAILURE_VALUES)()
     run = _PARALLEL_FOR(threads.parallel_for_address())
     return run(_TASK(task), None, limit, worth, each, ctypes.addressof(values)), list(values)
 
@@ -271,7 +271,7 @@ def threads_of_tasks(worth: int, wait_for: int = 1) -> int:
 
 _WITH_CONSTANTS = """
 from tests.runtime.test_threads import *
-threads._CONSTANTS |= {constants}
+threads_text._CONSTANTS |= {constants}
 runtime.set_num_threads(3)
 assert meet() == 3
 asleep()
@@ -429,8 +429,9 @@ def test_a_system_that_does_not_empty_pages_at_a_fork() -> None:
     output_of("""
 from tests.runtime.test_threads import *
 wipe_on_fork = "@madvise(ptr %pages, i64 SIZE, i32 18)"
-assert wipe_on_fork in threads._TEXT
-threads._TEXT = threads._TEXT.replace(wipe_on_fork, "@madvise(ptr %pages, i64 SIZE, i32 999)")
+assert wipe_on_fork in threads_text._TEXT
+refused = "@madvise(ptr %pages, i64 SIZE, i32 999)"
+threads_text._TEXT = threads_text._TEXT.replace(wipe_on_fork, refused)
 runtime.set_num_threads(3)
 assert meet() == 3
 in_child(lambda: meet() == 3)
@@ -709,12 +710,12 @@ def test_sizes_that_no_memory_has() -> None:
 def test_what_is_kept_is_bounded() -> None:
     def check() -> None:
         before = mapped()
-        size = memory_pool.MOST_KEPT // 4
+        size = pool_text.MOST_KEPT // 4
         blocks = [allocate(size) for _ in range(8)]
         assert mapped() - before > 7 * size
         for block in blocks:
             give_back(block)
-        assert mapped() - before < memory_pool.MOST_KEPT + size
+        assert mapped() - before < pool_text.MOST_KEPT + size
 
     in_fresh_thread(check)
 

@@ -24,6 +24,7 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
+from minitvm.te.autodiff.factors import common_factor
 from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
 from minitvm.te.autodiff.padding import padded, stays_inside
@@ -176,11 +177,17 @@ def _summed(
     own = tuple(each.var for each in axis)
     if not inverse.axes:
         return _Element(guarded(conditions, value), own)
+    factor = e.const(1, value.dtype)
+    if not conditions and wide(value.dtype) is value.dtype:
+        # Where terms are left out, a factor may be infinite without harm, and stays inside.
+        value, factor = common_factor(value, [each.var for each in inverse.axes])
     pure = [each for each in conditions if not reads(each)]
     source = guarded([each for each in conditions if reads(each)], _widened(value))
     outside, inside = _divided(pure, source, axis, inverse.axes)
     summed = reducer.sum(source, axis=list(inverse.axes), where=op.all(True, *inside))
     made = stage(name, axis, summed)
+    if functions.number(factor) != 1:
+        return _Element(functions.product(made(*own), factor), own)
     return _Element(guarded(outside, made(*own)), own) if outside else made
 
 

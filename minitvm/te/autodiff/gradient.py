@@ -12,7 +12,7 @@ from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.autodiff.functions import where
 from minitvm.te.autodiff.moves import moves_of
-from minitvm.te.autodiff.reductions import Term, terms_of
+from minitvm.te.autodiff.reductions import Term, chooses, terms_of
 from minitvm.te.autodiff.scans import (
     Adjoint,
     adjoints_of_scan,
@@ -22,6 +22,7 @@ from minitvm.te.autodiff.scans import (
     steps_of,
 )
 from minitvm.te.autodiff.scatter import scatter_of
+from minitvm.te.autodiff.shifts import cancels
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.autodiff.support import shortens_sums, support_of
 from minitvm.te.schedules.operation_graph import in_order
@@ -218,12 +219,23 @@ class _Backward:
 
     def run(self, order: Sequence[Operation]) -> None:
         """Goes through all operations, each after those that read its tensors."""
+        results = [*self._shares]
         for op in order:
             depends = any(self._active[tensor] for tensor in op.input_tensors)
             for tensor in op.outputs:
-                self._active[tensor] = depends or tensor in self._wanted
+                self._active[tensor] = tensor in self._wanted or (
+                    depends and not self._is_cancelled(tensor, results, order)
+                )
         for op in reversed(order):
             self._through(op)
+
+    def _is_cancelled(
+        self, tensor: Tensor, results: Sequence[Tensor], order: Sequence[Operation]
+    ) -> bool:
+        """Whether nothing depends on a tensor that chooses, whose gradient would be dear."""
+        op = tensor.op
+        is_choice = isinstance(op, ComputeOp) and chooses(op)
+        return is_choice and tensor not in results and cancels(tensor, results, order)
 
     def found(self) -> list[Tensor]:
         """The adjoints of the inputs: tensors of their own."""

@@ -75,6 +75,12 @@ def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
     return list(_Reduction(op, first, adjoints).terms())
 
 
+def chooses(op: ComputeOp) -> bool:
+    """Whether a stage reduces to one of the reduced values, as a maximum does."""
+    first = op.body[0]
+    return isinstance(first, Reduce) and _choice_of(first.combiner) is not None
+
+
 @final
 class _Reduction:
     """A stage that reduces, and the adjoints of its results."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -14,7 +14,16 @@ from minitvm.te.schedules.rewrite_operations import map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.tir.functor import Mutator, Node, free_vars, substitute, walk, walk_once
+from minitvm.tir.functor import (
+    Mutator,
+    Node,
+    children,
+    free_vars,
+    mentions,
+    substitute,
+    walk,
+    walk_once,
+)
 from minitvm.tir.op import all as all_of
 from minitvm.tir.structural_equal import structural_equal
 
@@ -43,7 +52,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
     body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
-        guarded = _choosing_nothing(_over_rectangles(op, first, known))
+        guarded = _choosing_nothing(_over_rectangles(op, _by_place(op, first, known), known))
         dense = without_congruences(guarded, known)
         if dense is not guarded:
             body = map_body(map_body(body, lambda each: dense), known.simplify)
@@ -117,6 +126,63 @@ def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
         case e.Call(op="if_then_else", args=(condition, value, other)):
             return condition, value, other
     return None
+
+
+def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
+    """``sum over k in (0, n - j) of X[j + k]`` as ``sum over p in (j, n) of X[p]``: terms that are
+    counted from an element on, by their places."""
+    for axis in reduce.axis:
+        dom = domain_of(axis)
+        offset = _offset_of(op, reduce, axis, known)
+        if offset is None:
+            continue
+        begin = known.affine(dom.min) + offset
+        end = begin + known.affine(dom.extent)
+        if {each.var for each in op.axis}.isdisjoint(end.terms):  # each element has one term more
+            dtype = axis.var.dtype
+            low = known.expression(begin, dtype)
+            extent = known.expression(end - begin, dtype)
+            place = Var(axis.var.name, dtype)
+            made = replace(axis, var=place, dom=Range.from_min_extent(low, extent))
+            moved = place - known.expression(offset, dtype)
+            rest = replace(reduce, axis=tuple(made if a is axis else a for a in reduce.axis))
+            known.bind(place, _hull(domain_of(made), _domains(op), known) or domain_of(made))
+            return cast(Reduce, map_body((substitute(rest, {axis.var: moved}),), known.simplify)[0])
+    return reduce
+
+
+def _domains(op: ComputeOp) -> dict[Var, Range]:
+    return {axis.var: domain_of(axis) for axis in op.axis}
+
+
+def _offset_of(op: ComputeOp, reduce: Reduce, axis: IterVar, known: Analyzer) -> Affine | None:
+    """What is added to a reduction axis, of data axes that occur nowhere else but in its length,
+    wherever the axis indexes a tensor; None if it occurs elsewhere, or there is none."""
+    own = {each.var for each in op.axis}
+    loads = [each for each in walk_once(*reduce.source) if isinstance(each, ProducerLoad)]
+    indices = [i for load in loads for i in load.indices if mentions(axis.var, i)]
+    forms = [known.affine(index) for index in indices]
+    offsets = [Affine({a: c for a, c in form.terms.items() if a in own}) for form in forms]
+    (first, *others) = offsets or [Affine({})]
+    if not first.terms or not all(first.same_as(each) for each in others):
+        return None
+    if any(form.terms.get(axis.var) != 1 for form in forms):
+        return None
+    outside = _parts_outside({id(index) for index in indices}, reduce.source)
+    moved = [axis.var, *(each.var for each in op.axis if each.var in first.terms)]
+    is_elsewhere = any(mentions(var, reduce.condition, *outside) for var in moved)
+    return None if is_elsewhere else first
+
+
+def _parts_outside(nodes: Container[int], roots: Sequence[PrimExpr]) -> list[PrimExpr]:
+    """The largest parts of expressions in which none of some nodes, known by their `id`, occurs."""
+    found = list[PrimExpr]()
+    for root in roots:
+        if id(root) not in nodes:
+            is_around = any(id(each) in nodes for each in walk_once(root))
+            inner = [each for each in children(root) if isinstance(each, PrimExpr)]
+            found += _parts_outside(nodes, inner) if is_around else [root]
+    return found
 
 
 def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:

@@ -1,0 +1,480 @@
+"""Writes convolutions: contractions whose tiles read an image through windows.
+
+All have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`. Which axes are columns, and
+which factor is packed, says :mod:`minitvm.auto_scheduler.convolution`. With the output channels as
+columns, each row of a tile reads the image at a constant distance from the first row, for any
+stride, dilation and size: so the image is read as it lies. ::
+
+    for each tile of channels:
+        panel[k, j] = weights[j, k]                  # left out where channels are neighbours
+        for each row of the image, for each tile of it:
+            sums[rows, columns] = 0                  # "local": vector registers
+            for k:
+                sums[i, j] += image[window k of i] * panel[k, j]
+            C[..., j, i] = sums[i, j]                # transposed, where channels aren't neighbours
+
+With the channels as rows, the columns are places in the flattened image. The matrix of their
+windows is never stored as a whole: each tile has a panel of it::
+
+    for each tile of columns:
+        panel[k, j] = data[window k of column j]     # left out where windows are single elements
+        for each tile of rows:
+            sums[rows, columns] = 0
+            for k:
+                sums[i, j] += weights[i, k] * panel[k, j]
+            C[...] = sums
+
+Where each channel has weights of its own (depthwise), only overlaps of windows are used again, and
+a tile reads the image itself, without panels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import reduce
+from math import gcd, prod
+from typing import Any, final
+
+from minitvm.auto_scheduler.accumulators import innermost, sums_in_registers, write_sums
+from minitvm.auto_scheduler.choice import choose, choose_tile
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.convolution import (
+    best_tile_of,
+    channel_of,
+    columns_of,
+    groups_of,
+    reused_axis,
+    row_of,
+)
+from minitvm.auto_scheduler.cost import Blocks, Tile
+from minitvm.auto_scheduler.lanes_of_steps import fills_lanes_with_steps, write_lanes_of_steps
+from minitvm.auto_scheduler.loops import (
+    Loop,
+    Places,
+    Tiles,
+    compute_of,
+    fused,
+    in_vectors,
+    write_tiles,
+)
+from minitvm.auto_scheduler.tiles import balanced, vectors
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.functor import mentions
+
+_TASKS = 4  # images or tiles of columns from which on they are what threads share
+_TASKS_OF_CHANNELS = 8  # the same, of tiles of channels
+_COPIES = 9  # elements of a window that are written out: a window of 3 x 3
+_STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
+
+
+def write_convolution(
+    s: Schedule,
+    contraction: Contraction,
+    last: Tensor,
+    target: Target,
+    kept: Collection[Stage],
+    *,
+    in_order: bool,
+) -> list[Stage]:
+    """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
+    the scheduled stages. The tensors of `kept` are arguments, and stay where they are. `in_order`:
+    sums are not computed in parts."""
+    if not in_order and fills_lanes_with_steps(contraction, target):
+        done, at = write_lanes_of_steps(s, contraction, target)
+        image = s[contraction.b.tensor]
+        if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
+            image.compute_at(s[contraction.op], at)
+            _write_image(image, target)
+            done.append(image)
+        return done
+    takes_sums = last.op is contraction.op
+    sums = sums_in_registers(s, contraction, last)
+    groups = _split_groups(s, sums)
+    found = contraction_of(s[sums].op)
+    assert found is not None
+    channel = channel_of(found, target)
+    image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
+    is_own = _is_own(image, kept)
+    axes = _grouped(s[last], groups)
+    writer = _Writer(s, sums, s[last], target)
+    if channel is not None:
+        done = writer.write_channels(axes, channel, takes_sums)
+    elif row_of(found) is not None:
+        done = writer.write_places(found, axes)
+    else:
+        done = writer.write_depthwise(found, axes)
+        if is_own and _pads_by_channel(s, found, image):
+            image.compute_at(s[last], s[last].leaf_iter_vars[0])
+    if is_own and isinstance(image.op, ComputeOp) and not image.op.reduce_axis:
+        _write_image(image, target)
+        done.append(image)
+    return done
+
+
+@final
+@record()
+class _Writer:
+    """Writes the tiles of a convolution: `sums`, in registers, and `stage`, which reads them."""
+
+    s: Schedule
+    sums: Tensor
+    stage: Stage
+    target: Target
+
+    def write_channels(
+        self, axes: Sequence[IterVar], channel: int, takes_sums: bool
+    ) -> list[Stage]:
+        """The output channels are the columns. Returns the scheduled stages. `axes`: the loops of
+        the stage that reads the sums, one for each axis of the sums, the channels at the position
+        `channel`. `takes_sums`: it only copies the sums."""
+        s, target = self.s, self.target
+        turned = channel != len(axes) - 1
+        copies = _turn(s, self.sums, channel, takes_sums) if turned else []
+        found = contraction_of(s[self.sums].op)
+        assert found is not None
+        own = found.op.axis
+        images = [i for i, axis in enumerate(own[:-1]) if not found.b.reads(axis)]
+        place = own.index(_row_in_image(found))
+        rows = [own[i] for i in images if i != place and found.a.reads(own[i])]
+        width = extent_of(found.column) or target.lanes(found.op.output(0).dtype)
+        tile, _ = best_tile_of(
+            found.op, found.a, found.b, [*rows, own[place]], width, target, turned=turned
+        )
+        choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target)
+        choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their "
+               "rows" + (", transposed on their way out" if turned else ""))  # fmt: skip
+        axes = [*axes[:channel], *axes[channel + 1 :], axes[channel]]
+        others = [i for i in range(len(own) - 1) if i not in images]
+        places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
+        tiles = self._write_tiles(found, axes, places, tile, turned=turned)
+        steps = compute_of(s[self.sums]).reduce_axis
+        self._write_sums(places, tiles, tile, steps)
+        for each in copies:
+            each.compute_at(self.stage, tiles.loops[-1].axis)
+        _write_copies(copies, place, channel)
+        task = fused(self.stage, [each.axis for each in tiles.tasks])
+        images_inside = [each.axis for each in tiles.loops[:-2]]
+        count = prod(each.extent or 1 for each in tiles.tasks)
+        is_many = count >= _TASKS_OF_CHANNELS or not images_inside
+        self.stage.parallel(task if is_many else fused(self.stage, images_inside))
+        panel = _write_panel(s, found, self.sums, tile)
+        if panel is not None:
+            panel.compute_at(self.stage, task)
+            copies.append(panel)
+        return [self.stage, s[self.sums], *copies]
+
+    def write_places(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
+        """The places in the flattened image are the columns. Returns the scheduled stages."""
+        s, target, own = self.s, self.target, found.op.axis
+        columns, row, b = columns_of(found), row_of(found), found.b
+        assert row is not None
+        sizes = [extent_of(axis) or 1 for axis in columns]
+        width, first = prod(sizes), len(own) - len(columns)
+        tile, _ = best_tile_of(found.op, found.a, b, [row], width, target, turned=False)
+        unit = vectors(self.stage.op.output(0).dtype, target)
+        choose_tile(s, found, tile, unit, target, width=width)
+        panels, is_flat = None, _is_flat(found, columns)
+        if width % tile.columns or not is_flat:
+            choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
+                   b=b.tensor.name, columns=tile.columns)  # fmt: skip
+            panels = s[s.cache_access(b.tensor, "global", s[self.sums].op)]
+        s[self.sums].transform_layout(lambda *i: [*i[:first], flat(i[first:], sizes)])
+        # Loops that read other windows are outside; of those that read other weights panels are
+        # free.
+        place = own.index(row)
+        around = [i for i in range(first) if b.reads(own[i])]
+        rows = [i for i in range(first) if i not in (*around, place)]
+        places = Places((*rows, place), (*around,), first)
+        axes = [*axes[:first], fused(self.stage, axes[first:])]
+        tiles = self._write_tiles(found, axes, places, tile, width)
+        k = fused(s[self.sums], compute_of(s[self.sums]).reduce_axis)
+        self._write_sums(places, tiles, tile, [k], width)
+        *outer, column = tiles.tasks
+        several = [each.axis for each in outer if each.extent != 1]
+        images = prod(each.extent or _TASKS for each in outer)
+        is_many = max(images, -(-width // tile.columns)) >= _TASKS
+        tasks = [column] if is_many else tiles.loops[:-1]
+        self.stage.parallel(
+            fused(self.stage, [each.axis for each in (outer if images >= _TASKS else tasks)])
+        )
+        if panels is None:
+            return [self.stage, s[self.sums]]
+        lanes = target.lanes(found.op.output(0).dtype)
+        step = tile.columns if is_flat else _step(columns, width, tile, lanes)
+        loops = _flatten(panels, found, sizes, tile.columns)
+        _write_panels(panels, loops, step, shared=not is_many, is_whole=_is_whole(found.op))
+        for at in [column.axis] if is_many else several[-1:]:
+            panels.compute_at(self.stage, at)
+        return [self.stage, s[self.sums], panels]
+
+    def write_depthwise(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
+        """Each channel has weights of its own. Returns the scheduled stages."""
+        s, target, own = self.s, self.target, found.op.axis
+        lanes = target.lanes(found.op.output(0).dtype)
+        width = extent_of(found.column) or 2 * lanes
+        row = reused_axis(found)
+        reduced = compute_of(s[self.sums]).reduce_axis
+        window = prod(extent_of(axis) or 1 for axis in reduced)
+        count = min(-(-width // lanes), 2)
+        few = min(_STATEMENTS // window, target.vector_registers // 2)
+        most = max(1, max(few, target.multiply_adds_under_way) // count)
+        height = None if row is None else extent_of(row)
+        tile = Tile(most if height is None else balanced(height, most), count * lanes)
+        choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} sums of "
+               "{window} products, written out up to {most} of a column", rows=tile.rows,
+               columns=tile.columns, window=window, most=_STATEMENTS)  # fmt: skip
+        rows = () if row is None else (own.index(row),)
+        others = (i for i in range(len(own) - 1) if i not in rows)
+        places = Places(rows, tuple(others), len(own) - 1)
+        tiles = self._write_tiles(found, axes, places, tile, in_blocks=False)
+        self._write_sums(places, tiles, tile, reduced)
+        for axis in innermost(reduced, _STATEMENTS // tile.rows):
+            s[self.sums].unroll(axis)
+        tasks = tiles.tasks or tiles.loops[:1]
+        self.stage.parallel(fused(self.stage, [each.axis for each in tasks]))
+        return [self.stage, s[self.sums]]
+
+    def _write_tiles(
+        self,
+        found: Contraction,
+        axes: Sequence[IterVar],
+        places: Places,
+        tile: Tile,
+        width: int | None = None,
+        *,
+        turned: bool = False,
+        in_blocks: bool = True,
+    ) -> Tiles:
+        """The loops of the stage that reads the sums, of which `axes` are those over the axes of
+        the sums; `width` is the extent of several columns. `in_blocks`: panels are as wide as a
+        tile. `turned`: sums are stored transposed."""
+        extents = [*map(extent_of, found.op.axis[: len(axes)])]
+        extents[-1] = width or extents[-1]
+        loops = [*map(Loop, axes, extents)]
+        blocks = Blocks(columns=tile.columns if in_blocks else None)
+        tiles = write_tiles(self.stage, places, tile, blocks, None, loops)
+        if turned:
+            assert tiles.row is not None
+            self.stage.reorder(tiles.column, tiles.row)
+            self.stage.vectorize(tiles.row)
+            return tiles
+        if tiles.row is not None:
+            self.stage.unroll(tiles.row)
+        in_vectors(self.stage, tiles.column, *self._vectors(extents[-1], tile))
+        return tiles
+
+    def _write_sums(
+        self,
+        places: Places,
+        tiles: Tiles,
+        tile: Tile,
+        steps: Sequence[IterVar],
+        width: int | None = None,
+    ) -> None:
+        """The sums of a tile."""
+        inner = self.s[self.sums]
+        rows, _, column = places.of(inner)
+        at = self.stage, tiles.loops[-1].axis
+        each = self._vectors(width or extent_of(column), tile)
+        write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
+
+    def _vectors(self, width: int | None, tile: Tile) -> tuple[int, int]:
+        """The number of columns of a tile, and the lanes of a vector of them."""
+        return min(width or tile.columns, tile.columns), self.target.lanes(self.sums.dtype)
+
+
+def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
+    """Whether an image is computed, and may be computed anywhere."""
+    return isinstance(image.op, ComputeOp) and not image.inlined and image not in kept
+
+
+def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
+    """Whether each channel of the image is read by only one output channel: then the image is
+    padded where it is read."""
+    outer = contraction.op.axis[:-2]
+    return (
+        len(s.readers(image)) == 1
+        and not contraction.a.reads(contraction.column)
+        and bool(outer)
+        and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
+    )
+
+
+def _write_image(image: Stage, target: Target) -> None:
+    """Pads an image: rows in vectors, channels in parallel."""
+    *outer, column = compute_of(image).axis
+    lanes = target.lanes(image.op.output(0).dtype)
+    extent = extent_of(column)
+    if extent is None or extent > lanes:
+        _, column = image.split(column, factor=lanes)
+    image.vectorize(column)
+    if image.attach_stage is None and outer:
+        image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
+
+
+def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
+    """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
+    group; returns the size of the groups for each previous axis. An axis has groups if both factors
+    read it, and its extent is a multiple of the size."""
+    contraction = contraction_of(s[sums].op)
+    assert contraction is not None
+    groups = groups_of(contraction)
+
+    def layout(*indices: Any) -> list[Any]:
+        made: list[Any] = []
+        for index, size in zip(indices, groups, strict=True):
+            made += [index] if size is None else [index // size, index % size]
+        return made
+
+    if any(groups):
+        s[sums].transform_layout(layout)
+    return groups
+
+
+def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
+    """The loops of the stage that reads the sums, split into groups as those of the sums."""
+    made: list[IterVar] = []
+    for axis, size in zip(compute_of(stage).axis, groups, strict=True):
+        made += [axis] if size is None else stage.split(axis, factor=size)
+    return made
+
+
+def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Stage]:
+    """Makes the channels the last axis of the sums. The sums go through memory and are read
+    transposed: by the stage that only copies them, or by a copy for an epilogue."""
+    tile = _copied(s, sums)
+    copies = [tile] if takes_sums else [tile, _copied(s, tile)]
+    for each in (sums, tile):
+        s[each].transform_layout(lambda *i: [*i[:channel], *i[channel + 1 :], i[channel]])
+    return [s[each] for each in copies]
+
+
+def _copied(s: Schedule, tensor: Tensor) -> Tensor:
+    """A copy of a tensor, for all its readers."""
+    return s.cache_read(tensor, "global", [reader.op for reader in s.readers(s[tensor])])
+
+
+def _row_in_image(contraction: Contraction) -> IterVar:
+    """The axis of the sums along which a tile has rows: the last axis that only the image reads."""
+    long = [axis for axis in contraction.rows if extent_of(axis) != 1]
+    return (long or contraction.rows)[-1]
+
+
+def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
+    """Stores a tile of sums, and reads it transposed."""
+    for tile in copies[:1]:
+        axes = compute_of(tile).axis
+        tile.unroll(axes[place])
+        tile.vectorize(axes[-1])
+    for across in copies[1:]:
+        rest = list(compute_of(across).axis)
+        column = rest.pop(channel)
+        row = rest.pop(place)
+        across.reorder(*rest, column, row)
+        across.vectorize(row)
+
+
+def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
+    """Copies the weights into panels ``[..., j // columns, k, j % columns]``; None where they are
+    read as they lie."""
+    weights, column = contraction.b, contraction.column
+    extent = extent_of(column)
+    if (
+        weights.along(column) == 1
+        and extent is not None
+        and (extent <= tile.columns or extent % tile.columns == 0)
+    ):
+        return None
+    panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
+    data = [axis for axis in contraction.op.axis if weights.reads(axis)]
+    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
+    # In the order in which they lie in memory, one line of neighbours is read after the other.
+    places = sorted(range(len(summed)), key=lambda i: -weights.along(summed[i]))
+    sizes = [extent_of(summed[i]) or 1 for i in places]
+    first = len(data) - 1
+
+    def layout(*indices: Any) -> list[Any]:
+        outer, channel, inside = indices[:first], indices[first], indices[first + 1 :]
+        k = [flat([inside[i] for i in places], sizes)] if places else []
+        return [*outer, channel // tile.columns, *k, channel % tile.columns]
+
+    loops = panel.transform_layout(layout)
+    panel.vectorize(loops[-1])
+    return panel
+
+
+def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The place in row-major order."""
+    pairs = list(zip(indices, sizes, strict=True))
+    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+
+
+def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
+    """Whether the columns' factor lies in memory as the columns do, in order."""
+    (load,) = loads_of(contraction.op, contraction.b.tensor)
+    distance = 1
+    for axis in reversed(columns):
+        plain = any(index is axis.var for index in load.indices)
+        if contraction.b.along(axis) != distance or not (plain or len(columns) == 1):
+            return False
+        distance *= extent_of(axis) or 1
+    return True
+
+
+def _flatten(
+    panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
+) -> tuple[list[IterVar], list[IterVar]]:
+    """Copies the windows into panels, each with the columns of a tile for all reduction axes;
+    returns the loops over panels, and the loops inside of a panel."""
+    count = len(sizes)
+    # The copy has the axes of data that the factor reads, the columns last, and then those summed.
+    data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
+    first = len(data) - count
+    panels.transform_layout(
+        lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
+    )
+    loops = panels.transform_layout(
+        lambda *i: [*i[:first], i[first] // columns, *i[first + 1 :], i[first] % columns]
+    )
+    return loops[: first + 1], loops[first + 1 :]
+
+
+def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int:
+    """The number of columns of a tile that are surely neighbours in a row of the image."""
+    row = extent_of(columns[-1]) or 1
+    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
+
+
+def _is_whole(op: ComputeOp) -> bool:
+    """Whether the loops over terms run from end to end, not clipped by a condition."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    return not any(mentions(axis.var, reduce.condition) for axis in op.reduce_axis)
+
+
+def _write_panels(
+    panels: Stage,
+    loops: tuple[list[IterVar], list[IterVar]],
+    step: int,
+    *,
+    shared: bool,
+    is_whole: bool,
+) -> None:
+    """Copies windows, a few neighbours at a time. `is_whole`: no terms are left out."""
+    outer, (*reduced, column) = loops
+    column_outer, column_inner = panels.split(column, factor=step)
+    if shared:
+        panels.reorder(*reduced[:1], *outer, column_outer, *reduced[1:], column_inner)
+        panels.parallel(panels.leaf_iter_vars[0])
+    else:
+        panels.reorder(*outer, column_outer, *reduced, column_inner)
+    if is_whole and prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
+        for axis in reduced[1:]:
+            panels.unroll(axis)
+    if step > 1:
+        panels.vectorize(column_inner)

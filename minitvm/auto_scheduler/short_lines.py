@@ -1,0 +1,82 @@
+"""Reductions over short pieces of lines, whose columns are added up first.
+
+Channels last, a group of channels is a short piece of each pixel. Along a piece, a vector would be
+half empty, and its lanes would be combined for each pixel. So the places of a piece are columns,
+whose partial results stay in vectors over all pixels::
+
+    for u in groups, c in a group:                  # in vectors along u and c
+        for p in pixels: T[u, c] += X[p, u * 6 + c]
+    for u in groups:
+        for c in a group: Y[u] += T[u, c]
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import (
+    FAR,
+    contraction_of,
+    extent_of,
+    factors_of,
+    is_uneven,
+)
+from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, runs_in_columns
+from minitvm.auto_scheduler.running import running_axis
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, Reduce
+
+_LEAST = 16  # pieces, from which on one more step for each of their places costs little
+_BETTER = 1.5  # times fewer instructions, from which on the partial results pay
+
+
+def write_short_lines(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> Stage | None:
+    """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
+    no short pieces of lines, or whose terms have an order."""
+    op = compute_of(stage)
+    piece = _piece_of(op, target, strict)
+    if piece is None:
+        return None
+    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", stage=stage.name, places=extent_of(piece),
+           axis=piece.var.name)  # fmt: skip
+    made = s.rfactor(op.outputs[0], piece, len(op.axis))
+    return s[made[0] if isinstance(made, list) else made]
+
+
+def _piece_of(op: ComputeOp, target: Target, strict: bool) -> IterVar | None:
+    """The reduction axis along which all reads go through short pieces of lines; None if there is
+    no such axis, or vectors along it or along the results cost as little."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or len(op.reduce_axis) < 2 or reduce.init:
+        return None
+    if not isinstance(reduce.condition, e.IntImm) or is_uneven(op) or is_in_order(op, strict):
+        return None
+    reads = factors_of(op)
+    near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]
+    if not reads or len(near) != 1:
+        return None
+    (piece,) = near
+    extent = extent_of(piece) or 0
+    others = [k for k in op.reduce_axis if k is not piece]
+    pieces = [FAR if (n := extent_of(k)) is None else n for k in others]
+    if extent < 2 or prod(pieces) < _LEAST:
+        return None
+    # What lies between two pieces: else they are one line.
+    if any(each.along(k) == extent for each in reads for k in others):
+        return None
+    lanes = lanes_of(op, target)
+    loads = 1 + len(reads)
+    along = (loads * -(-extent // lanes) + 2 * (lanes.bit_length() - 1)) / extent
+    is_line = op.axis and all(each.along(op.axis[-1]) == extent for each in reads)
+    width = extent * ((extent_of(op.axis[-1]) or lanes) if is_line else 1)
+    across = loads / min(lanes, width)
+    if across * _BETTER >= along or running_axis(op) is not None:
+        return None
+    return None if contraction_of(op) or runs_in_columns(op, target) else piece

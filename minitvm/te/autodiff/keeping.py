@@ -1,0 +1,229 @@
+"""Which tensors of a forward run are kept for the backward run, and which are computed again.
+
+The adjoints of a program read tensors of it. Each of these is kept, or computed again from others
+that are kept. Both have a cost, and the choice is a cheapest cut of this graph, whose edges lead
+from the inputs to what the adjoints read::
+
+                  computing again          keeping
+      forward  ------------------>  T.op  --------->  T  ---> each operation that reads T, as T'.op
+                                                      |
+                                                      '--->  the adjoints, if they read T
+
+A tensor on the far side of the cut is computed again; one whose own edge is cut is kept. So a chain
+of elementwise stages is computed again from the product before it, and a norm from the sums of its
+rows. (M. Beck and H. Shrobe call such a tensor a checkpoint; the cut is that of torch's
+``min_cut_rematerialization_partition``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, prod
+from typing import cast, final
+
+from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
+from minitvm.te.autodiff.min_cut import Network
+from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
+from minitvm.te.schedules.rewrite_operations import reading
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import walk_once
+from minitvm.tir.intrinsics import INTRINSICS
+
+# Costs are in operations of one lane. A core computes some 50 of them while a byte comes from
+# memory, and some 5 while it comes from the cache; tensors of this size are in between.
+_WRITTEN = 10.0  # of a byte that is written only to be kept, and read again
+_READ = 2.0  # of a byte that the forward run writes anyway
+_RETURNED = 0.1  # of a byte that the caller gets anyway: its memory may live longer
+_ALLOCATED = 30_000.0  # of each further tensor
+# Of a byte of the rows that a sum reads. The stages that read the sum and its row run beside it,
+# row by row, but where the sum is an output.
+_READ_APART = 1.25
+_UNKNOWN = 1000.0  # of an element that takes unknown operations
+# A tensor larger than all inputs and outputs together, times this, is never kept: such tensors are
+# what fused programs avoid.
+_LARGEST = 4.0
+
+
+def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of a program that its forward run is to keep for the backward run.
+
+    Parameters
+    ----------
+    outputs
+        The program's outputs.
+    adjoints
+        What the backward run computes: tensors that read those of the program.
+
+    Returns
+    -------
+    list of Tensor
+        Outputs and intermediate tensors, in the program's order.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((64, 512), name="A"), te.placeholder((512, 64), name="B")
+    >>> k = te.reduce_axis((0, 512), name="k")
+    >>> C = te.compute((64, 64), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    >>> D = te.compute((64, 64), lambda i, j: te.sin(C[i, j]), name="D")
+    >>> dA, dB = te.gradient(D, [A, B], te.placeholder((64, 64), name="dD"))
+    >>> kept_tensors([D], [dA, dB])
+    [Tensor(shape=[64, 64], op.name=C)]
+    """
+    return _Choice(outputs, adjoints).kept()
+
+
+def reading_kept(adjoints: Sequence[Tensor], kept: Mapping[Tensor, Tensor]) -> list[Tensor]:
+    """The adjoints that read placeholders in place of the tensors that are kept."""
+    now: dict[Tensor, Tensor] = dict(kept)
+    for op in in_order([each.op for each in adjoints]):
+        if not any(each in now for each in op.outputs):
+            made = reading(op, now)
+            if made is not op:
+                now.update(zip(op.outputs, made.outputs, strict=True))
+    return [now.get(each, each) for each in adjoints]
+
+
+@final
+class _Choice:
+    """The graph of a program and its adjoints."""
+
+    def __init__(self, outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> None:
+        forward = in_order([each.op for each in outputs])
+        backward = in_order([each.op for each in adjoints])
+        own = {op for op in forward if not isinstance(op, PlaceholderOp)}
+        self._outputs = set(outputs)
+        # What the backward run computes again, if nothing is kept.
+        self._repeated = [op for op in forward if op in own and op in set(backward)]
+        readers = [op for op in backward if op not in own]
+        self._read = {t for op in readers for t in op.input_tensors if t.op in own}
+        self._read |= {each for each in adjoints if each.op in own}
+        self._never = _inside_scans(backward) | {
+            tensor for op in backward for _, tensor in read_by_ranges(op)
+        }
+        given = {t for op in backward if isinstance(op, PlaceholderOp) for t in op.outputs}
+        self._largest = _LARGEST * sum(map(_bytes, given | self._outputs))
+        self._reread = {tensor for op in forward for tensor in _read_again(op)}
+
+    def kept(self) -> list[Tensor]:
+        near = self._network().on_side_of_source()
+        again = [op for op in self._repeated if op not in near]
+        read = self._read | {tensor for op in again for tensor in op.input_tensors}
+        return [
+            tensor
+            for op in self._repeated
+            if op in near
+            for tensor in op.outputs
+            if tensor in read and tensor not in near
+        ]
+
+    def _network(self) -> Network:
+        made = Network("inputs", "adjoints")
+        repeated = set(self._repeated)
+        for op in self._repeated:
+            made.join("inputs", op, _operations(op))
+            for tensor in op.outputs:
+                made.join(op, tensor, self._cost(tensor))
+            for tensor in op.input_tensors:
+                if tensor.op in repeated:
+                    made.join(tensor, op)
+        for tensor in self._read:
+            made.join(tensor, "adjoints")
+        return made
+
+    def _cost(self, tensor: Tensor) -> float:
+        """The cost of keeping a tensor."""
+        size = _bytes(tensor)
+        if tensor in self._never:
+            return inf
+        if tensor in self._outputs:
+            return _RETURNED * size
+        if size > self._largest or tensor.dtype.bits < 8 or tensor.dtype.lanes != 1:
+            return inf
+        apart = _READ_APART * sum(map(_bytes, _rows_of(tensor.op)))
+        return _ALLOCATED + apart + (_READ if tensor in self._reread else _WRITTEN) * size
+
+
+def _inside_scans(order: Iterable[Operation]) -> set[Tensor]:
+    """The tensors that exist in a step alone."""
+    found: set[Tensor] = set()
+    for op in order:
+        if isinstance(op, ScanOp):
+            found.update(op.state_placeholder)
+    for op in order:
+        if not isinstance(op, ScanOp) and not found.isdisjoint(op.input_tensors):
+            found.update(op.outputs)
+    return found | {each for op in order if isinstance(op, ScanOp) for each in op.update}
+
+
+def _read_again(op: Operation) -> list[Tensor]:
+    """The tensors of which an operation reads an element for several of its own, as the factors of
+    a product, so that they are in memory."""
+    first = op.body[0] if isinstance(op, ComputeOp) else None
+    if not isinstance(first, Reduce) or not isinstance(op, ComputeOp):
+        return []
+    axes = {axis.var for axis in op.axis}
+    loads = [each for each in walk_once(*first.source) if isinstance(each, ProducerLoad)]
+    return [
+        cast(Tensor, each.producer) for each in loads if not axes <= set(walk_once(*each.indices))
+    ]
+
+
+def _rows_of(op: Operation) -> set[Tensor]:
+    """The inputs of the program whose elements a reduction reads, perhaps by way of elementwise
+    stages, each once: those of a norm, and not the factors of a product."""
+    if not _is_reduction(op) or _read_again(op):
+        return set()
+    found: set[Tensor] = set()
+    waiting, seen = [*op.input_tensors], set(op.input_tensors)
+    while waiting:
+        tensor = waiting.pop()
+        if isinstance(tensor.op, PlaceholderOp):
+            found.add(tensor)
+        elif not _is_reduction(tensor.op):
+            fresh = set(tensor.op.input_tensors) - seen
+            seen |= fresh
+            waiting += fresh
+    return found
+
+
+def _is_reduction(op: Operation) -> bool:
+    return isinstance(op, ComputeOp) and isinstance(op.body[0], Reduce)
+
+
+# -- Sizes and costs ------------------------------------------------------------------------------
+
+
+def _bytes(tensor: Tensor) -> float:
+    return prod(map(_number, tensor.shape)) * tensor.dtype.bits * tensor.dtype.lanes / 8
+
+
+def _operations(op: Operation) -> float:
+    """The cost of computing an operation's tensors."""
+    if not isinstance(op, ComputeOp):
+        return _UNKNOWN * sum(prod(map(_number, each.shape)) for each in op.outputs)
+    first = op.body[0]
+    values: Sequence[PrimExpr] = op.body
+    axes: tuple[IterVar, ...] = op.axis
+    if isinstance(first, Reduce):
+        values, axes = (*first.source, first.condition), (*axes, *first.axis)
+    each = 1.0 + sum(map(_cost, walk_once(*values)))
+    return each * prod(_number(domain_of(axis).extent) for axis in axes)
+
+
+def _cost(node: object) -> float:
+    if isinstance(node, ProducerLoad):
+        return 1.0
+    if not isinstance(node, PrimExpr) or not node.dtype.is_float:
+        return 0.0  # of indices
+    if isinstance(node, e.Call):
+        return INTRINSICS[node.op].cost if node.op in INTRINSICS else _UNKNOWN
+    return 1.0 if isinstance(node, e.Arithmetic | e.Select | e.Cast) else 0.0
+
+
+def _number(extent: PrimExpr) -> float:
+    """An extent, a usual number for one that isn't known."""
+    if any(isinstance(node, ProducerLoad) for node in walk_once(extent)):
+        return TRIPS_FROM_DATA
+    known = e.const_int(extent)
+    return float(USUAL_TRIPS if known is None else known)

@@ -1,0 +1,126 @@
+"""Reductions over short pieces of lines, and over digits: values against numpy, and the loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import te
+from minitvm.te.tensor import Tensor
+from tests.auto_scheduler.test_reductions import built, close, text
+
+RNG = np.random.default_rng(7)
+
+
+def by_groups(x: Tensor, groups: int, size: int, reducer: Any = te.sum) -> Tensor:
+    n, h, w, _ = x.shape
+    c, y, z = (
+        te.reduce_axis((0, size), "c"),
+        te.reduce_axis((0, h), "y"),
+        te.reduce_axis((0, w), "z"),
+    )
+    made: Tensor = te.compute(
+        (n, groups), lambda b, u: reducer(x[b, y, z, u * size + c], axis=[c, y, z]), name="G"
+    )
+    return made
+
+
+@pytest.mark.parametrize(("groups", "size"), [(4, 6), (1, 5), (3, 3), (5, 2), (2, 17)])
+def test_groups_of_channels(groups: int, size: int) -> None:
+    x = te.placeholder((2, 5, 7, groups * size), name="X")
+    values = RNG.standard_normal((2, 5, 7, groups * size), dtype="float32")
+    out = by_groups(x, groups, size)
+    parts = values.reshape(2, 35, groups, size).astype("float64")
+    close(built(out, [x], [values]), parts.sum((1, 3)), 35 * size, np.abs(parts).sum((1, 3)))
+    close(built(by_groups(x, groups, size, te.max), [x], [values]), parts.max((1, 3)), 0, 0)
+
+
+def test_pieces_are_columns_first() -> None:
+    x = te.placeholder((2, 5, 7, 24), name="X")
+    assert "X[b, y, z, u.c.fused.inner.c]" in text(by_groups(x, 4, 6), [x])
+
+
+def test_a_piece_of_a_longer_line() -> None:
+    """Columns that no result has a line with."""
+    x = te.placeholder((9, 5, 11), name="X")
+    k, c = te.reduce_axis((0, 9), "k"), te.reduce_axis((0, 6), "c")
+    k2 = te.reduce_axis((0, 5), "k2")
+    out = te.compute((2,), lambda i: te.sum(x[k, k2, i * 5 + c], axis=[k, k2, c]), name="G")
+    values = RNG.standard_normal((9, 5, 11), dtype="float32")
+    parts = np.stack([values[:, :, :6], values[:, :, 5:]]).astype("float64")
+    close(built(out, [x], [values]), parts.sum((1, 2, 3)), 270, np.abs(parts).sum((1, 2, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint8"])
+def test_groups_of_other_types_and_images_of_any_size(dtype: str) -> None:
+    h, w = te.var("h"), te.var("w")
+    x = te.placeholder((2, h, w, 12), dtype, name="X")
+    out = by_groups(x, 3, 4)
+    for size in ((6, 9), (1, 1), (0, 3)):
+        values = RNG.integers(0, 9, (2, *size, 12)).astype(dtype)
+        expected = values.reshape(2, -1, 3, 4).sum((1, 3), dtype=dtype)
+        np.testing.assert_array_equal(built(out, [x], [values]), expected)
+
+
+def test_strict_sums_stay_in_order() -> None:
+    x = te.placeholder((1, 4, 7, 6), name="X")
+    values = RNG.standard_normal((1, 4, 7, 6), dtype="float32")
+    expected = np.zeros((1, 2), "float32")
+    for u in range(2):
+        for c in range(3):
+            for p in values.reshape(28, 6)[:, u * 3 + c]:
+                expected[0, u] += p
+    np.testing.assert_array_equal(built(by_groups(x, 2, 3), [x], [values], "strict"), expected)
+
+
+def test_the_moments_of_groups() -> None:
+    """Two reductions and what reads them, in one image's rows."""
+    x = te.placeholder((2, 5, 6, 12), name="X")
+    values = RNG.standard_normal((2, 5, 6, 12), dtype="float32")
+    mean = by_groups(x, 3, 4)
+    squares = te.compute(x.shape, lambda *i: x(*i) * x(*i), name="Q")
+    second = by_groups(squares, 3, 4)
+    out = te.compute(
+        x.shape, lambda b, i, j, c: x[b, i, j, c] * second[b, c // 4] - mean[b, c // 4], name="Y"
+    )
+    parts = values.reshape(2, 30, 3, 4).astype("float64")
+    first, squared = (
+        np.repeat(sums, 4, 1)[:, None, None] for sums in (parts.sum((1, 3)), (parts**2).sum((1, 3)))
+    )
+    expected = values * squared - first
+    np.testing.assert_allclose(built(out, [x], [values]), expected, rtol=1e-4, atol=1e-3)
+
+
+# -- Digits --
+
+
+@pytest.mark.parametrize(("bits", "length"), [(4, 70), (4, 71), (2, 68), (1, 64), (4, 2)])
+def test_packed_weights(bits: int, length: int) -> None:
+    """Each byte holds several weights: neighbouring steps read the same byte."""
+    each = 8 // bits
+    w = te.placeholder((5, -(-length // each)), "uint8", name="W")
+    x = te.placeholder((length,), name="X")
+    k = te.reduce_axis((0, length), "k")
+
+    def row(i: Any) -> Any:
+        digit = (w[i, k // each].astype("int32") >> (k % each * bits)) & ((1 << bits) - 1)
+        return te.sum(digit.astype("float32") * x[k], axis=k)
+
+    out = te.compute((5,), row, name="Y")
+    codes = RNG.integers(0, 256, (5, -(-length // each)), "uint8")
+    values = RNG.standard_normal(length, dtype="float32")
+    places = np.arange(length)
+    digits = (codes[:, places // each] >> (places % each * bits)) & ((1 << bits) - 1)
+    terms = digits * values.astype("float64")
+    close(built(out, [w, x], [codes, values]), terms.sum(1), length, np.abs(terms).sum(1))
+
+
+def test_steps_of_a_byte_are_written_out() -> None:
+    w, x = te.placeholder((5, 35), "uint8", name="W"), te.placeholder((70,), name="X")
+    k = te.reduce_axis((0, 70), "k")
+    out = te.compute(
+        (5,), lambda i: te.sum((w[i, k // 2] >> (k % 2).astype("uint8")) * x[k], axis=k), name="Y"
+    )
+    assert "W[i, k.outer]" in text(out, [w, x])
