@@ -23,7 +23,7 @@ def common_factor(value: PrimExpr, variables: Collection[Var]) -> tuple[PrimExpr
 
     >>> x, y = Var("x", "float32"), Var("y", "float32")
     >>> common_factor(x * y / 4.0, [x])
-    (x, y / float32(4.0))
+    (x, y / 4.0)
     """
     inside, outside = _divided(value, set(variables))
     one = e.const(1, value.dtype)

@@ -18,8 +18,8 @@ class Network:
     >>> network = Network("s", "t")
     >>> network.join("s", "a", 3.0)
     >>> network.join("a", "t", 2.0)
-    >>> network.on_side_of_source()
-    {'s', 'a'}
+    >>> sorted(network.on_side_of_source())
+    ['a', 's']
     """
 
     def __init__(self, source: Hashable, sink: Hashable) -> None:
