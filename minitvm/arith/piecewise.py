@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import TypeAlias, final
 
+from minitvm.arith.guards import NEGATIONS
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -41,7 +42,6 @@ def may_have_pieces(index: PrimExpr) -> bool:
 _PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod, e.Select)
 _CALLS = ("if_then_else", "fabs")
 _Compare: TypeAlias = Callable[[PrimExpr, PrimExpr], PrimExpr]
-_OPPOSITES: dict[type[PrimExpr], _Compare] = {e.LT: e.GE, e.LE: e.GT, e.GT: e.LE, e.GE: e.LT}
 
 
 def pieces_of(prover: Prover, index: PrimExpr, var: Var, lanes: int) -> list[Piece]:
@@ -146,7 +146,7 @@ class _Reader:
         least, greatest = self._prover.interval(self._prover.affine(x) - self._prover.affine(y))
         is_below = isinstance(condition, e.LT | e.LE)
         if (-least < greatest) if is_below else (greatest < -least):
-            a, compare = b, _OPPOSITES[type(condition)]
+            a, compare = b, NEGATIONS[type(condition)]
         value, where = self.read(a)
         return value, _all_of(where_x, where_y, where, [compare(x, y)])
 

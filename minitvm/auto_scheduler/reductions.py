@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from math import isqrt, lcm, prod
 
 from minitvm.arith.accesses import step_of
-from minitvm.auto_scheduler.accumulators import write_sums
+from minitvm.auto_scheduler.accumulators import innermost, write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -167,7 +167,8 @@ def write_in_registers(
     made = compute_of(results)
     write_sums(results, (last, block.axis), made.axis[-1:], made.reduce_axis)
     if _is_window(op, columns):
-        for k in _unrolled_together(made.reduce_axis):
+        # Of a whole window, LLVM sees how large integers get, and computes them in narrow lanes.
+        for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
     elif not in_order and (part := _part_of_long_sum(op)):
         _write_sums_of_parts(s, results, part)
@@ -215,17 +216,6 @@ def _is_window(op: ComputeOp, columns: int) -> bool:
     if extent is None or extent > _MOST_UNROLLED:
         return False
     return any(0 < each.along(k) < each.along(column) * columns for each in factors_of(op))
-
-
-def _unrolled_together(axes: Sequence[IterVar]) -> Sequence[IterVar]:
-    """The last axes whose steps together aren't too many to be written out. Of a whole window, LLVM
-    sees how large integers get, and computes them in narrow lanes."""
-    number = 1
-    while number < len(axes) and (steps := product_of_extents(axes[-number - 1 :])) is not None:
-        if steps > _MOST_UNROLLED:
-            break
-        number += 1
-    return axes[-number:]
 
 
 # -- Results in the L1 cache --
@@ -328,8 +318,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             stage = parts or stage
         if not _is_vectorized(op):
             (*_, last) = compute_of(stage).reduce_axis
-            innermost = reduced[-1] if parts is None else Loop(last, extent_of(last))
-            partial = _write_lanes(s, stage, innermost, target)
+            along = reduced[-1] if parts is None else Loop(last, extent_of(last))
+            partial = _write_lanes(s, stage, along, target)
         else:
             if parts is not None and _is_rounded(op):
                 block, _ = compute_of(stage).reduce_axis
