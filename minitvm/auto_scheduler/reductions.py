@@ -347,6 +347,8 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     """Writes out the steps after which quotients and remainders repeat themselves, so that LLVM
     makes vectors of steps that are alike. `stage` computes the reduction `op`, or its parts."""
     k = stage.leaf_iter_vars[-1]
+    if k.dom is None:  # of fused loops
+        return
     extent, period = extent_of(k), period_of(op, op.reduce_axis)
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)

@@ -56,6 +56,8 @@ def _one_more(inner: st.SearchStrategy[PrimExpr]) -> st.SearchStrategy[PrimExpr]
         st.builds(e.floordiv, inner, sizes),
         st.builds(lambda a, b: a + b, inner, numbers),
         st.builds(lambda a, by: a * by, inner, st.sampled_from([-1, 2])),
+        st.builds(te.abs, inner),
+        st.builds(lambda a, at, b: te.if_then_else(a >= at, b, a), inner, _NUMBERS, inner),
         st.builds(lambda a, at, b: te.if_then_else(a < at, b, a), inner, _NUMBERS, inner),
     )
 
