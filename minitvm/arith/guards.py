@@ -77,8 +77,9 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
 
 
 def is_symbolic(prover: Prover, form: Affine) -> bool:
-    """Whether a form has no bounds that come from the program."""
-    return max(map(abs, prover.interval(form))) > LARGEST
+    """Whether a form has a variable that the program doesn't bound."""
+    ranges = (prover.interval(Affine({var: 1})) for var in variables(form))
+    return any(max(map(abs, each)) > LARGEST for each in ranges)
 
 
 def _is_computable(prover: Prover, form: Affine) -> bool:

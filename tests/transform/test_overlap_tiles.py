@@ -101,6 +101,17 @@ def test_an_output_that_may_be_the_input_is_written_once() -> None:
     np.testing.assert_array_equal(a, np.arange(13) + 1)
 
 
+def test_parts_of_a_size_are_symbolic() -> None:
+    """Half of a size has half the bound that its dtype gives."""
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute(((n - 3) // 2 + 1,), lambda i: A[2 * i] + A[2 * i + 2], name="B")
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[0], factor=LANES)
+    s[B].vectorize(lane)
+    assert overlapped(s, [A, B])
+
+
 def test_quotients_of_indices_stay_in_aligned_tiles() -> None:
     s, arguments = tiled(quotients)
     assert not overlapped(s, arguments)
