@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
+from minitvm.auto_scheduler.factor_order import write_factor_order
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
@@ -183,6 +184,8 @@ def _write_program(
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    if not strict:
+        stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
     stages = [each for stage in stages for each in _with_borders(attempt, stage)]
     stages = [each for stage in stages for each in _by_places(attempt, stage, target, strict)]
@@ -341,6 +344,14 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
     return True
+
+
+def _in_factor_order(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
+    write = partial(write_factor_order, attempt.schedule, stage, target)
+    sums = attempt.follow("order of factors", stage, write) or []
+    for each in sums:
+        attempt.count_as(each, stage)
+    return [*sums, stage]
 
 
 def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:

@@ -728,6 +728,38 @@ def test_rfactor(golden: Golden) -> None:
     check(s, [a, b], sum_rows)
 
 
+def test_factor_out(golden: Golden) -> None:
+    a, w = te.placeholder((7, 9), name="A"), te.placeholder((7,), name="W")
+    i, j = te.reduce_axis((2, 7), "i"), te.reduce_axis((0, 9), "j")
+    b = te.compute(
+        (4,), lambda r: te.sum(w[r] * (a[i, j] * a[r, j]) / w[i], [i, j], j < i + r + 1), name="B"
+    )
+    s = te.create_schedule(b.op)
+    sums: Any = s.factor_out(b, [j])
+    assert sums.shape == (4, 5)
+    s.factor_out(b, [i])
+    golden(text(s, [a, w, b]))
+    x, v, got = np.ones((7, 9), "float32"), np.arange(1, 8, dtype="float32"), np.zeros(4, "float32")
+    tvm.build(s, [a, w, b])(x, v, got)
+    terms = [sum(min(i + r + 1, 9) / v[i] for i in range(2, 7)) for r in range(4)]
+    np.testing.assert_allclose(got, v[:4] * terms, rtol=1e-5)
+
+
+def test_factor_out_refuses_sums_without_terms() -> None:
+    a, w = te.placeholder((7, 9), name="A"), te.placeholder((7,), name="W")
+    i, j = te.reduce_axis((0, 7), "i"), te.reduce_axis((0, 9), "j")
+    b = te.compute((1,), lambda _: te.sum(a[i, j] * w[i], [i, j], j < i), name="B")
+    s = te.create_schedule(b.op)
+    with pytest.raises(tvm.CompileError, match="expected a term in each of the inner sums"):
+        s.factor_out(b, [j])
+    with pytest.raises(tvm.CompileError, match="expected one sum of products"):
+        short = te.compute((1,), lambda _: te.prod(a[i, j] * w[i], [i, j]), name="P")
+        te.create_schedule(short.op).factor_out(short, [j])
+    s[b].split(j, 2)
+    with pytest.raises(tvm.CompileError, match="factor_out of B: expected loops as they began"):
+        s.factor_out(b, [i])
+
+
 @pytest.mark.parametrize("factor_axis", [0, 1, -1, -2])
 def test_rfactor_puts_the_new_axis_anywhere(factor_axis: int) -> None:
     a, b, s = sums()

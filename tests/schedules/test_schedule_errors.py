@@ -162,6 +162,11 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "rfactor_none": (lambda p: p.s.rfactor(p.R, None), r"rfactor of R: expected one of the loops of R \(x, k\), got None"),
     "rfactor_axis": (lambda p: p.s.rfactor(p.R, p.k, 2), r"rfactor of R: expected factor_axis in \[-2, 1\], got 2"),
     "rfactor_axis_half": (lambda p: p.s.rfactor(p.R, p.k, 0.5), r"rfactor of R: expected factor_axis in \[-2, 1\], got 0\.5"),
+    # factor_out
+    "factor_out_plain": (lambda p: p.s.factor_out(p.C, [p.i]), "factor_out of C: expected a reduction, got C, which has none"),
+    "factor_out_data": (lambda p: p.s.factor_out(p.R, [p.R.op.axis[0]]), r"factor_out of R: expected some of its reduce axes \(k\), got \['x'\]"),
+    "factor_out_none": (lambda p: p.s.factor_out(p.R, []), r"factor_out of R: expected some of its reduce axes \(k\), got \[\]"),
+    "factor_out_nothing": (lambda p: p.s.factor_out(p.R, [p.k]), "factor_out of R: expected terms with a factor that they don't change, and one that they do, found none for k"),
     # groups
     "group_empty": (lambda p: p.s.create_group(p.B, p.B), "create_group: expected stages between inputs and outputs, got none"),
     "group_foreign": (lambda p: p.s.create_group(p.other, p.A), "schedule: expected a tensor among"),

@@ -24,12 +24,12 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
-from minitvm.te.autodiff.factors import common_factor
 from minitvm.te.autodiff.functions import wide
 from minitvm.te.autodiff.inversion import invert, is_invertible
 from minitvm.te.autodiff.padding import padded, stays_inside
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
+from minitvm.te.schedules.factors import common_factor
 from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer

@@ -5,8 +5,10 @@ and those that numpy has besides, under numpy's names. Constants vanish where th
 from __future__ import annotations
 
 from minitvm.runtime.dtype import DType
+from minitvm.te.schedules.factors import number as number
+from minitvm.te.schedules.factors import product as product
 from minitvm.tir import expr as e
-from minitvm.tir.expr import FloatImm, IntImm, PrimExpr, Select
+from minitvm.tir.expr import IntImm, PrimExpr, Select
 from minitvm.tir.op import copysign as copysign
 from minitvm.tir.op import cos as cos
 from minitvm.tir.op import cosh as cosh
@@ -42,22 +44,6 @@ def zeros_like(x: PrimExpr) -> PrimExpr:
 def power(x: PrimExpr, p: PrimExpr) -> PrimExpr:
     """``x ** p``."""
     return x if number(p) == 1 else e.power(x, p)
-
-
-def product(a: PrimExpr, b: PrimExpr) -> PrimExpr:
-    """``a * b``; a factor 1 vanishes."""
-    if number(a) == 1:
-        return e.cast(e.promoted(a.dtype, b.dtype), b)
-    if number(b) == 1:
-        return e.cast(e.promoted(a.dtype, b.dtype), a)
-    if number(a) == -1:
-        return -b
-    return -a if number(b) == -1 else e.multiply(a, b)
-
-
-def number(x: PrimExpr) -> float | None:
-    """The value of a constant."""
-    return x.value if isinstance(x, IntImm | FloatImm) else None
 
 
 def wide(dtype: DType) -> DType:

@@ -8,6 +8,7 @@ from typing import Any, cast, final
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.accumulation import normalize_loops
+from minitvm.te.schedules.distribute_sums import distributed
 from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
 from minitvm.te.schedules.rewrite_operations import (
@@ -363,6 +364,60 @@ class Schedule(StageGraph[Stage], Traced):
         partial, final_op = factored(stage.op, stage.relations, stage.leaf_iter_vars, axis, place)
         self._replace(stage, final_op, partial, "")
         return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
+
+    @primitive
+    def factor_out(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
+        """Take what some reduce axes don't change out of their sum, which is a stage of its own.
+
+        Before::
+
+            for i: for j: C[0] += x[i] * A[i, j] * x[j]
+
+        After ``CS = s.factor_out(C, [j])``::
+
+            for i: for j: C.sums[i] += A[i, j] * x[j]
+            for i: C[0] += C.sums[i] * x[i]
+
+        The reducer is a sum, and the factors are those of a product; or it is a minimum or a
+        maximum of floats, and the factors are the terms of a sum. Products are rounded in another
+        order then, and infinite terms of both signs may give an infinity in place of NaN. The loops
+        of ``s[C]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The result of a reduction, of integers or of floats of 32 bits or more.
+        axes : list of IterVar
+            Reduce axes of ``s[C].op``: those of the inner sums.
+
+        Returns
+        -------
+        Tensor
+            The inner sums.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no such reduction, `axes` change all factors, an inner sum of floats
+            may have no terms, or the stage was scheduled already.
+
+        >>> from minitvm import te
+        >>> A, x = te.placeholder((8, 8), name="A"), te.placeholder((8,), name="x")
+        >>> i, j = te.reduce_axis((0, 8), name="i"), te.reduce_axis((0, 8), name="j")
+        >>> C = te.compute((1,), lambda _: te.sum(x[i] * A[i, j] * x[j], axis=[i, j]), name="C")
+        >>> te.create_schedule(C.op).factor_out(C, [j]).shape
+        (8,)
+        """
+        stage = self._stage("factor_out", tensor)
+        where = f"factor_out of {stage.name}"
+        if not isinstance(stage.op, ComputeOp) or not stage.op.reduce_axis:
+            raise CompileError(f"{where}: expected a reduction, got {stage.name}, which has none")
+        stage.check_predicate(where)
+        if stage.has_new_loops or stage.iter_var_attrs:
+            raise CompileError(f"{where}: expected loops as they began: use it before other loops")
+        partial, rest = distributed(stage.op, _listed(axes))
+        self._replace(stage, rest, partial, "")
+        return partial.output(0)
 
     @primitive
     def pad_einsum(

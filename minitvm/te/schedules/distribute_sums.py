@@ -1,0 +1,206 @@
+"""Sums of products in two steps: what some axes don't change is taken out of the sum over them.
+
+::
+
+    C[b] = sum(x[b, i] * A[i, j] * x[b, j], (i, j))
+
+    C.sums[b, i] = sum(A[i, j] * x[b, j], j)
+    C[b] = sum(C.sums[b, i] * x[b, i], i)
+
+A product is distributive over a sum, modulo 2^n too; an addition of floats over a minimum and a
+maximum. (Of integers it isn't: their additions may wrap.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.factors import Times, divided, product
+from minitvm.te.tensor import ComputeOp, data_axes, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.intrinsics import IMPURE_CALLS
+from minitvm.tir.op import all as all_of
+from minitvm.tir.structural_equal import structural_equal
+
+_WIDE = 32  # bits of a float in which what is kept between the steps is exact enough
+
+
+def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, ComputeOp]:
+    """A reduction in two operations: the sums over `axes`, and the rest, which reads them.
+
+    Raises
+    ------
+    CompileError
+        When nothing can be taken out of the sums, or the results would be others.
+    """
+    reduce, times = _checked(op, axes)
+    own = [axis.var for axis in axes]
+    inside, outside = divided(reduce.source[0], own, times)
+    if inside is None or outside is None:
+        _refuse(op, axes, "terms with a factor that they don't change, and one that they do")
+    if not has_terms(op, axes):
+        _refuse(op, axes, "a term in each of the inner sums")
+    conditions = [*conjuncts(reduce.condition)]
+    within = [each for each in conditions if _uses(each, own)]
+    beyond = [each for each in conditions if not _uses(each, own)]
+    kept = [
+        axis
+        for axis in (*op.axis, *op.reduce_axis)
+        if axis not in axes and _uses_any((inside, *within), [axis.var])
+    ]
+    # A condition may say which elements exist: it stays with those that are read.
+    within += [each for each in beyond if _is_of(op, axes, each, kept)]
+    new = data_axes([axis.name for axis in kept], [domain_of(axis).extent for axis in kept])
+    pairs = [*zip(kept, new, strict=True)]
+    moved = {old.var: domain_of(old).min + axis.var for old, axis in pairs}
+    sums = replace(
+        reduce,
+        source=(substitute(inside, moved),),
+        axis=tuple(axis for axis in op.reduce_axis if axis in axes),
+        condition=substitute(all_of(True, *within), moved),
+    )
+    partial = ComputeOp(f"{op.name}.sums", "", {}, new, sums.axis, (sums,))
+    at = tuple(old.var - domain_of(old).min for old in kept)
+    read = ProducerLoad(partial.output(0), at)
+    value = product(read, outside) if times is e.Mul else e.add(read, outside)
+    where = all_of(True, *beyond, *_where_some(op, axes))
+    return partial, _rest(op, reduce, value, where, axes)
+
+
+def times_of(op: ComputeOp) -> Times | None:
+    """The operator over which the reducer of an operation is distributive; None if there is none,
+    or if the operation isn't a single reduction whose axes have ranges of their own.
+
+    >>> from minitvm import te
+    >>> A, k = te.placeholder((4, 3), name="A"), te.reduce_axis((0, 3), "k")
+    >>> [times_of(te.compute((4,), lambda i: f(A[i, k], axis=k)).op) for f in (te.sum, te.max)]
+    [<class 'minitvm.tir.nodes.Mul'>, <class 'minitvm.tir.nodes.Add'>]
+    """
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or len(op.body) > 1 or reduce.init:
+        return None
+    ends = [end for k in op.reduce_axis for end in (domain_of(k).min, domain_of(k).extent)]
+    if _uses_any(ends, [axis.var for axis in (*op.axis, *op.reduce_axis)]) or any(
+        isinstance(each, ProducerLoad) for each in walk_once(*ends)
+    ):
+        return None
+    if any(isinstance(x, Call) and x.op in IMPURE_CALLS for x in walk_once(*reduce.source)):
+        return None
+    return _operator(reduce)
+
+
+def _operator(reduce: Reduce) -> Times | None:
+    (result,), (identity,) = reduce.combiner.result, reduce.combiner.identity
+    operands = {*reduce.combiner.lhs, *reduce.combiner.rhs}
+    if not isinstance(result, e.Add | e.Min | e.Max) or {result.a, result.b} != operands:
+        return None
+    dtype = reduce.dtype
+    if dtype.lanes > 1 or not ((dtype.is_float and dtype.bits >= _WIDE) or dtype.is_integral):
+        return None
+    if isinstance(result, e.Add):
+        return e.Mul if structural_equal(identity, e.const(0, dtype)) else None
+    sign = 1 if isinstance(result, e.Min) else -1
+    is_infinite = dtype.is_float and structural_equal(identity, e.const(sign * float("inf"), dtype))
+    return e.Add if is_infinite else None
+
+
+def _checked(op: ComputeOp, axes: Collection[IterVar]) -> tuple[Reduce, Times]:
+    reduce, times = op.body[0], times_of(op)
+    if times is None or not isinstance(reduce, Reduce):
+        raise CompileError(
+            f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
+            f"sums of floats, of 32 bits or more and over fixed ranges, got {op.body[0]}"
+        )
+    if not axes or not {*axes} <= {*op.reduce_axis}:
+        names = ", ".join(axis.name for axis in op.reduce_axis)
+        raise CompileError(
+            f"factor_out of {op.name}: expected some of its reduce axes ({names}), got "
+            f"{[getattr(each, 'name', each) for each in axes]}"
+        )
+    return reduce, times
+
+
+def _refuse(op: ComputeOp, axes: Iterable[IterVar], expected: str) -> NoReturn:
+    names = ", ".join(axis.name for axis in axes)
+    raise CompileError(
+        f"factor_out of {op.name}: expected {expected}, found none for {names}: leave the sum as "
+        "it is, or choose other axes"
+    )
+
+
+def _is_of(
+    op: ComputeOp, axes: Collection[IterVar], condition: PrimExpr, kept: Sequence[IterVar]
+) -> bool:
+    """Whether a condition on what is kept between the steps concerns the inner sums, too; refused
+    where it can't be said without other axes."""
+    used = {axis for axis in (*op.axis, *op.reduce_axis) if _uses(condition, [axis.var])}
+    if used and not used <= {*kept} and not used.isdisjoint(kept):
+        _refuse(op, axes, f"a condition on axes of the inner sums alone, and not {condition}")
+    return bool(used) and used <= {*kept}
+
+
+def has_terms(op: ComputeOp, axes: Collection[IterVar]) -> bool:
+    """Whether it is known that each of a reduction's sums over `axes` has terms, unless a symbolic
+    extent is 0. A sum of no terms is 0, but a NaN or an infinity times 0 isn't. Of integers it is.
+    """
+    if op.body[0].dtype.is_integral:
+        return True
+    if 0 in (e.const_int(domain_of(axis).extent) for axis in axes):
+        return False
+    reduce, own = op.body[0], [axis.var for axis in axes]
+    assert isinstance(reduce, Reduce)
+    conditions = [each for each in conjuncts(reduce.condition) if _uses(each, own)]
+    if not conditions:
+        return True
+    known = Analyzer()
+    for axis in (*op.axis, *op.reduce_axis):
+        known.bind(axis.var, domain_of(axis))
+    domains = {axis.var: domain_of(axis) for axis in axes}
+    first = {var: dom.min for var, dom in domains.items()}
+    last = {var: dom.min + dom.extent - 1 for var, dom in domains.items()}
+    return any(
+        all(known.can_prove(substitute(each, place)) for each in conditions)
+        for place in (first, last)
+    )
+
+
+def _where_some(op: ComputeOp, axes: Collection[IterVar]) -> list[PrimExpr]:
+    """The conditions on symbolic extents under which each inner sum of floats has terms. None where
+    another axis is as short: nothing is computed then."""
+    if op.body[0].dtype.is_integral:
+        return []
+    extents = [domain_of(axis).extent for axis in axes]
+    others = [domain_of(axis).extent for axis in (*op.axis, *op.reduce_axis) if axis not in axes]
+    return [
+        extent > 0
+        for extent in extents
+        if e.const_int(extent) is None and not any(structural_equal(extent, x) for x in others)
+    ]
+
+
+def _rest(
+    op: ComputeOp, reduce: Reduce, value: PrimExpr, where: PrimExpr, axes: Collection[IterVar]
+) -> ComputeOp:
+    left = tuple(axis for axis in op.reduce_axis if axis not in axes)
+    if left:
+        made: PrimExpr = replace(reduce, source=(value,), axis=left, condition=where)
+    elif e.const_int(where) == 1:
+        made = value
+    else:
+        made = e.intrinsic("if_then_else", value.dtype, where, value, reduce.combiner.identity[0])
+    return replace(op, reduce_axis=left, body=(made,))
+
+
+def _uses(node: PrimExpr, variables: Collection[Var]) -> bool:
+    return _uses_any((node,), variables)
+
+
+def _uses_any(nodes: Iterable[PrimExpr], variables: Collection[Var]) -> bool:
+    return not {*variables}.isdisjoint(walk_once(*nodes))

@@ -1,0 +1,229 @@
+"""Products of several factors are summed over one group of axes after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+
+TARGET = "llvm -mcpu=haswell -num-cores=2"
+
+
+def einsum(spec: str, dtype: str, sizes: dict[str, Any]) -> list[Tensor]:
+    """The operands, and the result, which is one sum."""
+    operands, out = spec.split("->")
+    inputs = [
+        te.placeholder(tuple(sizes[c] for c in each), dtype, name=f"X{n}")
+        for n, each in enumerate(operands.split(","))
+    ]
+    reduced = {c: te.reduce_axis((0, sizes[c]), name=c) for c in sorted({*spec} - {*out, *",->"})}
+
+    def element(*indices: Any) -> Any:
+        at = dict(zip(out, indices, strict=False)) | reduced
+        value: Any = None
+        for each, X in zip(operands.split(","), inputs, strict=True):
+            factor = X[tuple(at[c] for c in each)]
+            value = factor if value is None else value * factor
+        return te.sum(value, axis=[*reduced.values()])
+
+    return [*inputs, te.compute(tuple(sizes[c] for c in out), element, name="C")]
+
+
+def numbers(dtype: str, shape: tuple[int, ...]) -> Any:
+    rng = np.random.default_rng(len(shape))
+    if dtype.startswith("float"):
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(-100, 100, shape).astype(dtype)
+
+
+def taken_out(tensor: Tensor) -> int:
+    return auto_schedule(tensor, TARGET).trace().count("factor_out(")
+
+
+STAGES = {  # stages of inner sums
+    "i,ij,j->": 1,
+    "bi,ij,bj->b": 1,
+    "ik,kl,lj->ij": 1,
+    "ik,kl,lm,mj->ij": 2,
+    "ikl,kr,lr->ir": 1,
+    "ik,kj,ij->ij": 1,
+    "abc,ai,bj,ck->ijk": 2,
+    "i,j->": 1,
+    "i,ik,k,kj,j->": 2,
+    "ik,kj->ij": 0,
+    "ik,kj,k->ij": 0,
+    "ir,jr,kr->ijk": 0,
+}
+EXTENTS = dict(zip("abcijklmr", (13, 7, 11, 37, 41, 35, 43, 19, 17), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
+@pytest.mark.parametrize("spec", STAGES)
+def test_products_of_several_factors(spec: str, dtype: str) -> None:
+    arguments = einsum(spec, dtype, EXTENTS)
+    if dtype == "float32":
+        assert taken_out(arguments[-1]) == STAGES[spec]
+    values = [numbers(dtype, tuple(map(int, each.shape))) for each in arguments]
+    tvm.build([arguments[-1]], arguments)(*values)
+    if dtype.startswith("int"):
+        expected = np.einsum(spec, *(x.astype("int64") for x in values[:-1])).astype(dtype)
+        np.testing.assert_array_equal(values[-1], expected)  # modulo 2^n
+        return
+    wide = [x.astype("float64") for x in values[:-1]]
+    expected = np.einsum(spec, *wide, optimize=True)
+    size = np.einsum(spec, *map(np.abs, wide), optimize=True)
+    assert (abs(values[-1] - expected) <= 300 * np.finfo(dtype).eps * size).all()
+
+
+CONDITIONS: dict[str, tuple[Any, bool]] = {
+    # Each with whether all inner sums of floats have terms.
+    "lower triangle": (lambda i, j, A: j <= i, True),
+    "upper triangle": (lambda i, j, A: j > i, False),
+    "of data": (lambda i, j, A: A[i, j] > 0, False),
+    "some rows": (lambda i, j, A: i > 3, True),
+    "some of both": (lambda i, j, A: te.all(i > 2, j < 5), True),
+    "guards": (lambda i, j, A: te.all(i >= 1, A[te.max(i, 1) - 1, j] > -200), False),
+}
+
+
+@pytest.mark.parametrize("size", [31, None])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("kind", CONDITIONS)
+def test_conditions(kind: str, dtype: str, size: int | None) -> None:
+    n = size or te.var("n")
+    holds, all_have_terms = CONDITIONS[kind]
+    A, x = te.placeholder((n, n), dtype, name="A"), te.placeholder((n,), dtype, name="x")
+    i, j = te.reduce_axis((0, n), name="i"), te.reduce_axis((0, n), name="j")
+    C = te.compute(
+        (1,),
+        lambda _: te.sum(x[i] * A[i, j] * x[j], axis=[i, j], where=holds(i.var, j.var, A)),
+        name="C",
+    )
+    if size:
+        assert bool(taken_out(C)) == (all_have_terms or dtype == "int32")
+    a, v = numbers(dtype, (31, 31)), numbers(dtype, (31,))
+    at = [(p, q) for p in range(31) for q in range(31) if _holds(kind, p, q, a)]
+    if dtype == "float32":
+        v[0] = np.nan  # for some conditions, of excluded terms alone
+    expected = sum(np.float64(v[p]) * np.float64(a[p, q]) * np.float64(v[q]) for p, q in at)
+    got = np.empty(1, dtype)
+    tvm.build([C], [A, x, C])(a, v, got)
+    np.testing.assert_allclose(got[0], expected, rtol=1e-4)
+
+
+def _holds(kind: str, i: int, j: int, a: Any) -> bool:
+    return {
+        "lower triangle": j <= i,
+        "upper triangle": j > i,
+        "of data": a[i, j] > 0,
+        "some rows": i > 3,
+        "some of both": i > 2 and j < 5,
+        "guards": i >= 1 and a[max(i, 1) - 1, j] > -200,
+    }[kind]
+
+
+@pytest.mark.parametrize("short", [0, 1, 9])
+def test_symbolic_extents(short: int) -> None:
+    """A sum of no terms is 0, although NaN times 0 isn't."""
+    sizes = {c: te.var(c) for c in "ijkl"}
+    arguments = einsum("ik,kl,lj->ij", "float32", sizes)
+    assert taken_out(arguments[-1]) == 1
+    f = tvm.build([arguments[-1]], arguments)
+    a, b, c = (numbers("float32", t) for t in ((23, short), (short, 29), (29, 18)))
+    c[3, 5] = np.nan
+    got = np.ones((23, 18), "float32")
+    f(a, b, c, got)
+    expected = np.einsum("ik,kl,lj->ij", a, b, c) if short else np.zeros((23, 18))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_no_elements() -> None:
+    for empty in "ijkl":
+        arguments = einsum("ik,kl,lj->ij", "float32", dict.fromkeys("ijkl", 5) | {empty: 0})
+        assert taken_out(arguments[-1]) == 0
+        values = [np.full(tuple(map(int, x.shape)), np.nan, "float32") for x in arguments]
+        tvm.build([arguments[-1]], arguments)(*values)
+        assert (values[-1] == 0).all() or empty in "ij"
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", range(3))
+def test_special_numbers(which: int, special: float) -> None:
+    """They reach the elements whose terms contain them, and no others."""
+    arguments = einsum("ik,kl,lj->ij", "float32", dict.fromkeys("ijkl", 21))
+    values = [numbers("float32", (21, 21)) for _ in arguments]
+    values[which][2, 3] = special
+    tvm.build([arguments[-1]], arguments)(*values)
+    with np.errstate(invalid="ignore"):
+        expected = np.einsum("ik,kl,lj->ij", *values[:3])
+    np.testing.assert_array_equal(np.isfinite(values[-1]), np.isfinite(expected))
+    assert not np.isfinite(expected).all()
+    at = np.isfinite(expected)
+    np.testing.assert_allclose(values[-1][at], expected[at], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "pays"), [("float32", True), ("int32", False)])
+@pytest.mark.parametrize("reducer", ["min", "max"])
+def test_the_shortest_ways_over_two_edges(reducer: str, dtype: str, pays: bool) -> None:
+    """Additions of integers may wrap: then the least sum isn't the sum of the least."""
+    n = 33
+    A, B, D = (te.placeholder((n, n), dtype, name=name) for name in "ABD")
+    k, m = te.reduce_axis((0, n), name="k"), te.reduce_axis((0, n), name="m")
+    C = te.compute(
+        (n, n),
+        lambda i, j: getattr(te, reducer)(A[i, k] + B[k, m] + D[m, j], axis=[k, m]),
+        name="C",
+    )
+    assert bool(taken_out(C)) == pays
+    a, b, d = (numbers(dtype, (n, n)) for _ in range(3))
+    if pays:
+        a[3, 4], b[5, 6] = np.inf, np.nan
+    got = np.empty((n, n), dtype)
+    tvm.build([C], [A, B, D, C])(a, b, d, got)
+    fold = getattr(np, reducer)
+    first = fold(a[:, :, None] + b[None], axis=1)
+    expected = fold(first[:, :, None] + d[None], axis=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_what_is_left_as_it_is() -> None:
+    """Short floats, whose inner sums would be rounded; the order of ``fp="strict"``; sums by hand;
+    products that begin elsewhere than at 0."""
+    assert taken_out(einsum("ik,kl,lj->ij", "float16", EXTENTS)[-1]) == 0
+    *inputs, C = einsum("i,ij,j->", "float32", dict.fromkeys("ij", 64))
+    values = [numbers("float32", tuple(map(int, x.shape))) for x in (*inputs, C)]
+    tvm.build([C], [*inputs, C], fp="strict")(*values)
+    expected = np.float32(0)
+    x, a, y, _ = values
+    for i in range(64):
+        for j in range(64):
+            expected += x[i] * a[i, j] * y[j]
+    assert values[-1] == expected
+    s = te.create_schedule(C.op)
+    s[C].split(C.op.reduce_axis[0], 8)
+    assert "factor_out" not in auto_schedule(s, TARGET).trace()
+    A, k = te.placeholder((8, 8), name="A"), te.reduce_axis((0, 8), name="k")
+    one = te.comm_reducer(lambda a, b: a + b, lambda t: te.const(1, t), name="one_more")
+    D = te.compute((8, 8), lambda i, j: one(A[i, k] * A[k, j] * A[i, j], axis=k), name="D")
+    assert taken_out(D) == 0
+
+
+def test_the_result_is_read_and_its_schedule_replayed() -> None:
+    *inputs, C = einsum("ik,kl,lj->ij", "float32", EXTENTS)
+    D = te.compute(C.shape, lambda i, j: C[i, j] * 2.0 + 1.0, name="D")
+    s = auto_schedule(D, TARGET)
+    assert "s.factor_out(C, [k])" in s.trace()
+    values = [numbers("float32", tuple(map(int, x.shape))) for x in (*inputs, C, D)]
+    for schedule in (s, te.replay(s.trace(), [D.op])):
+        tvm.build(schedule, [*inputs, D])(*values[:3], values[4])
+        expected = np.einsum("ik,kl,lj->ij", *(x.astype("float64") for x in values[:3]))
+        np.testing.assert_allclose(values[4], expected * 2 + 1, rtol=1e-3, atol=1e-3)
+    tvm.build([C, D], [*inputs, C, D])(*values)  # C is an argument, too
+    np.testing.assert_allclose(values[4], values[3] * 2 + 1, rtol=1e-6)
+    assert "sums over k are done first" in str(tvm.explain(tvm.build(D, [*inputs, D])))
