@@ -133,3 +133,22 @@ def test_a_read_that_is_not_chosen_stays_inside() -> None:
     a, b = np.arange(5, dtype="float32"), np.empty(6, "float32")
     f(a, b)
     np.testing.assert_array_equal(b, [7, *a])
+
+
+@pytest.mark.parametrize("length", [lambda i: te.min(i + 2, 0), lambda i: te.max(te.min(i, 9), 0)])
+def test_a_range_without_iterations_stays_one(length: Callable[[Any], Any]) -> None:
+    """The length of a sum isn't simplified by what holds within its iterations."""
+    A, B = te.placeholder((9, 12), "int32", name="A"), te.placeholder((12, 20), "int32", name="B")
+    k = te.reduce_axis((0, 12), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        times = te.reduce_axis((0, length(i)), name="times")
+        return te.sum(A[i, k] * B[k, j], axis=[k, times])
+
+    C = te.compute((9, 20), element, name="C")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 9, t).astype("int32") for t in ((9, 12), (12, 20)))
+    got = np.ones((9, 20), "int32")
+    build([C], [A, B, C])(a, b, got)
+    times = [int(getattr(length(i), "value", length(i))) for i in range(9)]
+    np.testing.assert_array_equal(got, np.array(times)[:, None] * (a @ b))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -47,12 +47,15 @@ def simplified(op: ComputeOp) -> ComputeOp:
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
     if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
         return op
-    known = _ranges(op)
+    known = _ranges(op, root_axes(op))
     made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
     body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
-        guarded = _choosing_nothing(_over_rectangles(op, _by_place(op, first, known), known))
+        # What holds in the iterations of a sum doesn't say how many there are: it may have none.
+        outside = _ranges(op, op.axis)
+        placed = _by_place(op, first, known, outside)
+        guarded = _choosing_nothing(_over_rectangles(op, placed, outside))
         dense = without_congruences(guarded, known)
         if dense is not guarded:
             body = map_body(map_body(body, lambda each: dense), known.simplify)
@@ -93,12 +96,13 @@ def _reads_once(index: PrimExpr) -> bool:
     return len(variables) == len({*variables}) and len(leaves) <= len(variables) + 1
 
 
-def _ranges(op: ComputeOp) -> Analyzer:
+def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
+    """What is known where some axes of an operation have values."""
     known = Analyzer()
     for tensor in (*op.outputs, *op.input_tensors):
         for extent in tensor.shape:
             known.bind_size(extent)
-    for axis in root_axes(op):
+    for axis in axes:
         known.bind(axis.var, domain_of(axis))
     return known
 
@@ -128,7 +132,7 @@ def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
     return None
 
 
-def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
+def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer, outside: Analyzer) -> Reduce:
     """``sum over k in (0, n - j) of X[j + k]`` as ``sum over p in (j, n) of X[p]``: terms that are
     counted from an element on, by their places."""
     for axis in reduce.axis:
@@ -136,8 +140,8 @@ def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
         offset = _offset_of(op, reduce, axis, known)
         if offset is None:
             continue
-        begin = known.affine(dom.min) + offset
-        end = begin + known.affine(dom.extent)
+        begin = outside.affine(dom.min) + offset
+        end = begin + outside.affine(dom.extent)
         if {each.var for each in op.axis}.isdisjoint(end.terms):  # each element has one term more
             dtype = axis.var.dtype
             low = known.expression(begin, dtype)
