@@ -18,15 +18,16 @@ def is_read_by_torch() -> bool:
 
 def is_without_data(values: Sequence[Any]) -> bool:
     """Whether one of some arguments is a tensor by which torch records what happens to it, and all
-    of them are torch's, which alone its operators take."""
+    of them are torch's, which alone its operators take; or all tensors have a shape and no more."""
+    arrays = [value for value in values if not isinstance(value, bool | int | float)]
+    if not all(is_a(value, "torch", "Tensor") for value in arrays):
+        return False
     is_recorded = any(
         is_a(value, "torch._subclasses.fake_tensor", "FakeTensor")
         or is_a(value, "torch._subclasses.functional_tensor", "FunctionalTensor")
-        for value in values
+        for value in arrays
     )
-    return is_recorded and all(
-        isinstance(value, bool | int | float) or is_a(value, "torch", "Tensor") for value in values
-    )
+    return is_recorded or (bool(arrays) and all(value.device.type == "meta" for value in arrays))
 
 
 def _operator_name(address: int) -> str:

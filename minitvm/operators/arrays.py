@@ -104,7 +104,7 @@ def why_refused(array: Any) -> str | None:
         return "expected an array without a mask, got a masked one: pass x.filled(value)"
     if is_without_data((array,)):  # asked by its own attribute: torch would note the other question
         place = array.device
-        return None if place.type == "cpu" else _elsewhere(place)
+        return None if place.type in ("cpu", "meta") else _elsewhere(place)
     if getattr(array, "is_nested", False):  # of torch: it has no one shape
         return why_unreadable(array)
     device = getattr(array, "__dlpack_device__", None)

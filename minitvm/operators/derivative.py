@@ -10,6 +10,7 @@ A forward run that is recorded may keep tensors which the others would compute a
 
     recorded:      inputs                         ->  outputs, kept tensors
     backward:      inputs, outputs and tensors that are kept, gradients of outputs   ->  the same
+    pushforward:   inputs, outputs and tensors that are kept, tangents of inputs     ->  the same
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ class Recorded:
         What the others take of what it returns, by the places there.
     backward
         As :meth:`Derivative.backward_of`. Takes what is kept between the inputs and the gradients.
+    pushforward
+        Finds what :meth:`Derivative.pushforward_of` finds. Takes what is kept between the inputs
+        and the tangents.
     """
 
     forward: Differentiated | None
     outputs: int
     kept: tuple[int, ...]
     backward: Callable[[], Differentiated]
+    pushforward: Callable[[], Differentiated]
 
 
 @final
@@ -182,10 +187,14 @@ class Derivative:
             return None  # the user's schedule is that of a program without other outputs
         if not found:
             return None
-        return self._keeping(heads, adjoints, found)
+        return self._keeping(wanted, heads, adjoints, found)
 
     def _keeping(
-        self, heads: list[Tensor], adjoints: list[Tensor], found: list[Tensor]
+        self,
+        wanted: tuple[int, ...],
+        heads: list[Tensor],
+        adjoints: list[Tensor],
+        found: list[Tensor],
     ) -> Recorded:
         outputs = [*self._traced.outputs]
         returned = [*outputs, *(each for each in found if each not in outputs)]
@@ -196,11 +205,17 @@ class Derivative:
         def backward() -> Differentiated:
             return self._differentiated("backward", adjoints, [*self._given, *taken, *heads])
 
+        @cache
+        def pushforward() -> Differentiated:
+            tangents = self._tangents(wanted)
+            made = transposed(adjoints, heads, tangents)
+            return self._differentiated("pushforward", made, [*self._given, *taken, *tangents])
+
         forward = None
         if len(returned) > len(outputs):
             forward = self._differentiated("recorded", returned, self._given)
         kept = tuple(returned.index(each) for each in found)
-        return Recorded(forward, len(outputs), kept, backward)
+        return Recorded(forward, len(outputs), kept, backward, pushforward)
 
     def pushforward_of(self, moved: tuple[int, ...]) -> Differentiated:
         """The built function that returns the tangents of the outputs that have gradients. It takes

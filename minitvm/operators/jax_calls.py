@@ -48,11 +48,8 @@ def _rules(module: Module, derivative: Derivative) -> Rules:
 
 
 def _rules_from_kept(derivative: Derivative, found: Recorded) -> Rules:
-    push = _pushforward(derivative, derivative.pushforward_of)
-    return Rules(
-        _backward(derivative, lambda wanted: found.backward()),
-        lambda inputs, kept, tangents: push(inputs, (), tangents),  # it reads the inputs alone
-    )
+    backward = _backward(derivative, lambda wanted: found.backward())
+    return Rules(backward, _pushforward(derivative, lambda moved: found.pushforward()))
 
 
 _Find = Callable[[tuple[int, ...]], Differentiated]

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from minitvm.runtime.errors import RAISABLE, InternalError, KernelError
+from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.host import host
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.native import NativeCode, Once
@@ -58,6 +59,8 @@ class Loop:
         each of them once, and a number of times that is bounded.
     may_chain
         Whether there are kernels for chains.
+    apart
+        The numbers, from 0 on, of the outputs that can't take the place of each input.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Loop:
         dtypes: Sequence[np.dtype[Any]],
         make: Make | None = None,
         may_chain: bool = False,
+        apart: Sequence[int] = (),
     ) -> None:
         self.dtypes = list(dtypes)
+        self.apart = frozenset(apart)
         self.names = len(signature.names)
         self._base = base
         self._make = make
@@ -155,7 +160,40 @@ def make_ufunc(
         0,
         None if plain else texts[2],
     )
+    _set_apart(made, frozenset[int]().union(*(loop.apart for loop in loops)))
     return made
+
+
+class UfuncFields(ctypes.Structure):
+    """``PyUFuncObject`` (numpy/ufuncobject.h) behind the header of an object, in all versions of
+    numpy from 1.7 on, up to the flags that its iterator has for each operand."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("nin", "nout", "nargs", "identity")),
+        *((name, ctypes.c_void_p) for name in ("functions", "data")),
+        *((name, ctypes.c_int) for name in ("ntypes", "reserved1")),
+        *((name, ctypes.c_void_p) for name in ("name", "types", "doc", "ptr", "obj", "userloops")),
+        *((name, ctypes.c_int) for name in ("core_enabled", "core_num_dim_ix")),
+        *((name, ctypes.c_void_p) for name in ("core_num_dims", "core_dim_ixs", "core_offsets")),
+        *((name, ctypes.c_void_p) for name in ("core_signature", "type_resolver", "dict")),
+        *((name, ctypes.c_void_p) for name in ("vectorcall", "reserved3")),
+        ("op_flags", ctypes.POINTER(ctypes.c_uint32)),
+    )
+
+
+# numpy/ndarraytypes.h: NPY_ITER_WRITEONLY, _ALIGNED, _UPDATEIFCOPY, _ALLOCATE, _NO_SUBTYPE and
+# _NO_BROADCAST. By default, an output has _OVERLAP_ASSUME_ELEMENTWISE as well, by which one that is
+# the array of an input isn't copied. numpy's own matmul has these.
+_APART = 0x0004_0000 | 0x0010_0000 | 0x0080_0000 | 0x0100_0000 | 0x0200_0000 | 0x0800_0000
+
+
+def _set_apart(made: np.ufunc, outputs: frozenset[int]) -> None:
+    """Lets numpy compute some outputs in copies where they are the arrays of inputs."""
+    fields = UfuncFields.from_address(id(made) + HEADER)
+    if (fields.nin, fields.nout, fields.nargs) != (made.nin, made.nout, made.nargs):
+        raise InternalError("gufunc: expected the fields of numpy/ufuncobject.h, found others")
+    for i in outputs:
+        fields.op_flags[made.nin + i] = _APART
 
 
 @Once

@@ -18,6 +18,7 @@ from minitvm.te.operation import compute, placeholder, var
 from minitvm.te.schedules.schedule import create_schedule
 from minitvm.te.tensor import Tensor
 from minitvm.te.vmap import vmap
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, IntImm, Var
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.ufuncs.chain import Kind, chain
@@ -25,6 +26,7 @@ from minitvm.ufuncs.kernels import Kernel, Operand
 from minitvm.ufuncs.loop import Loop
 from minitvm.ufuncs.loop_text import ACCUMULATE, ANY, EVERY, REDUCE, UPDATE
 from minitvm.ufuncs.signature import Signature
+from minitvm.variants.in_place import can_run_in_place
 
 # Of a function that has a program for all operands, but not for some.
 _NO_PROGRAM = (CompileError, TypeError, ValueError)
@@ -99,7 +101,8 @@ class Batched:
     def loop(self) -> Loop:
         base = self._built(0, [ANY] * len(self._signature.names))
         dtypes = [each.dtype.to_numpy() for each in _buffers(base)]
-        return Loop(self._signature, _kernel(base, self._signature), dtypes, self._made)
+        kernel = _kernel(base, self._signature)
+        return Loop(self._signature, kernel, dtypes, self._made, apart=_apart(base))
 
     def _made(self, form: int, extents: tuple[int, ...]) -> Kernel | None:
         names = zip(self._signature.names, extents, strict=True)
@@ -144,7 +147,8 @@ class BuiltLoop:
         make = None if batched or results.batches is None else self._made
         base = make and make(0, ())
         dtypes = [each.dtype.to_numpy() for each in buffers]
-        return Loop(signature, base or _kernel(results, signature), dtypes, make)
+        kernel = base or _kernel(results, signature)
+        return Loop(signature, kernel, dtypes, make, apart=_apart(results))
 
     def _made(self, form: int, extents: tuple[int, ...]) -> Kernel | None:
         results, signature = self._results, self._signature
@@ -180,6 +184,17 @@ def _kernel(
             )
         )
     return Kernel(results.function, operands, form, extents)
+
+
+def _apart(results: Built) -> list[int]:
+    """The numbers, from 0 on, of the outputs that can't take the place of each input."""
+    func = results.function.program.lowered[results.name]
+    with deep_expressions(results.name):
+        return [
+            i
+            for i, output in enumerate(results.outputs)
+            if not all(can_run_in_place(func, output, each) for each in results.inputs)
+        ]
 
 
 def _check_outputs(

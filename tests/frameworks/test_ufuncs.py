@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.runtime.heap_types import HEADER
+from minitvm.ufuncs.loop import UfuncFields
 from minitvm.ufuncs.signature import parse_signature
 from tests.frameworks import programs
 
@@ -98,6 +101,42 @@ def test_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     np.testing.assert_allclose(product(turned, y[..., ::-1]), x @ y[..., ::-1], rtol=1e-12)
     out = np.empty((*product(x, y).shape, 2))[..., 0]
     np.testing.assert_allclose(product(x, y, out=out), x @ y, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (3, 7, 7), (2, 40, 40), (0, 4, 4)])
+def test_products_in_the_place_of_factors(shape: tuple[int, ...]) -> None:
+    x, y = RNG.random(shape), RNG.random(shape)
+    for turned in (False, True):
+        for factors in ((x, x), (x, y), (y, x), (x.swapaxes(-1, -2), y), (x[..., ::-1, :], x)):
+            expected = np.matmul(*factors)
+            out = x.copy()
+            given = [out if each is x else each for each in factors]
+            if turned:  # an output with strides
+                out = np.ascontiguousarray(out.swapaxes(-1, -2)).swapaxes(-1, -2)
+                given = [out if each is x else each for each in factors]
+            assert product(*given, out=out) is out
+            np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+def test_an_output_takes_the_place_of_an_input_where_it_may() -> None:
+    """numpy copies one that may not, as it does for its own products."""
+    flags = ctypes.c_uint32 * 3
+
+    def flags_of(ufunc: np.ufunc) -> list[int]:
+        fields = UfuncFields.from_address(id(ufunc) + HEADER)
+        return [*flags.from_address(ctypes.addressof(fields.op_flags.contents))]
+
+    @tvm.gufunc("(n),(n)->(n)", types=["float64"])
+    def scaled(x: te.Tensor, w: te.Tensor) -> Any:
+        k = te.reduce_axis((0, x.shape[0]))
+        s = te.compute((), lambda: te.sum(x[k] * x[k], axis=k))
+        return te.compute(x.shape, lambda i: x[i] * te.rsqrt(s()) * w[i])
+
+    assert flags_of(product) == flags_of(np.matmul)
+    assert flags_of(scaled) == flags_of(np.add)
+    x, w = RNG.random((3, 50)), RNG.random(50)
+    expected = scaled(x, w)
+    np.testing.assert_array_equal(scaled(x, w, out=x), expected)
 
 
 def test_axes_are_numpys() -> None:

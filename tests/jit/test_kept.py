@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.te.autodiff.keeping import kept_tensors
+from minitvm.te.autodiff.keeping import kept_tensors, reading_kept
 from minitvm.te.autodiff.min_cut import Network
+from minitvm.te.autodiff.pushforward import transposed
 from minitvm.te.autodiff.shifts import cancels
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.tir.expr import Select
@@ -170,6 +171,31 @@ def test_jax(gated: Callable[..., Any]) -> None:
     np.testing.assert_allclose(second(gated), second(expected), **close)
     _, pushed = jax.jvp(gated, (x, gate, up), (x, gate, up))
     np.testing.assert_allclose(pushed, jax.jvp(expected, (x, gate, up), (x, gate, up))[1], **close)
+
+
+def test_adjoints_of_reads_at_indices_from_data_read_kept_tensors() -> None:
+    """Such adjoints are added up by loops, which read what is kept as all else does."""
+    F64 = "float64"
+    X, t = te.placeholder((3, 5), F64, name="X"), te.placeholder((4,), "int32", name="t")
+    E = te.compute((3, 5), lambda i, j: te.exp(X[i, j]), name="E")
+    G = te.compute((3, 4), lambda i, j: E[i, t[j]], name="G")
+    k = te.reduce_axis((0, 4))
+    S = te.compute((3,), lambda i: te.sum(te.exp(G[i, k]), axis=k), name="S")
+    Y = te.compute((3, 4), lambda i, j: te.exp(G[i, j]) / S[i], name="Y")
+    H, kept = te.placeholder((3, 4), F64, name="H"), te.placeholder((3, 4), F64, name="kept")
+    (adjoint,) = reading_kept(te.gradient(Y, [X], H), {Y: kept})
+    assert kept in {tensor for op in in_order([adjoint.op]) for tensor in op.input_tensors}
+    T = te.placeholder((3, 5), F64, name="T")
+    (tangent,) = transposed([adjoint], [H], [T])
+    rng = np.random.default_rng(0)
+    x, dx, index = rng.random((3, 5)), rng.random((3, 5)), np.array([4, 0, 4, 1], "int32")
+    softmax, by_x = jax.jvp(
+        lambda x: jax.nn.softmax(jnp.exp(x)[:, index]), (jnp.asarray(x),), (jnp.asarray(dx),)
+    )
+    found = np.empty((3, 4))
+    built = tvm.build(te.create_schedule(tangent.op), [X, t, kept, T, tangent])
+    built(x, index, np.asarray(softmax, F64), dx, found)
+    np.testing.assert_allclose(found, by_x, rtol=1e-5, atol=1e-6)
 
 
 def test_sizes_that_change(gated: Callable[..., Any]) -> None:

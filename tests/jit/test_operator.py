@@ -332,6 +332,22 @@ def test_no_call_compiles_after_a_warm_up() -> None:
     assert len(double.specialisations) == 3 and len(function.variants.made) == variants == 2
 
 
+def test_tensors_without_data_have_results_without_data() -> None:
+    x, w = torch.ones(5, 7), torch.ones(7)
+    for args in ((x.to("meta"), w.to("meta")), (x, w), (x.to("meta"), w.to("meta"))):
+        made = rms_norm(*args)
+        assert (made.device, made.shape, made.dtype) == (args[0].device, x.shape, x.dtype)
+    given = x.to("meta").requires_grad_()
+    rms_norm(given, w.to("meta")).sum().backward()
+    assert given.grad is not None and given.grad.device.type == "meta"
+    with torch.device("meta"):
+        assert rms_norm(torch.ones(5, 7), torch.ones(7)).device.type == "meta"
+    with pytest.raises(ValueError, match=r"expected shape \(n,\)"):
+        rms_norm(x.to("meta"), w[:3].to("meta"))
+    with pytest.raises(BufferError, match=r"'w': expected a tensor with data.* meta"):
+        rms_norm(x, w.to("meta"))
+
+
 def test_looking_inside() -> None:
     x, w = _random(5, 7), _random(7)
     assert str(inspect.signature(rms_norm)).endswith("eps: 'float' = 1e-06) -> 'te.Tensor'")

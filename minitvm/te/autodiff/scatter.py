@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import cast, final
 
 from minitvm.runtime.record import record
 from minitvm.te.operation import extern
+from minitvm.te.schedules.rewrite_operations import ReadOthers
 from minitvm.te.tensor import ExternOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import ir_builder
-from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, ProducerLoad, Var
+from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, ProducerLoad, Range, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once
 from minitvm.tir.stmt import Stmt
 
@@ -37,12 +39,28 @@ class Scatter:
         The element to which an iteration adds, and what it adds.
     conditions
         Those under which it adds, each evaluated where the ones before it hold.
+    inputs
+        The tensors that these read.
     """
 
     loops: tuple[IterVar, ...]
     indices: tuple[PrimExpr, ...]
     value: PrimExpr
     conditions: tuple[PrimExpr, ...]
+    inputs: tuple[Tensor, ...]
+
+    def reading(self, others: Sequence[Tensor]) -> Scatter:
+        """The same loops, which read `others` in place of the inputs."""
+        if self.inputs == tuple(others):
+            return self
+        now = ReadOthers(dict(zip(self.inputs, others, strict=True))).expr
+        return Scatter(
+            tuple(_with_range(axis, now) for axis in self.loops),
+            tuple(map(now, self.indices)),
+            now(self.value),
+            tuple(map(now, self.conditions)),
+            tuple(others),
+        )
 
 
 def scattered(
@@ -78,7 +96,7 @@ def scattered(
             out[to] = out[to] + read(substitute(value, here))
         return ib.get()
 
-    scatter = Scatter(tuple(loops), tuple(indices), value, tuple(conditions))
+    scatter = Scatter(tuple(loops), tuple(indices), value, tuple(conditions), tuple(inputs))
     made = extern(
         tuple(shape), inputs, body, name=name, dtype=value.dtype, attrs={_SCATTER: scatter}
     )
@@ -86,9 +104,17 @@ def scattered(
 
 
 def scatter_of(operation: Operation) -> Scatter | None:
-    """What an operation of :func:`scattered` adds up; None for any other operation."""
-    found = operation.attrs.get(_SCATTER) if isinstance(operation, ExternOp) else None
-    return found if isinstance(found, Scatter) else None
+    """What an operation of :func:`scattered` adds up, from the tensors that it reads by now; None
+    for any other operation."""
+    if not isinstance(operation, ExternOp):
+        return None
+    found = operation.attrs.get(_SCATTER)
+    return found.reading(operation.inputs) if isinstance(found, Scatter) else None
+
+
+def _with_range(axis: IterVar, now: Callable[[PrimExpr], PrimExpr]) -> IterVar:
+    dom = domain_of(axis)
+    return replace(axis, dom=Range(now(dom.min), now(dom.extent)))
 
 
 _SCATTER = "gradient.scatter"
