@@ -33,7 +33,8 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
-_MOST = 6  # reduction axes of a search: 3^6 pairs of sets
+_MOST = 10  # reduction axes of a search
+_TOGETHER = 6  # reduction axes of which several may be done at once: 3^6 pairs of sets
 _SIZE = 128  # of an axis whose extent isn't known when building
 _GAIN = 1.25  # times fewer cycles, from which on another stage pays
 
@@ -111,7 +112,7 @@ class _Search:
         if not left:
             return self._cycles(self._data, len(factors)), ()
         best = self._cycles(self._data | left, len(factors)), _Groups()
-        for group in _subsets([axis for axis in self._op.reduce_axis if axis in left]):
+        for group in self._next(left):
             inside = [each for each in factors if each & group]
             outside = [each for each in factors if not each & group]
             if not inside or not outside or not has_terms(self._op, group):
@@ -127,6 +128,12 @@ class _Search:
                 best = here + moved + rest, (group, *groups)
         return best
 
+    def _next(self, left: _Axes) -> Iterator[_Axes]:
+        """The axes that may be done next, the smallest groups first."""
+        axes, most = [axis for axis in self._op.reduce_axis if axis in left], len(left)
+        sizes = range(1, most + 1) if len(self._op.reduce_axis) <= _TOGETHER else {1, most}
+        return (frozenset(group) for size in sizes for group in combinations(axes, size))
+
     def _kept(self, group: _Axes, inside: Sequence[_Axes]) -> _Axes:
         conditions = [each for each in self._conditions if each & group]
         return frozenset(chain(*inside, *conditions)) - group
@@ -140,14 +147,6 @@ class _Search:
         size = _size(kept) * self._dtype.itemsize
         level = max(2, self._target.level_of(size))
         return 2.0 * size / self._target.bytes_per_cycle(level)
-
-
-def _subsets(axes: Sequence[IterVar]) -> Iterator[_Axes]:
-    """All sets of some axes but the empty one, the smallest first."""
-    found: Iterable[Iterable[IterVar]] = chain.from_iterable(
-        combinations(axes, count) for count in range(1, len(axes) + 1)
-    )
-    return map(frozenset, found)
 
 
 def _is_used_again(inside: Sequence[_Axes], kept: _Axes) -> bool:

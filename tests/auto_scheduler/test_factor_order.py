@@ -143,6 +143,21 @@ def test_symbolic_extents(short: int) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_many_axes() -> None:
+    """Chains of products: one stage less than there are reduction axes, up to ten of those."""
+    chain = "abcdefghijklm"
+    for count, stages in ((6, 5), (10, 9), (11, 0)):
+        factors = [chain[i : i + 2] for i in range(count + 1)]
+        arguments = einsum(
+            f"{','.join(factors)}->a{chain[count + 1]}", "int32", dict.fromkeys(chain, 2)
+        )
+        assert taken_out(arguments[-1]) == stages
+        values = [numbers("int32", (2, 2)) % 5 + i for i in range(count + 2)]
+        tvm.build([arguments[-1]], arguments)(*values)
+        expected = np.linalg.multi_dot([x.astype("int64") for x in values[:-1]]).astype("int32")
+        np.testing.assert_array_equal(values[-1], expected)
+
+
 def test_no_elements() -> None:
     for empty in "ijkl":
         arguments = einsum("ik,kl,lj->ij", "float32", dict.fromkeys("ijkl", 5) | {empty: 0})
