@@ -14,6 +14,7 @@ from minitvm.auto_scheduler.factor_order import write_factor_order
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
+from minitvm.auto_scheduler.hoisting import write_hoisted
 from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
@@ -184,6 +185,7 @@ def _write_program(
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
     if not strict:
         stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
     stages = [each for stage in stages for each in _by_phases(attempt, stage)]
@@ -344,6 +346,14 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
     return True
+
+
+def _with_parts_ahead(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
+    write = partial(write_hoisted, attempt.schedule, stage, target)
+    parts = attempt.follow("parts ahead", stage, write) or []
+    for each in parts:
+        attempt.count_as(each, stage)
+    return [*parts, stage]
 
 
 def _in_factor_order(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:

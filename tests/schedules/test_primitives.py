@@ -760,6 +760,27 @@ def test_factor_out_refuses_sums_without_terms() -> None:
         s.factor_out(b, [i])
 
 
+def test_hoist(golden: Golden) -> None:
+    a, w = te.placeholder((7, 9), name="A"), te.placeholder((9,), name="W")
+    k = te.reduce_axis((2, 7), "k")
+    b = te.compute(
+        (3, 9),
+        lambda r, j: te.sum(te.exp(a[k, j] * w[j]) * te.tanh(a[r + k - 2, j]), k, k != 3),
+        name="B",
+    )
+    s = te.create_schedule(b.op)
+    parts: Any = s.hoist(b, [k, b.op.axis[1]])
+    assert (parts.op.name, parts.shape) == ("B.exp", (5, 9))
+    with pytest.raises(tvm.CompileError, match="hoist of B: expected a value of floats"):
+        s.hoist(b, [k, b.op.axis[1]])
+    golden(text(s, [a, w, b]))
+    rng = np.random.default_rng(0)
+    x, v, got = rng.random((7, 9), "float32"), rng.random(9, "float32"), np.zeros((3, 9), "float32")
+    tvm.build(s, [a, w, b])(x, v, got)
+    terms = [[np.exp(x[k] * v) * np.tanh(x[r + k - 2]) for k in (2, 4, 5, 6)] for r in range(3)]
+    np.testing.assert_allclose(got, np.sum(terms, axis=1), rtol=1e-5)
+
+
 @pytest.mark.parametrize("factor_axis", [0, 1, -1, -2])
 def test_rfactor_puts_the_new_axis_anywhere(factor_axis: int) -> None:
     a, b, s = sums()

@@ -9,6 +9,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.accumulation import normalize_loops
 from minitvm.te.schedules.distribute_sums import distributed
+from minitvm.te.schedules.hoist_values import hoisted
 from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
 from minitvm.te.schedules.rewrite_operations import (
@@ -418,6 +419,57 @@ class Schedule(StageGraph[Stage], Traced):
         partial, rest = distributed(stage.op, _listed(axes))
         self._replace(stage, rest, partial, "")
         return partial.output(0)
+
+    @primitive
+    def hoist(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
+        """Compute what changes along some axes alone first, as a stage of its own.
+
+        Before::
+
+            for i: for j: for k: C[i, j] += exp(A[i, k]) * B[k, j]
+
+        After ``CE = s.hoist(C, [i, k])``::
+
+            for i: for k: C.exp[i, k] = exp(A[i, k])
+            for i: for j: for k: C[i, j] += C.exp[i, k] * B[k, j]
+
+        It is the part with the most operations. A part that is a function of one element of a
+        tensor is computed for all elements of it. The loops of ``s[C]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The result of ``te.compute``; of several results, any of them.
+        axes : list of IterVar
+            Some axes and reduce axes of ``s[C].op``: those that the part changes along.
+
+        Returns
+        -------
+        Tensor
+            The values of the part.
+
+        Raises
+        ------
+        CompileError
+            When no part of floats changes along `axes` and no other axis, when it might read an
+            element that its tensors don't have, or the stage was scheduled already.
+
+        >>> from minitvm import te
+        >>> X, w = te.placeholder((9, 4), name="X"), te.placeholder((4,), name="w")
+        >>> Y = te.compute((9, 4), lambda i, j: X[i, j] * te.exp(w[j]), name="Y")
+        >>> te.create_schedule(Y.op).hoist(Y, [Y.op.axis[1]])
+        Tensor(shape=[4], op.name=Y.exp)
+        """
+        stage = self._stage("hoist", tensor)
+        where = f"hoist of {stage.name}"
+        if not isinstance(stage.op, ComputeOp):
+            raise CompileError(f"{where}: expected a stage of te.compute, got {stage.name}")
+        stage.check_predicate(where)
+        if stage.has_new_loops or stage.iter_var_attrs:
+            raise CompileError(f"{where}: expected loops as they began: use it before other loops")
+        part, rest = hoisted(stage.op, _listed(axes))
+        self._replace(stage, rest, part, "")
+        return part.output(0)
 
     @primitive
     def pad_einsum(

@@ -1,0 +1,275 @@
+"""Parts of a computation that are the same in many of its iterations, as operations of their own.
+
+::
+
+    C[i, j] = sum(exp(A[i, k]) * B[k, j], k)       # exp for each i, j and k
+
+    C.exp[i, k] = exp(A[i, k])                     # for each i and k
+    C[i, j] = sum(C.exp[i, k] * B[k, j], k)
+
+Values are the same, to the last bit. A part that is a function of one element of a tensor, as here,
+is computed for the tensor's elements; any other one for all values of the axes that it changes
+along, at which it may read no element that the tensors don't have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import cast, final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import Mutator, children, substitute, walk_once
+from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
+from minitvm.tir.structural_equal import structural_equal
+
+_DIVISION = 8.0  # operations, of a division of floats
+_INTEGER_DIVISIONS = (e.FloorDiv, e.FloorMod, e.Div, e.Mod)  # of a divisor that may be 0
+
+
+@final
+@record()
+class Part:
+    """A part of the values of a computation.
+
+    Attributes
+    ----------
+    value
+        The part.
+    axes
+        The axes that it changes along: some of the computation's, not all.
+    element
+        The only element that it reads, if it is a function of that, else None.
+    """
+
+    value: PrimExpr
+    axes: tuple[IterVar, ...]
+    element: ProducerLoad | None
+
+    @property
+    def shape(self) -> tuple[PrimExpr, ...]:
+        """The dimensions of the tensor that holds its values."""
+        if self.element is not None:
+            return cast(Tensor, self.element.producer).shape
+        return tuple(domain_of(axis).extent for axis in self._dimensions)
+
+    @property
+    def _dimensions(self) -> list[IterVar]:
+        """The axes in the order in which the element with the most of them has its indices."""
+        reads = [each.indices for each in walk_once(self.value) if isinstance(each, ProducerLoad)]
+        used = [{*walk_once(*indices)} for indices in reads]
+        counts = [sum(axis.var in each for axis in self.axes) for each in used]
+        widest = reads[counts.index(max(counts))] if reads else ()
+        return sorted(
+            self.axes,
+            key=lambda axis: next(
+                (i for i, index in enumerate(widest) if axis.var in {*walk_once(index)}), -1
+            ),
+        )
+
+    @property
+    def operations(self) -> float:
+        """The operations of one value, without those of indices."""
+        return sum(map(_operations, _computed(self.value)))
+
+    def operation(self, name: str) -> ComputeOp:
+        """The operation that computes its values."""
+        shape = self.shape
+        suffix = self.value.op if isinstance(self.value, Call) else "part"
+        if self.element is not None:
+            axis = data_axes([f"i{i}" for i in range(len(shape))], shape)
+            element = ProducerLoad(self.element.producer, tuple(each.var for each in axis))
+            value = _Replaced(self.element, element).expr(self.value)
+        else:
+            axis = data_axes([each.name for each in self._dimensions], shape)
+            pairs = zip(self._dimensions, axis, strict=True)
+            value = substitute(
+                self.value, {old.var: domain_of(old).min + new.var for old, new in pairs}
+            )
+        return ComputeOp(f"{name}.{suffix}", "", {}, axis, (), (value,))
+
+    @property
+    def place(self) -> tuple[PrimExpr, ...]:
+        """The indices of its value in that tensor."""
+        if self.element is not None:
+            return self.element.indices
+        return tuple(axis.var - domain_of(axis).min for axis in self._dimensions)
+
+
+def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeOp]:
+    """The operation of the dearest part of `op` that changes along `axes`, and the rest, which
+    reads it.
+
+    Raises
+    ------
+    CompileError
+        When there is no such part.
+    """
+    part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
+    if part is None:
+        names = ", ".join(str(getattr(each, "name", each)) for each in axes)
+        raise CompileError(
+            f"hoist of {op.name}: expected a value of floats that changes along {names} and no "
+            f"other axis, and reads no element outside of its tensors, found none in {op.body[0]}"
+        )
+    made = part.operation(op.name)
+    reading = _Replaced(part.value, ProducerLoad(made.output(0), part.place))
+    return made, replace(op, body=map_body(op.body, reading.expr))
+
+
+def parts_of(op: ComputeOp) -> list[Part]:
+    """The parts of an operation's values that change along some of its axes, and not along all: for
+    each set of axes one, the dearest.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
+    >>> k = te.reduce_axis((0, 8), name="k")
+    >>> C = te.compute((4, 3), lambda i, j: te.sum(te.exp(A[i, k]) * B[k, j], axis=k), name="C")
+    >>> [(part.value, part.operations) for part in parts_of(C.op)]
+    [(exp(A[i, k]), 16.0)]
+    """
+    first = op.body[0]
+    values = first.source if isinstance(first, Reduce) else op.body
+    found: dict[tuple[IterVar, ...], Part] = {}
+    for part in _Parts(op).of(values):
+        known = found.get(part.axes)
+        # Of an element's function there is never more than of what else it is a part of.
+        if known is None or _rank(part) > _rank(known):
+            found[part.axes] = part
+    return [*found.values()]
+
+
+def _rank(part: Part) -> tuple[bool, float]:
+    return part.element is not None, part.operations
+
+
+@final
+class _Parts:
+    """The parts of an operation's values."""
+
+    def __init__(self, op: ComputeOp) -> None:
+        self._axes = (*op.axis, *op.reduce_axis)
+        self._known = Analyzer()
+        for tensor in (*op.outputs, *op.input_tensors):
+            for extent in tensor.shape:
+                self._known.bind_size(extent)
+        for axis in self._axes:
+            self._known.bind(axis.var, domain_of(axis))
+
+    def of(self, values: Iterable[PrimExpr], inside: bool = False) -> Iterator[Part]:
+        """The parts of some values, each before those in it; those `inside` of parts are functions
+        of elements."""
+        for value in dict.fromkeys(values):
+            if isinstance(value, ProducerLoad | Reduce):
+                continue
+            part = self._part(value)
+            if part is not None and (part.element is not None or not inside):
+                yield part
+            if part is None or part.element is None:
+                below = [each for each in children(value) if isinstance(each, PrimExpr)]
+                yield from self.of(below, inside or part is not None)
+
+    def _part(self, value: PrimExpr) -> Part | None:
+        if not value.dtype.is_float or not isinstance(value, e.Arithmetic | Call | e.Select):
+            return None
+        nodes = [*walk_once(value)]
+        used = {each for each in nodes if isinstance(each, Var)}
+        axes = tuple(axis for axis in self._axes if axis.var in used)
+        if not 0 < len(axes) < len(self._axes) or not all(map(_is_pure, nodes)):
+            return None
+        element = _only_element(value, used)
+        if element is None and not self._is_defined(axes, nodes):
+            return None
+        return Part(value, axes, element)
+
+    def _is_defined(self, axes: Sequence[IterVar], nodes: Sequence[object]) -> bool:
+        """Whether all elements that are read exist, for all values of some axes."""
+        own = {axis.var for axis in self._axes}
+        ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
+        if any(isinstance(each, ProducerLoad) or each in own for each in walk_once(*ends)):
+            return False
+        return all(self._exists(each) for each in nodes if isinstance(each, ProducerLoad))
+
+    def _exists(self, load: ProducerLoad) -> bool:
+        if any(isinstance(each, ProducerLoad) for each in walk_once(*load.indices)):
+            return False
+        pairs = zip(load.indices, load.producer.shape, strict=True)
+        return all(
+            self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
+            for index, extent in pairs
+        )
+
+
+def _only_element(value: PrimExpr, used: set[Var]) -> ProducerLoad | None:
+    """The element of which a value is a function; None if there is none."""
+    outside = [*_outside_of_loads(value)]
+    loads = [each for each in outside if isinstance(each, ProducerLoad)]
+    if not loads or not used.isdisjoint(each for each in outside if isinstance(each, Var)):
+        return None
+    first = loads[0]
+    return first if all(structural_equal(first, each) for each in loads) else None
+
+
+def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
+    """The nodes of expressions without those of the indices of loads."""
+    waiting: list[object] = [*roots]
+    seen = set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen and isinstance(node, PrimExpr):
+            seen.add(id(node))
+            yield node
+            if not isinstance(node, ProducerLoad):
+                waiting += children(node)
+
+
+def _is_pure(node: object) -> bool:
+    """Whether a node may be evaluated where the program doesn't."""
+    if isinstance(node, Call):
+        return node.op not in IMPURE_CALLS
+    if isinstance(node, _INTEGER_DIVISIONS) and node.dtype.is_integral:
+        return e.const_int(node.b) not in (None, 0)
+    return not isinstance(node, Reduce)
+
+
+def _computed(value: PrimExpr) -> Iterator[PrimExpr]:
+    """The nodes of a value that compute with floats, without those of indices."""
+    return (
+        each
+        for each in _outside_of_loads(value)
+        if isinstance(each, PrimExpr) and each.dtype.is_float
+    )
+
+
+def _operations(node: PrimExpr) -> float:
+    if isinstance(node, Call):
+        return INTRINSICS[node.op].cost if node.op in INTRINSICS else 1.0
+    if isinstance(node, e.Div):
+        return _DIVISION
+    return 1.0 if isinstance(node, e.Arithmetic | e.Select | e.Cast) else 0.0
+
+
+@final
+class _Replaced(Mutator):
+    """Another expression in place of one, among values: not in conditions of reductions."""
+
+    def __init__(self, old: PrimExpr, new: PrimExpr) -> None:
+        super().__init__()
+        self._old, self._new = old, new
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        if type(node) is type(self._old) and structural_equal(node, self._old):
+            return self._new
+        return super().expr(node)
+
+    def visit_Reduce(self, node: Reduce) -> PrimExpr:
+        return replace(node, source=tuple(map(self.expr, node.source)))
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return node

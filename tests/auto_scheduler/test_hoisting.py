@@ -1,0 +1,207 @@
+"""Dear values that are the same in many iterations are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+
+TARGET = "llvm -mcpu=haswell -num-cores=2"
+M, N, K = 60, 70, 50
+Program = tuple[list[Tensor], Tensor, Callable[..., Any]]
+
+
+def _tensors(*shapes: tuple[Any, ...], dtype: str = "float32") -> list[Tensor]:
+    return [te.placeholder(shape, dtype, name=f"X{i}") for i, shape in enumerate(shapes)]
+
+
+def _product(m: Any = M, n: Any = N, k: Any = K) -> Program:
+    x, y = _tensors((m, k), (k, n))
+    r = te.reduce_axis((0, k), name="r")
+    z = te.compute((m, n), lambda i, j: te.sum(te.exp(x[i, r]) * y[r, j], axis=r), name="Z")
+    return [x, y], z, lambda x, y: np.exp(x) @ y
+
+
+def _both_factors() -> Program:
+    x, y = _tensors((M, K), (K, N))
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute((M, N), lambda i, j: te.sum(te.exp(x[i, r]) * te.sin(y[r, j]), axis=r), name="Z")
+    return [x, y], z, lambda x, y: np.exp(x) @ np.sin(y)
+
+
+def _rows() -> Program:
+    x, w = _tensors((M, N), (N,))
+    z = te.compute((M, N), lambda i, j: x[i, j] * te.exp(w[j]) + te.exp(w[j]), name="Z")
+    return [x, w], z, lambda x, w: x * np.exp(w) + np.exp(w)
+
+
+def _angles() -> Program:
+    x, w = _tensors((8, M, N), (N,))
+    z = te.compute(
+        (8, M, N), lambda b, i, j: x[b, i, j] * te.cos(i.astype("float32") * w[j]), name="Z"
+    )
+    return [x, w], z, lambda x, w: x * np.cos(np.arange(M)[:, None] * w)
+
+
+def _largest_distances() -> Program:
+    x, y = _tensors((M, K), (N, K))
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute((M, N), lambda i, j: te.max(te.tanh(x[i, r]) - y[j, r], axis=r), name="Z")
+    return [x, y], z, lambda x, y: (np.tanh(x)[:, None] - y[None]).max(-1)
+
+
+def _triangle() -> Program:
+    x, y = _tensors((M, M), (M, N))
+    r = te.reduce_axis((0, M), name="r")
+    z = te.compute(
+        (M, N), lambda i, j: te.sum(te.exp(x[i, r]) * y[r, j], axis=r, where=r <= i), name="Z"
+    )
+    return [x, y], z, lambda x, y: np.tril(np.exp(x)) @ y
+
+
+def _windows() -> Program:
+    x, w = _tensors((M + 4,), (N, 5))
+    r = te.reduce_axis((0, 5), name="r")
+    z = te.compute((N, M), lambda f, i: te.sum(te.exp(x[i + r]) * w[f, r], axis=r), name="Z")
+    return (
+        [x, w],
+        z,
+        lambda x, w: w @ np.lib.stride_tricks.sliding_window_view(np.exp(x), 5).T,
+    )
+
+
+def _borders() -> Program:
+    x, w = _tensors((M,), (N, 5))
+    r = te.reduce_axis((0, 5), name="r")
+
+    def element(f: Any, i: Any) -> Any:
+        inside = te.all(i + r >= 2, i + r < M + 2)
+        return te.sum(te.if_then_else(inside, te.exp(x[i + r - 2]), 0.0) * w[f, r], axis=r)
+
+    z = te.compute((N, M), element, name="Z")
+    return (
+        [x, w],
+        z,
+        lambda x, w: w @ np.lib.stride_tricks.sliding_window_view(np.pad(np.exp(x), 2), 5).T,
+    )
+
+
+def _groups() -> Program:
+    x, v = _tensors((8, M, 16), (8, 4))
+    z = te.compute(
+        (8, M, 16), lambda n, i, c: x[n, i, c] * te.rsqrt(te.abs(v[n, c // 4]) + 1.0), name="Z"
+    )
+    return [x, v], z, lambda x, v: x / np.sqrt(np.abs(np.repeat(v, 4, 1))[:, None] + 1)
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Program], int]] = {
+    "product": (_product, 1),
+    "both factors": (_both_factors, 2),
+    "rows": (_rows, 1),
+    "angles": (_angles, 1),
+    "largest distances": (_largest_distances, 1),
+    "triangle": (_triangle, 1),
+    "windows": (_windows, 1),
+    "borders": (_borders, 1),
+    "groups": (_groups, 1),
+}
+
+
+def _parts(z: Tensor) -> int:
+    return auto_schedule(z, TARGET).trace().count(".hoist(")
+
+
+def _check(program: Program, *arrays: Any, fp: str = "fast") -> None:
+    inputs, z, known = program
+    want = known(*(each.astype("float64") for each in arrays))
+    found = np.full(want.shape, np.nan, z.dtype.to_numpy())
+    tvm.build(te.create_schedule(z.op), [*inputs, z], TARGET, fp=fp)(*arrays, found)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+def test_parts_are_computed_once(name: str, fp: str) -> None:
+    make, parts = PROGRAMS[name]
+    inputs, z, known = make()
+    assert _parts(z) == parts
+    rng = np.random.default_rng(0)
+    shapes = [tuple(map(int, each.shape)) for each in inputs]
+    arrays = [rng.standard_normal(shape, dtype="float32") for shape in shapes]
+    arrays[0].flat[7] = np.nan
+    with np.errstate(invalid="ignore"):
+        _check((inputs, z, known), *arrays, fp=fp)
+
+
+@pytest.mark.parametrize("sizes", [(60, 70, 50), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0)])
+def test_symbolic_sizes(sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    program = _product(te.var("m"), te.var("n"), te.var("k"))
+    assert _parts(program[1]) == 1
+    rng = np.random.default_rng(0)
+    _check(program, rng.random((m, k), dtype="float32"), rng.random((k, n), dtype="float32"))
+
+
+def _stays(name: str) -> Any:
+    x, v, w = _tensors((M, N), (M,), (N,))
+    r = te.reduce_axis((0, N), name="r")
+    t = te.placeholder((N,), "int32", name="t")
+    elements: dict[str, Callable[[Any, Any], Any]] = {
+        "outer axes": lambda i, j: x[i, j] * te.rsqrt(v[i] + 1.0),
+        "all axes": lambda i, j: te.exp(x[i, j] - v[i]),
+        "few operations": lambda i, j: x[i, j] * (w[j] * 2.0 + 1.0),
+        "a read that may not exist": lambda i, j: te.if_then_else(
+            j > 0, x[i, j] * te.exp(w[j - 1] + w[j]), 0.0
+        ),
+        "a read at a place from data": lambda i, j: x[i, j] * te.exp(w[t[j]] + w[j]),
+        "integers": lambda i, j: t[j] // te.max(t[j], 1) * i,
+    }
+    if name == "sums of rows":
+        return te.compute((M,), lambda i: te.sum(x[i, r] * te.exp(v[i]), axis=r), name="Z")
+    if name == "small":
+        return te.compute((5, 7), lambda i, j: x[i, j] * te.exp(w[j]), name="Z")
+    return te.compute((M, N), elements[name], name="Z")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["outer axes", "all axes", "few operations", "a read that may not exist",
+     "a read at a place from data", "integers", "sums of rows", "small"],
+)  # fmt: skip
+def test_parts_that_stay(name: str) -> None:
+    assert _parts(_stays(name)) == 0
+
+
+def test_parts_of_parts() -> None:
+    """A part may have parts itself."""
+    x, w = _tensors((200, 40), (40,))
+    y = te.placeholder((40, 30), name="Y")
+    r = te.reduce_axis((0, 40), name="r")
+    z = te.compute(
+        (200, 30),
+        lambda i, j: te.sum(te.tanh(x[i, r] * te.exp(w[r])) * y[r, j], axis=r),
+        name="Z",
+    )
+    assert _parts(z) == 2
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, dtype="float32") for shape in ((200, 40), (40,), (40, 30))]
+    _check(([x, w, y], z, lambda x, w, y: np.tanh(x * np.exp(w)) @ y), *arrays)
+
+
+def test_weights_that_are_packed_ahead() -> None:
+    x, y = _tensors((M, K), (K, N))
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute((M, N), lambda i, j: te.sum(x[i, r] * te.exp(y[r, j]), axis=r), name="Z")
+    f = tvm.build([z], [x, y, z], TARGET, prepacked=[y])
+    rng = np.random.default_rng(0)
+    a, b = rng.random((M, K), dtype="float32"), rng.random((K, N), dtype="float32")
+    found = np.empty((M, N), "float32")
+    f(a, tvm.prepack(f, y.op.name, b), found)
+    np.testing.assert_allclose(found, a @ np.exp(b), rtol=1e-4)
