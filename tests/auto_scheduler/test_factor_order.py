@@ -121,7 +121,7 @@ def _holds(kind: str, i: int, j: int, a: Any) -> bool:
     return {
         "lower triangle": j <= i,
         "upper triangle": j > i,
-        "of data": a[i, j] > 0,
+        "of data": bool(a[i, j] > 0),
         "some rows": i > 3,
         "some of both": i > 2 and j < 5,
         "guards": i >= 1 and a[max(i, 1) - 1, j] > -200,
@@ -221,7 +221,7 @@ def test_what_is_left_as_it_is() -> None:
             expected += x[i] * a[i, j] * y[j]
     assert values[-1] == expected
     s = te.create_schedule(C.op)
-    s[C].split(C.op.reduce_axis[0], 8)
+    s[C].split(s[C].leaf_iter_vars[0], 8)
     assert "factor_out" not in auto_schedule(s, TARGET).trace()
     A, k = te.placeholder((8, 8), name="A"), te.reduce_axis((0, 8), name="k")
     one = te.comm_reducer(lambda a, b: a + b, lambda t: te.const(1, t), name="one_more")
