@@ -11,6 +11,7 @@ from math import isfinite
 from typing import TypeAlias, final
 
 from minitvm.arith.guards import NEGATIONS
+from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -19,6 +20,7 @@ from minitvm.tir.functor import children, walk_once, with_fields
 
 _MOST = 4  # parts of a range in which a quotient is constant
 _LEAST = 16  # values of an operand that are worth code of their own
+_FEW = 64  # values of an index beyond an end of a range of unknown size
 
 
 @final
@@ -170,10 +172,7 @@ class _Reader:
         form, by = self._prover.affine(x), e.const_int(divisor)
         least, greatest = self._prover.interval(form)
         if by is None:
-            size = self._prover.affine(divisor)
-            proves = self._prover.proves
-            within = (q for q in (0, -1) if proves(form - size * q, size * (q + 2) - 1 - form))
-            return next(within, None)
+            return self._quotient_of_size(form, self._prover.affine(divisor))
         if by <= 0 or not (isfinite(least) and isfinite(greatest)):
             return None
         first, last = int(least) // by, int(greatest) // by
@@ -185,6 +184,31 @@ class _Reader:
         }
         most = max(counts, key=lambda q: counts[q])
         return most if counts[most] >= _LEAST else None
+
+    def _quotient_of_size(self, form: Affine, size: Affine) -> int | None:
+        """The same for a divisor that isn't known: the quotient that all values have but a few, as
+        those of ``(j + 5) % n``; that which is one of two; or, of a form that changes in steps of
+        1, that of its multiple of the divisor."""
+        proves = self._prover.proves
+        least, greatest = self._without_short_loops(form)
+        first = next((form.terms.get(n, 0) for n, times in size.terms.items() if times == 1), 0)
+        for q in (first, first + 1, first - 1):
+            if proves(least - size * q + _FEW, size * (q + 1) - 1 - greatest + _FEW):
+                return q
+        for q in (first, first - 1):
+            if proves(form - size * q, size * (q + 2) - 1 - form):
+                return q
+        return first if abs(form.terms.get(self._var, 0)) == 1 else None
+
+    def _without_short_loops(self, form: Affine) -> tuple[Affine, Affine]:
+        """The least and the greatest value of a form as the variables of short loops change."""
+        least = greatest = form
+        for atom, times in form.terms.items():
+            each = Affine.of_atom(atom) * times
+            low, high = self._prover.interval(each)
+            if isinstance(low, int) and isinstance(high, int) and high - low < _FEW:
+                least, greatest = least - each + low, greatest - each + high
+        return least, greatest
 
     def _is_aligned(self, x: PrimExpr, divisor: PrimExpr) -> bool:
         """Whether the iterations that run at once have the same quotient, and remainders side by

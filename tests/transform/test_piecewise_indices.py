@@ -123,6 +123,51 @@ def test_quotients_that_lanes_share_stay() -> None:
     assert pieces_of(prover, e.floormod(o * 8 + i + 1, 32), i, 8)
 
 
+def _shifted(i: Any, n: Any) -> dict[str, tuple[Any, int]]:
+    """Places that go around, and the quotient that most of them have."""
+    return {
+        "forwards": (i + 5, 0),
+        "backwards": (i - 5, 0),
+        "backwards, not below 0": (i - 5 + n, 1),
+        "several times around": (i + 3 * n + 1, 3),
+        "by a half": (i + n // 2, 0),
+        "far": (i + 1000, 0),
+        "in reverse": (n - 1 - i, 0),
+    }
+
+
+def test_remainders_of_unknown_sizes() -> None:
+    prover, i, n = Prover(), Var("i"), Var("n")
+    prover.bind_size(n)
+    prover.bind_loop(i, const(0), n)
+    for name, (place, quotient) in _shifted(i, n).items():
+        (piece,) = pieces_of(prover, e.floormod(place, n), i, 1)
+        left = prover.affine(piece.value) - prover.affine(place) + prover.affine(n) * quotient
+        assert not left.terms and left.constant == 0, name
+    assert not pieces_of(prover, e.floormod(i * 3, n), i, 1)
+    assert not pieces_of(prover, e.floormod(i, i + n), i, 1)
+
+
+@pytest.mark.parametrize("name", _shifted(0, 8))
+def test_arrays_of_unknown_sizes_go_around(name: str) -> None:
+    m, n = te.var("m"), te.var("n")
+    X = te.placeholder((m, n), name="X")
+    for axis in (0, 1):
+
+        def element(i: Any, j: Any, axis: int = axis) -> Any:
+            by_row, by_column = (_shifted(each, x)[name][0] for each, x in ((i, m), (j, n)))
+            return X[i, by_column % n] if axis else X[by_row % m, j]
+
+        Y = te.compute((m, n), element, name="Y")
+        f = minitvm.build(te.create_schedule(Y.op), [X, Y], "llvm -mcpu=haswell")
+        for shape in ((1, 1), (2, 3), (7, 5), (17, 64), (9, 130), (70, 7), (0, 4), (4, 0)):
+            x, y = np.random.default_rng(0).random(shape, "float32"), np.zeros(shape, "float32")
+            if 0 not in shape:
+                f(x, y)
+                place = _shifted(np.arange(shape[axis]), shape[axis])[name][0]
+                np.testing.assert_array_equal(y, x.take(place % shape[axis], axis))
+
+
 # -- From the language --
 
 
