@@ -150,11 +150,36 @@ def _rank(part: Part) -> tuple[bool, float]:
 
 
 @final
+@record()
+class _Summary:
+    """What is known of an expression.
+
+    Attributes
+    ----------
+    axes
+        The axes that it changes along, as bits.
+    is_pure
+        Whether it may be evaluated where the program doesn't.
+    element
+        The only element of which it is a function; None if it reads none.
+    is_of_more
+        Whether it reads several elements, or an axis outside of the indices of elements.
+    """
+
+    axes: int
+    is_pure: bool
+    element: ProducerLoad | None
+    is_of_more: bool
+
+
+@final
 class _Parts:
     """The parts of an operation's values."""
 
     def __init__(self, op: ComputeOp) -> None:
         self._axes = (*op.axis, *op.reduce_axis)
+        self._bits = {axis.var: 1 << i for i, axis in enumerate(self._axes)}
+        self._summaries: dict[PrimExpr, _Summary] = {}
         self._known = Analyzer()
         for tensor in (*op.outputs, *op.input_tensors):
             for extent in tensor.shape:
@@ -162,39 +187,75 @@ class _Parts:
         for axis in self._axes:
             self._known.bind(axis.var, domain_of(axis))
 
-    def of(self, values: Iterable[PrimExpr], inside: bool = False) -> Iterator[Part]:
-        """The parts of some values, each before those in it; those `inside` of parts are functions
+    def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
+        """The parts of some values, each before those in it. Inside of a part, these are functions
         of elements."""
-        for value in dict.fromkeys(values):
-            if isinstance(value, ProducerLoad | Reduce):
+        waiting = [(each, False) for each in values]
+        for each, _ in waiting:
+            self._summarize(each)
+        seen = set[PrimExpr]()
+        while waiting:
+            value, inside = waiting.pop()
+            if value in seen or isinstance(value, ProducerLoad | Reduce):
                 continue
-            part = self._part(value)
-            if part is not None and (part.element is not None or not inside):
+            seen.add(value)
+            found = self._summaries[value]
+            part = self._part(value, found, inside)
+            if part is not None:
                 yield part
             if part is None or part.element is None:
+                within = inside or found.axes != (1 << len(self._axes)) - 1
                 below = [each for each in children(value) if isinstance(each, PrimExpr)]
-                yield from self.of(below, inside or part is not None)
+                waiting += [(each, within) for each in reversed(below)]
 
-    def _part(self, value: PrimExpr) -> Part | None:
-        if not value.dtype.is_float or not isinstance(value, e.Arithmetic | Call | e.Select):
+    def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:
+        is_computed = isinstance(value, e.Arithmetic | Call | e.Select) and value.dtype.is_float
+        is_some = 0 < found.axes < (1 << len(self._axes)) - 1
+        if not (is_computed and is_some and found.is_pure):
             return None
-        nodes = [*walk_once(value)]
-        used = {each for each in nodes if isinstance(each, Var)}
-        axes = tuple(axis for axis in self._axes if axis.var in used)
-        if not 0 < len(axes) < len(self._axes) or not all(map(_is_pure, nodes)):
-            return None
-        element = _only_element(value, used)
-        if element is None and not self._is_defined(axes, nodes):
-            return None
-        return Part(value, axes, element)
+        axes = tuple(axis for axis in self._axes if self._bits[axis.var] & found.axes)
+        if found.element is not None and not found.is_of_more:
+            return Part(value, axes, found.element)
+        return Part(value, axes, None) if not inside and self._is_defined(axes, value) else None
 
-    def _is_defined(self, axes: Sequence[IterVar], nodes: Sequence[object]) -> bool:
+    def _summarize(self, root: PrimExpr) -> None:
+        """Notes what is known of an expression and of all in it: without recursion, since a body
+        may be deep."""
+        waiting = [root]
+        while waiting:
+            node = waiting[-1]
+            below = [each for each in children(node) if isinstance(each, PrimExpr)]
+            unknown = [each for each in below if each not in self._summaries]
+            if unknown:
+                waiting += unknown
+            else:
+                waiting.pop()
+                if node not in self._summaries:
+                    self._summaries[node] = self._summary(node, below)
+
+    def _summary(self, node: PrimExpr, below: Sequence[PrimExpr]) -> _Summary:
+        each = [self._summaries[child] for child in below]
+        axes = self._bits.get(node, 0) if isinstance(node, Var) else 0
+        for known in each:
+            axes |= known.axes
+        is_pure = _is_pure(node) and all(known.is_pure for known in each)
+        if isinstance(node, ProducerLoad):
+            return _Summary(axes, is_pure, node, False)
+        elements = [known.element for known in each if known.element is not None]
+        first = elements[0] if elements else None
+        is_of_more = (isinstance(node, Var) and axes != 0) or any(
+            known.is_of_more for known in each
+        )
+        is_of_more = is_of_more or not all(structural_equal(first, x) for x in elements[1:])
+        return _Summary(axes, is_pure, first, is_of_more)
+
+    def _is_defined(self, axes: Sequence[IterVar], value: PrimExpr) -> bool:
         """Whether all elements that are read exist, for all values of some axes."""
-        own = {axis.var for axis in self._axes}
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
-        if any(isinstance(each, ProducerLoad) or each in own for each in walk_once(*ends)):
+        if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
             return False
-        return all(self._exists(each) for each in nodes if isinstance(each, ProducerLoad))
+        loads = (each for each in walk_once(value) if isinstance(each, ProducerLoad))
+        return all(map(self._exists, loads))
 
     def _exists(self, load: ProducerLoad) -> bool:
         if any(isinstance(each, ProducerLoad) for each in walk_once(*load.indices)):
@@ -204,16 +265,6 @@ class _Parts:
             self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
             for index, extent in pairs
         )
-
-
-def _only_element(value: PrimExpr, used: set[Var]) -> ProducerLoad | None:
-    """The element of which a value is a function; None if there is none."""
-    outside = [*_outside_of_loads(value)]
-    loads = [each for each in outside if isinstance(each, ProducerLoad)]
-    if not loads or not used.isdisjoint(each for each in outside if isinstance(each, Var)):
-        return None
-    first = loads[0]
-    return first if all(structural_equal(first, each) for each in loads) else None
 
 
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
