@@ -187,8 +187,7 @@ class _Reader:
 
     def _quotient_of_size(self, form: Affine, size: Affine) -> int | None:
         """The same for a divisor that isn't known: the quotient that all values have but a few, as
-        those of ``(j + 5) % n``; that which is one of two; or, of a form that changes in steps of
-        1, that of its multiple of the divisor."""
+        those of ``(j + 5) % n``; or that which is one of two."""
         proves = self._prover.proves
         least, greatest = self._without_short_loops(form)
         first = next((form.terms.get(n, 0) for n, times in size.terms.items() if times == 1), 0)
@@ -198,7 +197,7 @@ class _Reader:
         for q in (first, first - 1):
             if proves(form - size * q, size * (q + 2) - 1 - form):
                 return q
-        return first if abs(form.terms.get(self._var, 0)) == 1 else None
+        return None
 
     def _without_short_loops(self, form: Affine) -> tuple[Affine, Affine]:
         """The least and the greatest value of a form as the variables of short loops change."""

@@ -131,7 +131,6 @@ def _shifted(i: Any, n: Any) -> dict[str, tuple[Any, int]]:
         "backwards, not below 0": (i - 5 + n, 1),
         "several times around": (i + 3 * n + 1, 3),
         "by a half": (i + n // 2, 0),
-        "far": (i + 1000, 0),
         "in reverse": (n - 1 - i, 0),
     }
 
@@ -146,6 +145,11 @@ def test_remainders_of_unknown_sizes() -> None:
         assert not left.terms and left.constant == 0, name
     assert not pieces_of(prover, e.floormod(i * 3, n), i, 1)
     assert not pieces_of(prover, e.floormod(i, i + n), i, 1)
+    assert not pieces_of(prover, e.floormod(i + 1000, n), i, 1)
+    rows = Var("rows")
+    prover.bind_size(rows)
+    prover.bind_loop(fused := Var("fused"), const(0), rows * n)
+    assert not pieces_of(prover, e.floormod(fused, n), fused, 1)
 
 
 @pytest.mark.parametrize("name", _shifted(0, 8))
