@@ -183,6 +183,35 @@ def matmul(draw: Draw) -> Program:
     return Program([d.op], [a, b, d], size.values)
 
 
+def factors(draw: Draw) -> Program:
+    """A sum, or a least sum, of several factors that change along different axes, with a part that
+    is dear: what can be taken out of inner sums, and computed ahead of them."""
+    size = Sizes(draw)
+    n, m, depth, begin = size("n"), size("m"), size("l"), draw(st.integers(0, 1))
+    size.values = {each: max(value, 1) for each, value in size.values.items()}
+    dtype, reducer = draw(DTYPES), draw(st.sampled_from([te.sum, te.sum, te.min, te.max]))
+    a, b = te.placeholder((n, m), dtype, name="a"), te.placeholder((m, depth), dtype, name="b")
+    x, y = te.placeholder((n,), dtype, name="x"), te.placeholder((depth,), dtype, name="y")
+    i, j, k = (te.reduce_axis((0, d), c) for d, c in ((n, "i"), (m, "j"), (depth, "k")))
+    j = te.reduce_axis((begin, m), "j")
+    dear = (lambda z: te.sqrt(te.abs(z) + 1)) if dtype.startswith("float") else (lambda z: z // 2)
+
+    def of(*parts: Any) -> Any:
+        made = parts[0]
+        for each in parts[1:]:
+            made = made * each if reducer is te.sum else made + each
+        return made
+
+    if draw(st.booleans()):
+        c = te.compute((n,), lambda q: reducer(
+            of(x[q], a[q, j], dear(b[j, k]), dear(y[k])), axis=[j, k]), name="c")  # fmt: skip
+    else:
+        c = te.compute((depth,), lambda q: reducer(
+            of(dear(x[i]), a[i, j], b[j, q], y[q]), axis=[i, j]), name="c")  # fmt: skip
+    d = te.compute(c.shape, lambda q: c[q] + 1, name="d")
+    return Program([d.op], [a, b, x, y, d], size.values)
+
+
 def convolution(draw: Draw) -> Program:
     n, f, c, o = (draw(st.integers(1, high)) for high in (9, 3, 3, 4))
     stride, dtype = draw(st.integers(1, 2)), draw(DTYPES)
@@ -411,6 +440,7 @@ PROGRAMS: list[Callable[[Draw], Program]] = [
     row_reduction,
     argmax,
     matmul,
+    factors,
     convolution,
     layouts,
     scan,

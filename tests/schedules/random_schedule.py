@@ -376,6 +376,39 @@ def reverse_compute_inline(s: Schedule, draw: Draw) -> None:
                 return
 
 
+def factor_out(s: Schedule, draw: Draw) -> None:
+    """Factors out of inner sums, where that is possible: before other loops."""
+    able = [each for each in _rewritable(s) if len(each.reduce_leaves()) > 1]
+    if able:
+        stage = draw(st.sampled_from(able))
+        summed = [axis for axis in stage.leaf_iter_vars if axis in stage.reduce_leaves()]
+        axes = draw(st.lists(st.sampled_from(summed), min_size=1, unique=True))
+        with suppress(CompileError):
+            s.factor_out(stage.op.output(0), axes)
+
+
+def hoist(s: Schedule, draw: Draw) -> None:
+    """A part that changes along some axes alone ahead of the others, where there is one."""
+    able = [each for each in _rewritable(s) if each.leaf_iter_vars]
+    if able:
+        stage = draw(st.sampled_from(able))
+        axes = draw(st.lists(st.sampled_from(stage.leaf_iter_vars), min_size=1, unique=True))
+        with suppress(CompileError):
+            s.hoist(stage.op.output(0), axes)
+
+
+def _rewritable(s: Schedule) -> list[Stage]:
+    """The stages from which another may be taken: at the root, without loops of their own."""
+    return [
+        each
+        for each in _stages(s)
+        if len(s.stages) < 9
+        and not _has_guests(s, each)
+        and all(map(_is_at_root, _inputs(s, each)))
+        and each.leaf_iter_vars == each.all_iter_vars
+    ]
+
+
 def drop_time(s: Schedule, draw: Draw) -> None:
     scans = [stage for stage in s.stages if isinstance(stage.op, ScanOp)]
     if scans:
@@ -386,6 +419,7 @@ STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
     compute_root, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
     memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
+    factor_out, hoist,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]
