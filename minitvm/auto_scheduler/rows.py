@@ -16,14 +16,14 @@ along neighbours is left as a plain loop, which LLVM turns into vectors of parti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
 from minitvm.auto_scheduler.digits import first_of_digits, write_line
 from minitvm.auto_scheduler.loops import (
     Loop,
@@ -53,6 +53,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
 from minitvm.tir.expr import IterVar
+from minitvm.tir.functor import mentions
 
 
 @final
@@ -122,7 +123,7 @@ def _write_root(
         run_parallel(root, loops, target)
         return True
     rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target, strict)
+    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     _write_inside(s, root, row, inside, rows, target, strict)
@@ -143,7 +144,7 @@ def _write_part(
     axes = list(compute_of(root).axis)
     alone = max(0, len(axes) - 1) if part is None else part.axis + 1
     rows = min((most for _, most in inside), default=alone)
-    _write_columns(s, root, rows, target, strict)
+    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
     loop = axes[0]
     if part is not None:
         tasks = axes[: part.axis]
@@ -166,8 +167,9 @@ def _write_inside(
     strict: bool,
 ) -> None:
     """The stages that are computed in one row of another."""
+    beside = {stage for stage, _ in inside}
     for stage, _ in inside:
-        _write_columns(s, stage, rows, target, strict)
+        _write_columns(s, stage, rows, target, strict, beside)
         stage.compute_at(root, row)
 
 
@@ -253,17 +255,18 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
             loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
             run_parallel(stage, loops, target)
     elif op.axis and not write_pieces(s, stage):
-        first = first_of_digits(s, stage, _first_of_line(s, stage), target)
-        vectors = _write_columns(s, stage, first, target, strict)
+        first = _first_of_vectors(s, stage, target, ())
+        vectors = _write_columns(s, stage, first, target, strict, ())
         lines = compute_of(stage).axis[:first]
         assert vectors is not None
         stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
 
 
 def _write_columns(
-    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool
+    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool, beside: Collection[Stage]
 ) -> Loop | None:
-    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage."""
+    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage.
+    The stages `beside` are computed in the same row."""
     op = compute_of(stage)
     if op.reduce_axis:
         if not runs_in_columns(op, target):
@@ -273,18 +276,51 @@ def _write_columns(
         return None
     if rows == len(op.axis):
         return None
-    first = first_of_digits(s, stage, _first_of_line(s, stage), target)
+    first = _first_of_vectors(s, stage, target, beside)
     return write_line(s, stage, op.axis[max(rows, first) :], target)
 
 
 # -- Neighbours in memory --
 
 
-def _first_of_line(s: Schedule, stage: Stage) -> int:
+def _first_of_vectors(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
+    """The first axis of the line that an elementwise stage computes in vectors. The stages `beside`
+    are computed in the same row."""
+    return first_of_digits(s, stage, _first_of_line(s, stage, target, beside), target)
+
+
+def _first_of_line(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
     """The first axis from which on all axes together run along one line of memory of every tensor,
     or don't index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
-    inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]
-    return max([first, *(_first_of_line(s, each) for each in inlined)])
+    for each in {s[tensor] for tensor in op.input_tensors}:
+        if each.inlined:
+            first = max(first, _first_of_line(s, each, target, beside))
+        elif each in beside and _is_read_along(op, each):
+            first = max(first, len(op.axis) - _unbroken(s, each, target, beside))
+    return min(first, last)
+
+
+def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
+    """Whether an operation reads another element of a stage at each step along its last axis."""
+    return any(
+        mentions(op.axis[-1].var, index)
+        for load in all_loads(op)
+        if load.producer in stage.op.outputs
+        for index in load.indices
+    )
+
+
+def _unbroken(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
+    """The number of the last axes along which what a stage computes for a row lies side by side:
+    behind each line of its own, memory is left over where the line is no multiple of a vector."""
+    op = compute_of(stage)
+    if not op.axis or (op.reduce_axis and not runs_in_columns(op, target)):
+        return len(op.axis)
+    lanes = min(target.lanes(body.dtype) for body in op.body)
+    is_split = bool(op.reduce_axis)
+    first = len(op.axis) - 1 if is_split else _first_of_vectors(s, stage, target, beside)
+    extent = product_of_extents(op.axis[first:])
+    return len(op.axis) if extent is not None and extent % lanes == 0 else len(op.axis) - first

@@ -282,3 +282,23 @@ def test_symbolic_sizes() -> None:
         f(values, found)
         if values.size:
             np.testing.assert_allclose(found, exact_softmax(values), rtol=0, atol=108 * UNIT)
+
+
+@pytest.mark.parametrize("width", [1023, 5, 16])
+def test_rows_that_are_padded_are_read_line_by_line(width: int) -> None:
+    x, w = te.placeholder((6, 4, width), name="X"), te.placeholder((4,), name="W")
+    k, q = te.reduce_axis((0, 4)), te.reduce_axis((0, width))
+    a = te.compute(x.shape, lambda i, j, p: x[i, j, p] * w[j], name="A")
+    s = te.compute((6,), lambda i: te.sum(a[i, k, q], axis=[k, q]), name="S")
+    y = te.compute(x.shape, lambda i, j, p: a[i, j, p] - s[i], name="Y")
+    f = build([y], [x, w, y])
+    values = np.random.default_rng(0).uniform(-1, 1, (6, 4, width)).astype("float32")
+    weights, found = np.arange(1, 5, dtype="float32"), np.empty_like(values)
+    f(values, weights, found)
+    wide = values.astype("float64") * weights[:, None]
+    expected = wide - wide.sum((1, 2), keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * width * 4 * UNIT)
+    if width == 1023:  # rows of A lie 1024 elements apart
+        text = str(lower(auto_schedule(y), [x, w, y], simple_mode=True))
+        assert "float32[1, 4, 1024]" in text
+        assert "% 1023" not in text and "// 1023" not in text
