@@ -196,8 +196,6 @@ def _place_of_readers(
 ) -> _Place | None:
     """The place of all readers of a stage, in the rows that they share with it; None if there is no
     such place, or a reader needs more than one row. Sums of columns stay side by side."""
-    if stage.is_output:
-        return None
     op = compute_of(stage)
     most = rows_of(op, target)
     found: list[_Place] = []
@@ -205,7 +203,7 @@ def _place_of_readers(
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
-    if not found:  # ranges alone read it
+    if not found:  # it is an output, or ranges alone read it
         return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
     if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
