@@ -52,8 +52,8 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
-from minitvm.tir.expr import IterVar
-from minitvm.tir.functor import mentions
+from minitvm.tir.expr import Call, IterVar, Reduce, Select, const_int
+from minitvm.tir.functor import mentions, walk_once
 
 
 @final
@@ -72,10 +72,12 @@ def write_rows(
     kept: Container[Stage],
     parts: Mapping[Stage, Part | None],
     *,
+    given: Container[Stage],
     strict: bool,
 ) -> dict[Stage, IterVar]:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
-    `kept` are computed as a whole. Of `parts`, one part is computed at a time; None: in the loop of
+    `kept` are computed as a whole; outputs, and stages of `given`, in loops that compute all
+    elements. Of `parts`, one part is computed at a time; None: in the loop of
     another stage. Returns the loops over parts. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
@@ -85,6 +87,8 @@ def write_rows(
         if stage not in kept:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
+        if place is not None and (stage.is_output or stage in given):
+            place = place if _computes_all(s, stage, place) else None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))
@@ -209,6 +213,36 @@ def _place_of_readers(
     if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
         return None  # a single row is shared by no threads
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
+
+
+def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
+    """Whether the rows of another stage need all elements of a stage: one in each row, of as many
+    rows, without conditions."""
+    op, rows = compute_of(stage), compute_of(place.root).axis[: place.rows]
+    if len(rows) != len(op.axis) or any(
+        extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
+        for a, b in zip(op.axis, rows, strict=True)
+        if a.dom is not None and b.dom is not None
+    ):
+        return False
+    return not any(
+        isinstance(each, Select)
+        or (isinstance(each, Call) and each.op == "if_then_else")
+        or (isinstance(each, Reduce) and const_int(each.condition) != 1)
+        for reader in _all_readers(s, stage)
+        for each in walk_once(*compute_of(reader).body)
+    )
+
+
+def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
+    """The stages that read a stage, through others as well."""
+    found: set[Stage] = set()
+    waiting = [stage]
+    while waiting:
+        fresh = {each for each in s.readers(waiting.pop()) if isinstance(each.op, ComputeOp)}
+        waiting += fresh - found
+        found |= fresh
+    return found
 
 
 def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:

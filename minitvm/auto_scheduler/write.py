@@ -180,7 +180,7 @@ def _write_program(
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> None:
-    s = attempt.schedule
+    s, given = attempt.schedule, kept
     write_running_scans(attempt, kept)
     stages = stages_to_write(s)
     by_hand = {each for each in s.stages if each.is_touched}
@@ -216,7 +216,7 @@ def _write_program(
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     # An argument is whole after the call, in whatever loops its rows are computed.
     whole = {each for each in kept if each.is_touched or each.is_named} | read | read_by_groups
-    fused.loops |= write_rows(attempt, rest, target, whole, fused.parts, strict=strict)
+    fused.loops |= write_rows(attempt, rest, target, whole, fused.parts, given=given, strict=strict)
     if found is not None:
         attempt.follow(name, stages[-1], found.attach)
 
