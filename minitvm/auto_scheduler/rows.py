@@ -16,14 +16,14 @@ along neighbours is left as a plain loop, which LLVM turns into vectors of parti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
 from minitvm.auto_scheduler.digits import first_of_digits, write_line
 from minitvm.auto_scheduler.loops import (
     Loop,
@@ -52,7 +52,8 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
-from minitvm.tir.expr import IterVar
+from minitvm.tir.expr import Call, IterVar, Reduce, Select, const_int
+from minitvm.tir.functor import mentions, walk_once
 
 
 @final
@@ -71,10 +72,12 @@ def write_rows(
     kept: Container[Stage],
     parts: Mapping[Stage, Part | None],
     *,
+    given: Container[Stage],
     strict: bool,
 ) -> dict[Stage, IterVar]:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
-    `kept` are computed as a whole. Of `parts`, one part is computed at a time; None: in the loop of
+    `kept` are computed as a whole; outputs, and stages of `given`, in loops that compute all
+    elements. Of `parts`, one part is computed at a time; None: in the loop of
     another stage. Returns the loops over parts. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
@@ -84,6 +87,8 @@ def write_rows(
         if stage not in kept:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
+        if place is not None and (stage.is_output or stage in given):
+            place = place if _computes_all(s, stage, place) else None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))
@@ -122,7 +127,7 @@ def _write_root(
         run_parallel(root, loops, target)
         return True
     rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target, strict)
+    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     _write_inside(s, root, row, inside, rows, target, strict)
@@ -143,7 +148,7 @@ def _write_part(
     axes = list(compute_of(root).axis)
     alone = max(0, len(axes) - 1) if part is None else part.axis + 1
     rows = min((most for _, most in inside), default=alone)
-    _write_columns(s, root, rows, target, strict)
+    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
     loop = axes[0]
     if part is not None:
         tasks = axes[: part.axis]
@@ -166,8 +171,9 @@ def _write_inside(
     strict: bool,
 ) -> None:
     """The stages that are computed in one row of another."""
+    beside = {stage for stage, _ in inside}
     for stage, _ in inside:
-        _write_columns(s, stage, rows, target, strict)
+        _write_columns(s, stage, rows, target, strict, beside)
         stage.compute_at(root, row)
 
 
@@ -194,8 +200,6 @@ def _place_of_readers(
 ) -> _Place | None:
     """The place of all readers of a stage, in the rows that they share with it; None if there is no
     such place, or a reader needs more than one row. Sums of columns stay side by side."""
-    if stage.is_output:
-        return None
     op = compute_of(stage)
     most = rows_of(op, target)
     found: list[_Place] = []
@@ -203,12 +207,42 @@ def _place_of_readers(
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
-    if not found:  # ranges alone read it
+    if not found:  # it is an output, or ranges alone read it
         return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
     if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
         return None  # a single row is shared by no threads
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
+
+
+def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
+    """Whether the rows of another stage need all elements of a stage: one in each row, of as many
+    rows, without conditions."""
+    op, rows = compute_of(stage), compute_of(place.root).axis[: place.rows]
+    if len(rows) != len(op.axis) or any(
+        extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
+        for a, b in zip(op.axis, rows, strict=True)
+        if a.dom is not None and b.dom is not None
+    ):
+        return False
+    return not any(
+        isinstance(each, Select)
+        or (isinstance(each, Call) and each.op == "if_then_else")
+        or (isinstance(each, Reduce) and const_int(each.condition) != 1)
+        for reader in _all_readers(s, stage)
+        for each in walk_once(*compute_of(reader).body)
+    )
+
+
+def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
+    """The stages that read a stage, through others as well."""
+    found: set[Stage] = set()
+    waiting = [stage]
+    while waiting:
+        fresh = {each for each in s.readers(waiting.pop()) if isinstance(each.op, ComputeOp)}
+        waiting += fresh - found
+        found |= fresh
+    return found
 
 
 def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
@@ -253,17 +287,18 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
             loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
             run_parallel(stage, loops, target)
     elif op.axis and not write_pieces(s, stage):
-        first = first_of_digits(s, stage, _first_of_line(s, stage), target)
-        vectors = _write_columns(s, stage, first, target, strict)
+        first = _first_of_vectors(s, stage, target, ())
+        vectors = _write_columns(s, stage, first, target, strict, ())
         lines = compute_of(stage).axis[:first]
         assert vectors is not None
         stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
 
 
 def _write_columns(
-    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool
+    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool, beside: Collection[Stage]
 ) -> Loop | None:
-    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage."""
+    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage.
+    The stages `beside` are computed in the same row."""
     op = compute_of(stage)
     if op.reduce_axis:
         if not runs_in_columns(op, target):
@@ -273,18 +308,51 @@ def _write_columns(
         return None
     if rows == len(op.axis):
         return None
-    first = first_of_digits(s, stage, _first_of_line(s, stage), target)
+    first = _first_of_vectors(s, stage, target, beside)
     return write_line(s, stage, op.axis[max(rows, first) :], target)
 
 
 # -- Neighbours in memory --
 
 
-def _first_of_line(s: Schedule, stage: Stage) -> int:
+def _first_of_vectors(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
+    """The first axis of the line that an elementwise stage computes in vectors. The stages `beside`
+    are computed in the same row."""
+    return first_of_digits(s, stage, _first_of_line(s, stage, target, beside), target)
+
+
+def _first_of_line(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
     """The first axis from which on all axes together run along one line of memory of every tensor,
     or don't index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
-    inlined = [s[tensor] for tensor in op.input_tensors if s[tensor].inlined]
-    return max([first, *(_first_of_line(s, each) for each in inlined)])
+    for each in {s[tensor] for tensor in op.input_tensors}:
+        if each.inlined:
+            first = max(first, _first_of_line(s, each, target, beside))
+        elif each in beside and _is_read_along(op, each):
+            first = max(first, len(op.axis) - _unbroken(s, each, target, beside))
+    return min(first, last)
+
+
+def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
+    """Whether an operation reads another element of a stage at each step along its last axis."""
+    return any(
+        mentions(op.axis[-1].var, index)
+        for load in all_loads(op)
+        if load.producer in stage.op.outputs
+        for index in load.indices
+    )
+
+
+def _unbroken(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
+    """The number of the last axes along which what a stage computes for a row lies side by side:
+    behind each line of its own, memory is left over where the line is no multiple of a vector."""
+    op = compute_of(stage)
+    if not op.axis or (op.reduce_axis and not runs_in_columns(op, target)):
+        return len(op.axis)
+    lanes = min(target.lanes(body.dtype) for body in op.body)
+    is_split = bool(op.reduce_axis)
+    first = len(op.axis) - 1 if is_split else _first_of_vectors(s, stage, target, beside)
+    extent = product_of_extents(op.axis[first:])
+    return len(op.axis) if extent is not None and extent % lanes == 0 else len(op.axis) - first

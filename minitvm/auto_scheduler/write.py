@@ -16,6 +16,7 @@ from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.hoisting import write_hoisted
 from minitvm.auto_scheduler.image_tiles import write_convolution
+from minitvm.auto_scheduler.inlining import can_be_inlined
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -28,7 +29,7 @@ from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.short_lines import write_short_lines
-from minitvm.auto_scheduler.sums import Sums, is_elementwise, reads_in_order, sums_of
+from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
     pays_together,
@@ -179,7 +180,7 @@ def _write_program(
     strict: bool,
     prepacked: Collection[Tensor],
 ) -> None:
-    s = attempt.schedule
+    s, given = attempt.schedule, kept
     write_running_scans(attempt, kept)
     stages = stages_to_write(s)
     by_hand = {each for each in s.stages if each.is_touched}
@@ -213,7 +214,9 @@ def _write_program(
         elif sums is not None:
             done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
-    fused.loops |= write_rows(attempt, rest, target, kept, fused.parts, strict=strict)
+    # An argument is whole after the call, in whatever loops its rows are computed.
+    whole = {each for each in kept if each.is_touched or each.is_named} | read | read_by_groups
+    fused.loops |= write_rows(attempt, rest, target, whole, fused.parts, given=given, strict=strict)
     if found is not None:
         attempt.follow(name, stages[-1], found.attach)
 
@@ -390,7 +393,7 @@ def _by_places(attempt: Attempt, stage: Stage, target: Target, strict: bool) -> 
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
-    if not _can_be_inlined(s, stage, by_hand):
+    if not can_be_inlined(s, stage, by_hand):
         return None
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
@@ -546,23 +549,3 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     (TOGETHER, _write_together),
     ("tiles", _write_tiled),
 )
-
-
-def _can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
-    """Whether inlining a stage computes nothing twice, and in no loop by hand: only elementwise
-    stages read it, in order."""
-    if not is_elementwise(stage.op):
-        return False
-    return all(
-        is_elementwise(each.op)
-        and reads_in_order(each, stage)
-        and not _is_by_hand(s, each, by_hand)
-        for each in s.readers(stage)
-    )
-
-
-def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
-    """Whether a user scheduled the loops in which a stage is computed."""
-    if stage.inlined:
-        return any(_is_by_hand(s, each, by_hand) for each in s.readers(stage))
-    return stage in by_hand

@@ -282,3 +282,98 @@ def test_symbolic_sizes() -> None:
         f(values, found)
         if values.size:
             np.testing.assert_allclose(found, exact_softmax(values), rtol=0, atol=108 * UNIT)
+
+
+@pytest.mark.parametrize("width", [1023, 5, 16])
+def test_rows_that_are_padded_are_read_line_by_line(width: int) -> None:
+    x, w = te.placeholder((6, 4, width), name="X"), te.placeholder((4,), name="W")
+    k, q = te.reduce_axis((0, 4)), te.reduce_axis((0, width))
+    a = te.compute(x.shape, lambda i, j, p: te.exp(x[i, j, p]) * w[j], name="A")
+    s = te.compute((6,), lambda i: te.sum(a[i, k, q], axis=[k, q]), name="S")
+    y = te.compute(x.shape, lambda i, j, p: a[i, j, p] - s[i], name="Y")
+    f = build([y], [x, w, y])
+    values = np.random.default_rng(0).uniform(-1, 1, (6, 4, width)).astype("float32")
+    weights, found = np.arange(1, 5, dtype="float32"), np.empty_like(values)
+    f(values, weights, found)
+    wide = np.exp(values.astype("float64")) * weights[:, None]
+    expected = wide - wide.sum((1, 2), keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * width * 40 * UNIT)
+    if width == 1023:  # rows of A lie 1024 elements apart
+        text = str(lower(auto_schedule(y), [x, w, y], simple_mode=True))
+        assert "float32[1, 4, 1024]" in text
+        assert "% 1023" not in text and "// 1023" not in text
+
+
+def test_cheap_stages_are_computed_where_they_are_read() -> None:
+    """By sums along rows and along columns, which have no row in common."""
+    x = matrix(40, 50)
+    mean = te.compute((40,), lambda i: x[i, 3] / 7.0, name="mean")
+    c = te.compute((40, 50), lambda i, j: x[i, j] - mean[i], name="c")
+    k, r = te.reduce_axis((0, 50)), te.reduce_axis((0, 40))
+    rows = te.compute((40,), lambda i: te.sum(c[i, k] * c[i, k], axis=k), name="rows")
+    columns = te.compute((50,), lambda j: te.sum(c[r, j] * x[r, j], axis=r), name="columns")
+    s = auto_schedule([rows, columns])
+    assert "s[c].compute_inline()" in s.trace()
+    values = arguments([x])[0]
+    found = np.empty(40, "float32"), np.empty(50, "float32")
+    build([rows, columns], [x, rows, columns])(values, *found)
+    centred = values - values[:, 3:4] / np.float32(7)
+    np.testing.assert_allclose(found[0], (centred**2).sum(1), rtol=100 * UNIT, atol=50 * UNIT)
+    np.testing.assert_allclose(found[1], (centred * values).sum(0), rtol=0, atol=200 * UNIT)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda x, i, j: te.exp(x[i, j]),
+        lambda x, i, j: x[j, i] * 2.0,
+        lambda x, i, j: x[i, j] / (x[i, 0] + x[0, j]),
+        lambda x, i, j: x[i, j] * x[i, j] * x[i, j] + 1.0,
+    ],
+)
+def test_dear_stages_are_computed_once(value: Callable[..., Any]) -> None:
+    x = matrix(40, 40)
+    c = te.compute((40, 40), lambda i, j: value(x, i, j), name="c")
+    k, r = te.reduce_axis((0, 40)), te.reduce_axis((0, 40))
+    rows = te.compute((40,), lambda i: te.sum(c[i, k] * c[i, k], axis=k), name="rows")
+    columns = te.compute((40,), lambda j: te.sum(c[r, j] * x[r, j], axis=r), name="columns")
+    assert "s[c].compute_inline()" not in auto_schedule([rows, columns]).trace()
+
+
+def test_cheap_factors_of_products_are_computed_once() -> None:
+    x, w = matrix(40, 50), matrix(50, 60, "W")
+    c = te.compute((40, 50), lambda i, j: x[i, j] * 2.0, name="c")
+    y = product(c, w)
+    assert "s[c].compute_inline()" not in auto_schedule(y).trace()
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("shape", [(33, 100), (5, 7), (1, 4), (4, 1), (3, 0), (0, 3)])
+def test_outputs_are_computed_in_the_rows_of_their_readers(
+    shape: tuple[int, int], symbolic: bool
+) -> None:
+    m, n = (te.var("m"), te.var("n")) if symbolic else shape
+    x = matrix(m, n)
+    k = te.reduce_axis((0, n))
+    mean = total(1, x, "mean")
+    squares = te.compute(
+        (m,), lambda i: te.sum((x[i, k] - mean[i]) * (x[i, k] - mean[i]), axis=k), name="squares"
+    )
+    y = te.compute((m, n), lambda i, j: (x[i, j] - mean[i]) * squares[i], name="Y")
+    outputs = [squares, y, mean]
+    if not symbolic and shape == (33, 100):
+        trace = auto_schedule(outputs).trace()
+        assert "s[mean].compute_at(s[Y], i)" in trace
+        assert "s[squares].compute_at(s[Y], i)" in trace
+    f = build(outputs, [x, *outputs])
+    values = np.random.default_rng(0).integers(-3, 4, shape).astype("float32")
+    found = [np.full(shape[:1], 7, "float32"), np.empty(shape, "float32"), np.full(shape[:1], 7.0)]
+    found[2] = found[2].astype("float32")
+    f(values, *found)
+    wide = values.astype("float64")
+    sums = wide.sum(1)
+    expected = ((wide - sums[:, None]) ** 2).sum(1)
+    np.testing.assert_array_equal(found[2], sums)
+    np.testing.assert_allclose(found[0], expected, rtol=200 * UNIT)
+    scale = (wide - sums[:, None]) * expected[:, None]
+    np.testing.assert_allclose(found[1], scale, rtol=200 * UNIT)

@@ -37,9 +37,6 @@ _WRITTEN = 10.0  # of a byte that is written only to be kept, and read again
 _READ = 2.0  # of a byte that the forward run writes anyway
 _RETURNED = 0.1  # of a byte that the caller gets anyway: its memory may live longer
 _ALLOCATED = 30_000.0  # of each further tensor
-# Of a byte of the rows that a sum reads. The stages that read the sum and its row run beside it,
-# row by row, but where the sum is an output.
-_READ_APART = 1.25
 _UNKNOWN = 1000.0  # of an element that takes unknown operations
 # A tensor larger than all inputs and outputs together, times this, is never kept: such tensors are
 # what fused programs avoid.
@@ -140,8 +137,7 @@ class _Choice:
             return _RETURNED * size
         if size > self._largest or tensor.dtype.bits < 8 or tensor.dtype.lanes != 1:
             return inf
-        apart = _READ_APART * sum(map(_bytes, _rows_of(tensor.op)))
-        return _ALLOCATED + apart + (_READ if tensor in self._reread else _WRITTEN) * size
+        return _ALLOCATED + (_READ if tensor in self._reread else _WRITTEN) * size
 
 
 def _inside_scans(order: Iterable[Operation]) -> set[Tensor]:
@@ -167,28 +163,6 @@ def _read_again(op: Operation) -> list[Tensor]:
     return [
         cast(Tensor, each.producer) for each in loads if not axes <= set(walk_once(*each.indices))
     ]
-
-
-def _rows_of(op: Operation) -> set[Tensor]:
-    """The inputs of the program whose elements a reduction reads, perhaps by way of elementwise
-    stages, each once: those of a norm, and not the factors of a product."""
-    if not _is_reduction(op) or _read_again(op):
-        return set()
-    found: set[Tensor] = set()
-    waiting, seen = [*op.input_tensors], set(op.input_tensors)
-    while waiting:
-        tensor = waiting.pop()
-        if isinstance(tensor.op, PlaceholderOp):
-            found.add(tensor)
-        elif not _is_reduction(tensor.op):
-            fresh = set(tensor.op.input_tensors) - seen
-            seen |= fresh
-            waiting += fresh
-    return found
-
-
-def _is_reduction(op: Operation) -> bool:
-    return isinstance(op, ComputeOp) and isinstance(op.body[0], Reduce)
 
 
 # -- Sizes and costs ------------------------------------------------------------------------------

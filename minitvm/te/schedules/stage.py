@@ -77,7 +77,7 @@ class Attachable(Traced):
         ------
         CompileError
             When `parent` does not consume this stage, `scope` is none of its loops, or this stage
-            is an output or a placeholder.
+            is a placeholder, or an output that no stage reads.
         """
         where = f"{self.name}: compute_at"
         if not isinstance(parent, Stage):
@@ -519,7 +519,8 @@ class Stage(LoopNest, Attachable):
                 f"{'a scan' if isinstance(self.op, ScanOp) else 'the update of a scan'}, whose "
                 "place is given"
             )
-        if self.is_output:
+        is_read = what == "compute_at" and bool(self.schedule.readers(self))
+        if self.is_output and not is_read:
             raise CompileError(
                 f"{self.name}: {what}: expected a stage that others read, got an output, which "
                 "is computed as a whole: give the cache of cache_write a place instead"

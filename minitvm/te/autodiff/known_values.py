@@ -1,0 +1,346 @@
+"""Products in adjoints that are values of the program itself: they are read, and not multiplied.
+
+The adjoint of a softmax ``y = exp(x) / s``, by the rules of a quotient and of exp, is::
+
+    a[i, j] = dy[i, j] / s[i] - t[i] / s[i]         t[i] = sum(dy[i, j] * y[i, j], j)
+    dx[i, j] = a[i, j] * e[i, j]                    e[i, j] = exp(x[i, j])
+
+The terms of `a` have a factor ``1 / s[i]`` in common, and ``e[i, j] / s[i]`` is the element of a
+stage that the program computes anyway::
+
+    dx[i, j] = y[i, j] * (dy[i, j] - t[i])
+
+So an adjoint is rewritten where it has all factors of such a stage, and doesn't read them besides;
+otherwise it stays as it is. An adjoint that only one other reads, once, is seen as a part of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast, final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
+from minitvm.runtime.record import record
+from minitvm.te.autodiff.functions import number
+from minitvm.te.schedules.operation_graph import in_order
+from minitvm.te.schedules.rewrite_operations import reading
+from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import Mutator, substitute, walk_once
+
+_MOST_NODES = 300  # of an adjoint with the parts that it alone reads: it is gone through again
+
+
+def reading_values(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
+    """The adjoints of a program, reading its values where they are products of these.
+
+    Parameters
+    ----------
+    adjoints
+        The adjoints of the program's inputs.
+    results
+        The program's outputs.
+
+    >>> from minitvm import te
+    >>> E, S = te.placeholder((4, 8), name="E"), te.placeholder((4,), name="S")
+    >>> Y = te.compute((4, 8), lambda i, j: E[i, j] / S[i], name="Y")
+    >>> D = te.compute((4, 8), lambda i, j: (S[i] - 1.0) / S[i] * E[i, j], name="D")
+    >>> reading_values([D], [Y])[0].op.body[0]
+    Y[i, j] * (S[i] - 1.0)
+    """
+    forward = in_order([each.op for each in results])
+    known = [found for op in forward if (found := _known_of(op)) is not None]
+    if not known or any(isinstance(op, ScanOp) for op in forward):
+        return [*adjoints]  # the stages of a step have no values after it
+    return _Rewriting(adjoints, {*forward}, known).made()
+
+
+# -- Products -------------------------------------------------------------------------------------
+
+
+@final
+@record()
+class _Product:
+    """A number times powers of factors, each under the key of its structure."""
+
+    number: float
+    powers: Mapping[Hashable, tuple[PrimExpr, int]]
+
+    def times(self, other: _Product, sign: int = 1) -> _Product:
+        """This product times a power, 1 or -1, of another one."""
+        powers = dict(self.powers)
+        for key, (factor, power) in other.powers.items():
+            total = powers.pop(key, (factor, 0))[1] + sign * power
+            if total:
+                powers[key] = factor, total
+        by = other.number if sign > 0 else 1.0 / other.number
+        return _Product(self.number * by, powers)
+
+    def divides(self, other: _Product) -> bool:
+        """Whether the other product has all factors of this one."""
+        return all(
+            0 < abs(power) <= abs(theirs) and (power > 0) is (theirs > 0)
+            for key, (_, power) in self.powers.items()
+            for theirs in (other.powers.get(key, (None, 0))[1],)
+        )
+
+    def value(self, like: PrimExpr) -> PrimExpr:
+        """The product as an expression of the dtype of `like`."""
+        factors = [x for x, power in self.powers.values() for _ in range(power)]
+        divisors = [x for x, power in self.powers.values() for _ in range(-power)]
+        if self.number != 1 or not factors:
+            factors.append(e.const(self.number, like.dtype))
+        made = functools.reduce(operator.mul, factors)
+        return made / functools.reduce(operator.mul, divisors) if divisors else made
+
+
+_ONE = _Product(1.0, {})
+
+
+def _product_of(node: PrimExpr) -> _Product:
+    """An expression of floats as a product. Of a sum, the factors that all terms have in common are
+    factors, and the rest is one."""
+    value = number(node)
+    if value is not None:
+        return _Product(float(value), {}) if value else _factor(node)
+    if isinstance(node, e.Mul):
+        return _product_of(node.a).times(_product_of(node.b))
+    if isinstance(node, e.Div):
+        divisor = _product_of(node.b)
+        return _product_of(node.a).times(divisor, -1)
+    if isinstance(node, e.Add | e.Sub):
+        terms = [*_terms_of(node)]
+        common = _common(terms)
+        if common.powers:
+            rest = _sum([each.times(common, -1) for each in terms], node)
+            return common.times(_factor(rest))
+    return _factor(node)
+
+
+def _factor(node: PrimExpr) -> _Product:
+    return _Product(1.0, {structural_key(node): (node, 1)})
+
+
+def _terms_of(node: PrimExpr, sign: float = 1.0) -> Iterator[_Product]:
+    if isinstance(node, e.Add | e.Sub):
+        yield from _terms_of(node.a, sign)
+        yield from _terms_of(node.b, sign if isinstance(node, e.Add) else -sign)
+    else:
+        yield _Product(sign, {}).times(_product_of(node))
+
+
+def _common(terms: Sequence[_Product]) -> _Product:
+    """The factors that all terms have."""
+    first, *others = terms
+    powers: dict[Hashable, tuple[PrimExpr, int]] = {}
+    for key, (factor, power) in first.powers.items():
+        all_powers = [power, *(each.powers.get(key, (factor, 0))[1] for each in others)]
+        least = min(all_powers) if power > 0 else max(all_powers)
+        if least * power > 0:
+            powers[key] = factor, least
+    return _Product(1.0, powers)
+
+
+def _sum(terms: Sequence[_Product], like: PrimExpr) -> PrimExpr:
+    """The sum of terms; those with a minus are subtracted."""
+    total: PrimExpr | None = None
+    for each in sorted(terms, key=lambda term: term.number < 0):
+        if total is not None and each.number < 0:
+            total = total - replace(each, number=-each.number).value(like)
+        else:
+            total = each.value(like) if total is None else total + each.value(like)
+    assert total is not None
+    return total
+
+
+# -- Values of the program ------------------------------------------------------------------------
+
+
+@final
+@record()
+class _Known:
+    """A stage whose elements are products of several factors.
+
+    Attributes
+    ----------
+    tensor
+        Its tensor.
+    product
+        The product at the stage's axes.
+    anchor
+        A read in it of the element at these axes, of a tensor of the same shape: so where there is
+        such an element, there is one of the stage.
+    """
+
+    tensor: Tensor
+    product: _Product
+    anchor: ProducerLoad
+
+    def at(self, indices: Sequence[PrimExpr]) -> _Product:
+        """The product for the element at some indices."""
+        axes = [axis.var for axis in cast(ComputeOp, self.tensor.op).axis]
+        values = dict(zip(axes, indices, strict=True))
+        made = _Product(self.product.number, {})
+        for factor, power in self.product.powers.values():
+            here = substitute(factor, values)
+            made = made.times(_Product(1.0, {structural_key(here): (here, power)}))
+        return made
+
+
+def _known_of(op: Operation) -> _Known | None:
+    """A stage as a value that adjoints may read, if it is one."""
+    if not isinstance(op, ComputeOp) or len(op.body) > 1 or isinstance(op.body[0], Reduce):
+        return None
+    (body,) = op.body
+    if not isinstance(body, e.Mul | e.Div) or not body.dtype.is_float or _is_large(body):
+        return None
+    product = _product_of(body)
+    factors = [factor for factor, _ in product.powers.values()]
+    if len(factors) < 2:
+        return None
+    axes = [axis.var for axis in op.axis]
+    for node in walk_once(*factors):
+        if isinstance(node, ProducerLoad) and _is_anchor(node, axes, op):
+            return _Known(op.output(0), product, node)
+    return None
+
+
+def _is_anchor(load: ProducerLoad, axes: Sequence[Var], op: ComputeOp) -> bool:
+    if len(load.indices) != len(axes) or not axes or not isinstance(load.producer, Tensor):
+        return False
+    if not all(map(operator.is_, load.indices, axes)):
+        return False
+    known = Analyzer()
+    pairs = zip(load.producer.shape, op.output(0).shape, strict=True)
+    return all(known.can_prove(e.equal(a, b)) for a, b in pairs)
+
+
+def _is_large(*nodes: PrimExpr) -> bool:
+    return sum(1 for _ in walk_once(*nodes)) > _MOST_NODES
+
+
+# -- Adjoints -------------------------------------------------------------------------------------
+
+
+@final
+class _Rewriting:
+    """The graph of adjoints, rewritten from the first to the last."""
+
+    def __init__(
+        self, adjoints: Sequence[Tensor], forward: set[Operation], known: Sequence[_Known]
+    ) -> None:
+        self._adjoints = adjoints
+        self._order = [op for op in in_order([each.op for each in adjoints]) if op not in forward]
+        self._known = known
+        readers = Counter(t for op in self._order for t in set(op.input_tensors))
+        self._parts = {
+            op.output(0): op
+            for op in self._order
+            if isinstance(op, ComputeOp)
+            and _is_elementwise(op)
+            and readers[op.output(0)] == 1
+            and op.output(0) not in adjoints
+        }
+
+    def made(self) -> list[Tensor]:
+        now: dict[Tensor, Tensor] = {}
+        for op in self._order:
+            is_one = isinstance(op, ComputeOp) and _is_elementwise(op)
+            rewritten = reading(self._rewritten(cast(ComputeOp, op)) if is_one else op, now)
+            if rewritten is not op:
+                now.update(zip(op.outputs, rewritten.outputs, strict=True))
+        return [now.get(each, each) for each in self._adjoints]
+
+    def _rewritten(self, op: ComputeOp) -> ComputeOp:
+        """An elementwise stage, with its parts and reading known values; the stage itself, if there
+        are none to read."""
+        parts = {t: part for t, part in self._parts.items() if _is_cheap_in(op, part)}
+        whole = _with_parts(op.body[0], parts)
+        if _is_large(whole):
+            return op
+        body = whole
+        for known in self._known:
+            factor = known.anchor.producer
+            if factor in _read(body):
+                reading_it = _ReadValue(known).expr(body)
+                # Where its factor is read anyway, the value would be one read more.
+                body = body if factor in _read(reading_it) else reading_it
+        return op if body is whole else replace(op, body=(body,))
+
+
+def _is_elementwise(op: ComputeOp) -> bool:
+    first = op.body[0]
+    return len(op.body) == 1 and not isinstance(first, Reduce) and first.dtype.is_float
+
+
+def _is_cheap_in(op: ComputeOp, part: ComputeOp) -> bool:
+    """Whether a stage may compute the elements of another one each time that it reads them."""
+    is_called = any(isinstance(each, e.Call) for each in walk_once(*part.body))
+    return len(part.axis) == len(op.axis) or not is_called
+
+
+def _read(node: PrimExpr) -> set[object]:
+    return {each.producer for each in walk_once(node) if isinstance(each, ProducerLoad)}
+
+
+def _with_parts(node: PrimExpr, parts: Mapping[Tensor, ComputeOp]) -> PrimExpr:
+    """An expression with the elements of `parts` written out that are read at one place alone."""
+    reads = Counter(x.producer for x in walk_once(node) if isinstance(x, ProducerLoad))
+    once = {t: op for t, op in parts.items() if reads[t] == 1}
+    return _Parts(once, parts).expr(node) if once else node
+
+
+class _Parts(Mutator):
+    def __init__(self, once: Mapping[Tensor, ComputeOp], parts: Mapping[Tensor, ComputeOp]) -> None:
+        super().__init__()
+        self._once = once
+        self._all = parts
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        op = self._once.get(cast(Tensor, node.producer))
+        if op is None:
+            return self.descend(node)
+        body = _with_parts(op.body[0], self._all)
+        return substitute(
+            body, {axis.var: at for axis, at in zip(op.axis, node.indices, strict=True)}
+        )
+
+
+class _ReadValue(Mutator):
+    """Replaces the factors of a known value, where a product has all of them."""
+
+    def __init__(self, known: _Known) -> None:
+        super().__init__()
+        self._known = known
+
+    def _replaced(self, node: PrimExpr) -> PrimExpr:
+        if not node.dtype.is_float:
+            return node
+        product = _product_of(node)
+        found = self._reading(product)
+        return self.descend(node) if found is product else self.descend(found.value(node))
+
+    visit_Mul = visit_Div = visit_Add = visit_Sub = _replaced
+
+    def _reading(self, product: _Product) -> _Product:
+        known = self._known
+        while (indices := _place_in(product, known)) is not None:
+            read = _factor(known.tensor(*indices))
+            product = read.times(product.times(known.at(indices), -1))
+        return product
+
+
+def _place_in(product: _Product, known: _Known) -> Sequence[PrimExpr] | None:
+    """The indices of an element of a known value that divides a product, if there is one."""
+    factors = [factor for factor, _ in product.powers.values()]
+    for node in walk_once(*factors):
+        is_anchor = isinstance(node, ProducerLoad) and node.producer is known.anchor.producer
+        if is_anchor and known.at(cast(ProducerLoad, node).indices).divides(product):
+            return cast(ProducerLoad, node).indices
+    return None
