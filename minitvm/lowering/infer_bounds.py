@@ -160,6 +160,8 @@ class BoundInference:
     _found: Inferred = field(default_factory=Inferred, init=False)
     # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
+    # The stages of which only elements are computed that are read where conditions hold.
+    _conditional: set[Stage] = field(default_factory=set, init=False)
 
     def run(self) -> Inferred:
         """The bounds of each stage.
@@ -380,8 +382,8 @@ class BoundInference:
         whole, or computed in each iteration of a loop that surely has one."""
         if stage not in self._found.places or stage in self.scans.updates:
             return True
-        if stage in self.scans.inside:
-            return False  # it has no elements at the first time steps
+        if stage in self.scans.inside or stage in self._conditional:
+            return False  # without elements at the first time steps, or where nothing reads them
         regions = self._regions.get(stage, [])
         partial = [i for i, region in enumerate(regions) if region is not None]
         if partial:
@@ -483,7 +485,11 @@ class BoundInference:
         for reader in self.readers(stage):
             with prover.scope():  # where the loops inside are not empty
                 spans = self._reader_spans(reader, place, prover)
-                forms = _conditions(reader, prover, _has_whole_tiles(stage))
+                # All elements of an argument are computed, those that nothing reads, too.
+                is_whole = self.is_argument(stage)
+                forms = [] if is_whole else _conditions(reader, prover, _has_whole_tiles(stage))
+                if forms:
+                    self._conditional.add(stage)
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):

@@ -160,6 +160,51 @@ def test_sizes_that_the_call_decides(shape: Any, out: Any, read: Any, place: str
         pair.check(sizes)
 
 
+CONDITIONAL: dict[str, Callable[..., Any]] = {
+    "element": lambda P, i, j: te.if_then_else(i > 2, P[i], te.const(0, "int32")),
+    "padding": lambda P, i, j: te.if_then_else(i > 0, P[i - 1] + P[i], te.const(7, "int32")),
+    "sum": lambda P, i, j: te.sum(P[i] * k3.var, axis=k3, where=i < 5),
+}
+
+
+@pytest.mark.parametrize("tile", [None, 3])
+@pytest.mark.parametrize("name", CONDITIONAL)
+def test_elements_that_conditions_do_not_read_are_computed(name: str, tile: int | None) -> None:
+    """The condition of a reader says which elements it reads, not which elements there are."""
+    for size in (8, n):
+        pair = Pair((size,), (size, 3), CONDITIONAL[name])
+        pair.place(0, tile, fuse=False)
+        pair.check({n: 7})
+
+
+def test_a_reader_computed_in_part_computes_no_argument() -> None:
+    """Q is computed where C reads it, and P with it."""
+    A = te.placeholder((8,), "int32", name="A")
+    P = te.compute((8,), lambda i: A[i] * 2, name="P")
+    Q = te.compute((8,), lambda i: P[i] + 1, name="Q")
+    C = te.compute((8,), lambda i: te.if_then_else(i > 2, Q[i], te.const(0, "int32")), name="C")
+    s = te.create_schedule(C.op)
+    s[Q].compute_at(s[C], C.op.axis[0])
+    s[P].compute_at(s[C], C.op.axis[0])
+    with pytest.raises(tvm.CompileError, match=PART):
+        tvm.lower(s, [A, P, C])
+
+
+@pytest.mark.parametrize("size", [7, te.size_var("n")])
+def test_an_output_that_another_stage_reads_has_a_place(size: Any) -> None:
+    X = te.placeholder((size, 5), name="X")
+    k = te.reduce_axis((0, 5), "k")
+    S = te.compute((size,), lambda i: te.sum(X[i, k], axis=k), name="S")
+    Y = te.compute((size, 5), lambda i, j: te.if_then_else(i > 2, X[i, j] - S[i], 0.0), name="Y")
+    s = te.create_schedule([S.op, Y.op])
+    s[S].compute_at(s[Y], Y.op.axis[0])
+    x = np.arange(35, dtype="float32").reshape(7, 5)
+    sums, y = np.full(7, -77, "float32"), np.full((7, 5), -77, "float32")
+    tvm.build(s, [X, S, Y], target="llvm -mcpu=haswell")(x, sums, y)
+    np.testing.assert_array_equal(sums, x.sum(1))
+    np.testing.assert_array_equal(y, np.where(np.arange(7)[:, None] > 2, x - x.sum(1)[:, None], 0))
+
+
 def test_no_iterations_compute_no_argument() -> None:
     halo = Pair((n + 2,), (n,), lambda P, i: P[i] + P[i + 1] + P[i + 2])
     halo.place(*PLACES["tile"])
