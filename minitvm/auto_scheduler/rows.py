@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
+from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -116,6 +117,10 @@ def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
+    short = _short_rows(root, [stage for stage, _ in inside], target, strict)
+    if short:
+        write_short_rows(s, short, root, target)
+        return True
     _choose_rows(s, root, target)
     if not inside:
         _write_alone(s, root, target, strict)
@@ -185,6 +190,22 @@ def _choose_rows(s: Schedule, root: Stage, target: Target) -> None:
 
 
 # -- Stages that are computed together --
+
+
+def _short_rows(
+    root: Stage, inside: Sequence[Stage], target: Target, strict: bool
+) -> Sequence[Stage]:
+    """The reductions along short rows for each element of `root`: the stages `inside` of its rows,
+    or itself; none where one of them is another stage."""
+    op = compute_of(root)
+    reductions = inside if inside and not op.reduce_axis else [root, *inside]
+    is_each = all(
+        are_short_rows(compute_of(stage), target, strict=strict)
+        and (stage is root or _rows_in_common(op, stage) == len(op.axis))
+        and len(compute_of(stage).axis) == len(op.axis)
+        for stage in reductions
+    )
+    return reductions if is_each else []
 
 
 def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
