@@ -117,11 +117,16 @@ def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    short = _short_rows(root, [stage for stage, _ in inside], target, strict)
-    if short:
-        write_short_rows(s, short, root, target)
-        return True
     _choose_rows(s, root, target)
+    rows = min((most for _, most in inside), default=len(compute_of(root).axis))
+    beside = {stage for stage, _ in inside}
+    short = _short_rows(root, beside, rows, target, strict)
+    if short:
+        _write_columns(s, root, rows, target, strict, beside)
+        block = write_short_rows(s, short, root, rows, target)
+        _write_inside(s, root, block, [each for each in inside if each[0] not in short], rows,
+                      target, strict)  # fmt: skip
+        return True
     if not inside:
         _write_alone(s, root, target, strict)
         return True
@@ -131,8 +136,7 @@ def _write_root(
         loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
         run_parallel(root, loops, target)
         return True
-    rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
+    _write_columns(s, root, rows, target, strict, beside)
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     _write_inside(s, root, row, inside, rows, target, strict)
@@ -193,19 +197,16 @@ def _choose_rows(s: Schedule, root: Stage, target: Target) -> None:
 
 
 def _short_rows(
-    root: Stage, inside: Sequence[Stage], target: Target, strict: bool
-) -> Sequence[Stage]:
-    """The reductions along short rows for each element of `root`: the stages `inside` of its rows,
-    or itself; none where one of them is another stage."""
-    op = compute_of(root)
-    reductions = inside if inside and not op.reduce_axis else [root, *inside]
+    root: Stage, inside: Collection[Stage], rows: int, target: Target, strict: bool
+) -> list[Stage]:
+    """The reductions among a stage and those `inside` of its first `rows` axes, if all of them are
+    along short rows, with one result for each row; none otherwise."""
+    found = [each for each in (root, *inside) if compute_of(each).reduce_axis]
     is_each = all(
-        are_short_rows(compute_of(stage), target, strict=strict)
-        and (stage is root or _rows_in_common(op, stage) == len(op.axis))
-        and len(compute_of(stage).axis) == len(op.axis)
-        for stage in reductions
+        len(op.axis) == rows and are_short_rows(op, target, strict=strict)
+        for op in map(compute_of, found)
     )
-    return reductions if is_each else []
+    return found if is_each else []
 
 
 def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:

@@ -34,7 +34,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import Reduce
+from minitvm.tir.expr import IterVar, Reduce
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
@@ -82,25 +82,30 @@ def _width_of(op: ComputeOp, size: int, target: Target) -> int:
     return min(lanes_of(op, target), 1 << (size - 1).bit_length())
 
 
-def write_short_rows(s: Schedule, stages: Sequence[Stage], root: Stage, target: Target) -> None:
-    """Writes reductions along short rows, in blocks of the results of `root`: of the reduction
-    itself, or of a stage that reads as many elements of all of them."""
-    lanes = lanes_of(compute_of(root), target)
+def write_short_rows(
+    s: Schedule, stages: Sequence[Stage], root: Stage, rows: int, target: Target
+) -> IterVar:
+    """Writes reductions along short rows, in blocks of the first `rows` axes of `root`: of the
+    reduction itself, or of a stage that reads their results. Returns the loop over blocks."""
+    lanes = lanes_of(compute_of(stages[0]), target)
     if root in stages:
         op = compute_of(root)
         given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
         sums = s[_tensors(s.cache_write(given, "local"))[0]]
         stages = [sums if stage is root else stage for stage in stages]
-    *outer, row = compute_of(root).axis
+    *outer, row = compute_of(root).axis[:rows]
     block, lane = root.split(row, factor=lanes)
-    root.vectorize(lane)
+    is_each = rows == len(compute_of(root).axis)
+    if is_each:
+        root.vectorize(lane)
     for stage in stages:
-        stage.set_scope("local")
+        stage.set_scope("local" if is_each else "global")
         stage.compute_at(root, block)
         _write_block(s, stage, target)
     extent = extent_of(row)
     blocks = Loop(block, None if extent is None else -(-extent // lanes))
-    run_parallel(root, [*(Loop(axis, extent_of(axis)) for axis in outer), blocks], target)
+    loops = [*(Loop(axis, extent_of(axis)) for axis in outer), blocks]
+    return run_parallel(root, loops, target)[-1]
 
 
 def _write_block(s: Schedule, stage: Stage, target: Target) -> None:
