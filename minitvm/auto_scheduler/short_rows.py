@@ -52,9 +52,11 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     True
     """
     reduce = op.body[0] if op.reduce_axis and op.axis else None
-    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op) or running_axis(op):
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
         return False
     if is_in_order(op, strict) or not is_commutative(reduce.combiner):
+        return False
+    if running_axis(op) is not None:
         return False
     rows, size, lanes = op.axis[-1], product_of_extents(op.reduce_axis), lanes_of(op, target)
     if size is None or size < _LEAST or not is_line(op, op.reduce_axis):
