@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_python
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 LADDER = ROOT / "examples" / "schedules" / "09_gemm_ladder.py"  # slow unless it is given a size
 
+RUN = """
+import runpy, sys
+sys.argv = {argv!r}
+sys.path.insert(0, {folder!r})
+runpy.run_path({path!r}, run_name="__main__")
+"""
+HIDE_TORCH = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+sys.modules["torch"] = None
+"""
 
-def run_example(path: Path, cwd: Path, *arguments: str) -> str:
+
+def run_example(path: Path, cwd: Path, *arguments: str, torch: bool = True) -> str:
     """What an example prints; it must not complain about anything."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments], cwd=cwd, env=env, capture_output=True, text=True
-    )
+    run = RUN.format(argv=[str(path), *arguments], folder=str(path.parent), path=str(path))
+    imported = ["torch"] if torch and "import torch" in path.read_text(encoding="utf-8") else []
+    done = run_python(run if torch else HIDE_TORCH + run, *imported, cwd=cwd)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -33,16 +44,6 @@ def test_runs_alone(path: Path, tmp_path: Path) -> None:
 def test_the_ladder_runs_at_any_size(size: str, tmp_path: Path) -> None:
     printed = run_example(LADDER, tmp_path, size)
     assert all(f"\n{rung} " in printed for rung in ("baseline", "write_cache", "parallel"))
-
-
-HIDE_TORCH = """
-import runpy, sys
-import importlib.util
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
-sys.modules["torch"] = None
-runpy.run_path({path!r}, run_name="__main__")
-"""
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,7 @@ runpy.run_path({path!r}, run_name="__main__")
     ],
 )
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:
-    script = tmp_path / "without_torch.py"
-    script.write_text(HIDE_TORCH.format(path=str(ROOT / "examples" / f"{name}.py")))
-    printed = run_example(script, tmp_path)
+    printed = run_example(ROOT / "examples" / f"{name}.py", tmp_path, torch=False)
     assert "torch: not installed, left out" in printed
 
 
