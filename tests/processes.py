@@ -5,8 +5,8 @@ They are forked from a process that has imported what is long to import and done
     pytest --- server: import numpy, minitvm --- fork: a program
                                              --- fork: a program
 
-A program finds a process as it is after these imports, and ends as any process of Python ends. Tests
-of an import itself, or of Python's options, start a process with ``subprocess``.
+A program finds a process as it is after these imports, and ends as any process of Python ends.
+Tests of an import itself, or of Python's options, start a process with ``subprocess``.
 """
 
 from __future__ import annotations
