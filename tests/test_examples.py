@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,17 @@ def test_the_ladder_runs_at_any_size(size: str, tmp_path: Path) -> None:
     assert all(f"\n{rung} " in printed for rung in ("baseline", "write_cache", "parallel"))
 
 
+# Those with a function check_torch that is called where torch is found, and nowhere else.
+ALIKE = [
+    "operators/attention",
+    "operators/int8_linear",
+    "operators/masked_softmax",
+    "operators/rms_norm",
+    "operators/rotary_embedding",
+    "operators/swiglu",
+]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -53,20 +66,28 @@ def test_the_ladder_runs_at_any_size(size: str, tmp_path: Path) -> None:
         "fused_operator",
         "literature_matmul",
         "one_tensor_seven_views",
-        "operators/attention",
-        "operators/int8_linear",
-        "operators/masked_softmax",
-        "operators/rms_norm",
-        "operators/rotary_embedding",
-        "operators/swiglu",
         "operators/embedding_bag",
         "operators/depthwise_convolution",
         "operators/sparse_product",
+        *ALIKE[3:4],
+        *(pytest.param(name, marks=pytest.mark.wide) for name in ALIKE[:3] + ALIKE[4:]),
     ],
 )
 def test_runs_without_torch(name: str, tmp_path: Path) -> None:
     printed = run_example(ROOT / "examples" / f"{name}.py", tmp_path, torch=False)
     assert "torch: not installed, left out" in printed
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_asks_for_torch_before_it_is_used(name: str) -> None:
+    tree = ast.parse((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"))
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
+    (checks,) = (each for each in functions if each.name == "check_torch")
+    assert "torch" in ast.unparse(checks)
+    others = "\n".join(ast.unparse(each) for each in tree.body if each is not checks)
+    call = "check_torch() if importlib.util.find_spec('torch') else 'not installed, left out'"
+    assert call in others
+    assert not re.search(r"import torch|torch\.|check_torch", others.replace(call, ""))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
