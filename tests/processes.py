@@ -19,11 +19,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_PATIENCE = 120  # seconds
+_PATIENCE = 300  # seconds
 
 _SERVER = """
 import importlib, json, os, sys
@@ -48,6 +49,8 @@ def program():
         os.close(opened)
     sys.stdin = open(0, closefd=False)
     os.chdir(folder)
+    for name in os.environ.keys() - environment:
+        del os.environ[name]
     os.environ.update(environment)
     return code
 
@@ -71,7 +74,7 @@ def _server(modules: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def run_python(
-    code: str, *imported: str, cwd: Path | None = None, **environment: str
+    code: str, *imported: str, cwd: Path = ROOT, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A process that ran `code` after numpy, minitvm and the modules `imported` had been imported.
     It finds what this process imports."""
@@ -81,7 +84,9 @@ def run_python(
         out, err = Path(folder, "out"), Path(folder, "err")
         for each in (out, err):
             each.touch()
-        request = [code, environment, str(cwd or ROOT), os.devnull, str(out), str(err)]
+        request = [
+            code, {**os.environ, **(environment or {})}, str(cwd), os.devnull, str(out), str(err)
+        ]  # fmt: skip
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
         if not select.select([server.stdout], [], [], _PATIENCE)[0]:
@@ -94,6 +99,6 @@ def run_python(
 
 def output_of(code: str, **environment: str) -> str:
     """The output of a process that has to end well, and soon."""
-    done = run_python(code, **environment)
+    done = run_python(code, environment=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
