@@ -181,7 +181,7 @@ def check(case: Case, target: str = "llvm") -> None:
     ("target", "name"),
     [
         pytest.param(
-            target, name, marks=[] if target == TARGETS[0] or number % 3 == 0 else pytest.mark.wide
+            target, name, marks=[] if target == TARGETS[number % 3 == 0] else pytest.mark.wide
         )
         for target in TARGETS[:2]
         for number, name in enumerate(CASES)
