@@ -162,6 +162,7 @@ class Broken:
 FOLLOW = attempts.Attempt.follow
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("when", ["writing", "lowering"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_one_strategy_cannot_another_does(
