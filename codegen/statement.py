@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeGuard, final
 
 from minitvm.arith.effects import is_stable
-from minitvm.codegen.accesses import constant_lanes, emit_store, pointer_of
+from minitvm.codegen.accesses import constant_lanes, emit_store, first_lanes, pointer_of
 from minitvm.codegen.alike import call_nest
 from minitvm.codegen.captures import Inside
 from minitvm.codegen.conversion import memory_type
@@ -161,6 +161,9 @@ class StatementEmitter:
         if node.var.dtype.is_bool and node.var.dtype.lanes > 1:
             known = constant_lanes(self.expressions, node.value)
             self.expressions.constants[node.var] = known
+            count = first_lanes(self.expressions, node.value)
+            if count is not None:
+                self.expressions.first_lanes[node.var] = count
         self.emit(node.body)
 
     # -- loops --
