@@ -142,6 +142,8 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
     factors = _constant_strides(emitter, buffer)
     strides = strides_of(emitter, buffer) if None in factors else ()
     for node, dim in joined(buffer, indices):
+        if node.dtype.lanes == 1 and e.const_int(buffer.shape[dim]) == 1:
+            continue  # the index is 0, whatever it is computed from
         factor = factors[dim]
         stride = strides[dim] if factor is None else i64(factor)
         lanes = max(lanes, node.dtype.lanes)
