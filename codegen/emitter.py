@@ -49,6 +49,7 @@ class Emitter:
         # How many of the first lanes a mask chooses, where it chooses first ones.
         self.first_lanes: dict[Var, PrimExpr] = {}
         self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
+        self.stores_past_caches = False  # whether the function has such stores
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # the flag of the products of dimensions
