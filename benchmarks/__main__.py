@@ -29,6 +29,7 @@ from benchmarks import (
     semirings,
     speeds,
     start,
+    symbolic,
     threads,
 )
 from benchmarks.measure import QUICK, Row, Settings
@@ -53,14 +54,21 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "math": functions.rows,
     "model": model.rows,
     "operators": operators.rows,
+    "symbolic": symbolic.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
 _TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
-_SUMMARIES = {"math": functions.summary, "model": model.summary, "operators": operators.summary}
+_SUMMARIES = {
+    "math": functions.summary,
+    "model": model.summary,
+    "operators": operators.summary,
+    "symbolic": symbolic.summary,
+}
 # The first line and the line of a row, of groups that are printed as they are measured.
 _LINES = {
     **dict.fromkeys(_TARGETS, (speeds.HEAD, speeds.line)),
     "operators": (operators.HEAD, operators.line),
+    "symbolic": (symbolic.HEAD, symbolic.line),
 }
 _LATEST = Path(__file__).resolve().parent / "results" / "latest.json"
 
@@ -127,14 +135,14 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm, conv, memory, math and operators what has this in its name, as "
+        help="of gemm, conv, memory, math, operators and symbolic what has this in its name, as "
         "float32/squares, 'NT 64' or 'rms_norm backward large'",
     )
     parser.add_argument(
         "--threads",
         type=_positive,
         metavar="N",
-        help="gemm, conv and memory on this number alone; operators on this number",
+        help="gemm, conv and memory on this number alone; operators and symbolic on this number",
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(

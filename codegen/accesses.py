@@ -21,6 +21,7 @@ from minitvm.codegen.llvm_text import (
     i64,
     lanes_of,
     literal,
+    poison,
     vector_type,
     wrapped,
     zero,
@@ -141,6 +142,8 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
     factors = _constant_strides(emitter, buffer)
     strides = strides_of(emitter, buffer) if None in factors else ()
     for node, dim in joined(buffer, indices):
+        if node.dtype.lanes == 1 and e.const_int(buffer.shape[dim]) == 1:
+            continue  # the index is 0, whatever it is computed from
         factor = factors[dim]
         stride = strides[dim] if factor is None else i64(factor)
         lanes = max(lanes, node.dtype.lanes)
@@ -428,13 +431,73 @@ def emit_store(emitter: Emitter, node: BufferStore, value: Value) -> None:
         with text.when(emitter.emit(predicate), write, join):
             _store(text, memory, address(emitter, node.buffer, node.indices), align)
     else:
-        mask = None if predicate is None else emitter.emit(predicate)
         where = address(emitter, node.buffer, node.indices)
+        if predicate is not None and where.step == 1 and not emitter.target.has_mask_registers:
+            count = first_lanes(emitter, predicate)
+            if count is not None and where.lanes & (where.lanes - 1) == 0:
+                _store_first(text, memory, where.pointer, align, emitter.index(count))
+                return
+        mask = None if predicate is None else emitter.emit(predicate)
         if node.buffer is emitter.nontemporal and where.step == 1 and mask is None:
             text.store_past_caches(memory, where.pointer, ALIGNMENT[NONTEMPORAL])
             emitter.stores_past_caches = True
         else:
             _store(text, memory, where, align, mask)
+
+
+def first_lanes(emitter: Emitter, predicate: PrimExpr) -> PrimExpr | None:
+    """The number of the first lanes for which a condition ``ramp(0, 1) < broadcast(n)`` holds,
+    which may be any number; None for any other condition."""
+    if isinstance(predicate, Var):
+        return emitter.first_lanes.get(predicate)
+    if (
+        isinstance(predicate, e.LT)
+        and isinstance(predicate.a, e.Ramp)
+        and isinstance(predicate.b, e.Broadcast)
+        and e.const_int(predicate.a.base) == 0
+        and e.const_int(predicate.a.stride) == 1
+        and predicate.a.dtype.is_int
+        and predicate.a.lanes < predicate.a.dtype.max()
+    ):
+        return predicate.b.value
+    return None
+
+
+def _store_first(
+    text: FunctionText, memory: Value, pointer: Value, align: int, count: Value
+) -> None:
+    """Stores the first `count` lanes: all, or else what each bit of the number says, from half of
+    the lanes down to one. Without registers for masks, processors of AMD take 18 cycles for a
+    masked store, and others have none."""
+    lanes, scalar = lanes_of(memory.type), element_type(memory.type)
+    whole, part, join = text.blocks("whole", "part", "stored")
+    text.branch_if(text.icmp("sge", count, i64(lanes)), whole, part)
+    with text.inside(whole, join):
+        text.store(memory, pointer, align)
+    with text.inside(part, join):
+        count = text.intrinsic("smax", "i64", count, i64(0))
+        rest, width = memory, lanes // 2
+        while width:
+            low, high = (_part(text, rest, begin, width) for begin in (0, width))
+            has_bit = text.icmp("ne", text.binary("and", count, i64(width)), i64(0))
+            write, after = text.blocks("write", "further")
+            before = text.current
+            with text.when(has_bit, write, after):
+                text.store(low, pointer, align)
+                beyond = text.element_pointer(scalar, pointer, i64(width))
+                written = text.current
+            if width > 1:
+                rest = text.phi(low.type, (low, before), (high, written))
+                pointer = text.phi("ptr", (pointer, before), (beyond, written))
+            width //= 2
+    text.place(join)
+
+
+def _part(text: FunctionText, vector: Value, begin: int, width: int) -> Value:
+    """So many lanes of a vector."""
+    if width == 1:
+        return text.extract(vector, begin)
+    return text.shuffle(vector, poison(vector.type), range(begin, begin + width))
 
 
 def _store(

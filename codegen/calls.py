@@ -151,6 +151,12 @@ def _emit_access_ptr(emitter: Emitter, node: e.Call) -> Value:
     return emitter.text.element_pointer(element, pointer, emitter.index(offset))
 
 
+def _emit_are_apart(emitter: Emitter, node: e.Call) -> Value:
+    found = {buffer.data: pointer for buffer, pointer in emitter.pointers.items()}
+    a, b = (found[each] for each in node.args if isinstance(each, e.Var))
+    return emitter.text.icmp("ne", a, b)
+
+
 def _emit_prefetch(emitter: Emitter, node: e.Call) -> Value:
     """A request to read, for all levels of the cache. The address is computed as an integer, so
     that it may lie outside of the buffer."""
@@ -234,6 +240,7 @@ CALLS: dict[str, Callable[[Emitter, e.Call], Value]] = {
     "likely": lambda emitter, node: emitter.emit(node.args[0]),
     "reinterpret": _emit_reinterpret,
     "isnullptr": lambda emitter, node: emitter.text.icmp("eq", emitter.emit(node.args[0]), NULL),
+    "are_apart": _emit_are_apart,
     "tvm_access_ptr": _emit_access_ptr,
     "prefetch": _emit_prefetch,
     "call_llvm_intrin": _emit_llvm_intrinsic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minitvm.codegen.accesses import emit_load, multiples, pointer_of
+from minitvm.codegen.accesses import emit_load, first_lanes, multiples, pointer_of
 from minitvm.codegen.calls import CALLS, emit_call
 from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
@@ -19,6 +19,7 @@ from minitvm.tir.expr import PrimExpr
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
 _INT_COMPARE = {e.EQ: "eq", e.NE: "ne", e.LT: "lt", e.LE: "le", e.GT: "gt", e.GE: "ge"}
+_MASKS = (8, 16, 32, 64)  # lanes whose mask fills a register
 _ARITHMETIC = (e.Add, e.Sub, e.Mul, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max)
 
 
@@ -55,8 +56,10 @@ def _emit_arithmetic(emitter: Emitter, node: e.Arithmetic) -> Value:
 
 
 def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
-    if _chooses_first_lanes(node) and emitter.target.has_mask_registers:
-        return _first_lanes(emitter, node.b)
+    if emitter.target.has_mask_registers and node.a.lanes in _MASKS:
+        count = first_lanes(emitter, node)
+        if count is not None:
+            return _first_lanes(emitter, count, node.a.lanes)
     a, b = emitter.emit(node.a), emitter.emit(node.b)
     dtype = node.a.dtype
     if dtype.is_float:
@@ -67,26 +70,12 @@ def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
     return emitter.text.icmp(predicate, a, b)
 
 
-def _chooses_first_lanes(node: e.Comparison) -> bool:
-    """Whether a comparison is ``ramp(0, 1) < broadcast(n)``, of lanes that fill a register."""
-    return (
-        isinstance(node, e.LT)
-        and isinstance(node.a, e.Ramp)
-        and isinstance(node.b, e.Broadcast)
-        and e.const_int(node.a.base) == 0
-        and e.const_int(node.a.stride) == 1
-        and node.a.dtype.is_int
-        and node.a.lanes < node.a.dtype.max()
-        and node.a.lanes in (8, 16, 32, 64)
-    )
-
-
-def _first_lanes(emitter: Emitter, bound: PrimExpr) -> Value:
-    """``ramp(0, 1) < bound`` by shifting bits: LLVM would repeat the comparison of vectors in each
-    block that uses it, inside of loops too, and hold its operands in vector registers."""
-    assert isinstance(bound, e.Broadcast)
-    text, lanes = emitter.text, bound.lanes
-    count = text.intrinsic("smax", "i64", emitter.index(bound.value), i64(0))
+def _first_lanes(emitter: Emitter, bound: PrimExpr, lanes: int) -> Value:
+    """``ramp(0, 1) < broadcast(bound)`` by shifting bits: LLVM would repeat the comparison of
+    vectors in each block that uses it, inside of loops too, and hold its operands in vector
+    registers."""
+    text = emitter.text
+    count = text.intrinsic("smax", "i64", emitter.index(bound), i64(0))
     count = text.intrinsic("umin", "i64", count, i64(lanes))
     # bzhi clears the bits from the count on, and none for a count of 64.
     bits = text.intrinsic("x86.bmi.bzhi.64", "i64", i64(-1), count)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeGuard, final
 
 from minitvm.arith.effects import is_stable
-from minitvm.codegen.accesses import constant_lanes, emit_store, pointer_of
+from minitvm.arith.fused_loop import symbolic_divisor, with_digits
+from minitvm.codegen.accesses import constant_lanes, emit_store, first_lanes, pointer_of
 from minitvm.codegen.alike import call_nest
 from minitvm.codegen.captures import Inside
 from minitvm.codegen.conversion import memory_type
@@ -164,6 +165,9 @@ class StatementEmitter:
         if node.var.dtype.is_bool and node.var.dtype.lanes > 1:
             known = constant_lanes(self.expressions, node.value)
             self.expressions.constants[node.var] = known
+            count = first_lanes(self.expressions, node.value)
+            if count is not None:
+                self.expressions.first_lanes[node.var] = count
         self.emit(node.body)
 
     # -- loops --
@@ -352,8 +356,12 @@ class StatementEmitter:
         narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
         first, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
         loop = s.For(wide, first, count, ForKind.SERIAL, narrow)
+        divisor = None if strided else symbolic_divisor(node.loop_var, node.body)
         self._team = None
-        self._emit_loop(loop, *part, signed=True, runs=False)
+        if divisor is None:
+            self._emit_loop(loop, *part, signed=True, runs=False)
+        else:
+            self._emit_by_digits(node, divisor, part[0], part[1])
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return
@@ -361,6 +369,56 @@ class StatementEmitter:
         self.text.forget()  # the other tasks have written
         # Another task has failed, and has said so; this one has nothing to add.
         self.fail_unless(self.text.icmp("eq", status, i32(0)), 0)
+
+    def _emit_by_digits(self, node: s.For, divisor: PrimExpr, begin: Value, end: Value) -> None:
+        """The body of a fused loop from `begin` to before `end`, without a division for each
+        number::
+
+            x = begin
+            while x < end:
+                q, r = x // n, x % n
+                count = min(n - r, end - x) if n > 0 else 1
+                for low in range(r, r + count):     # x // n is q, and x % n is low
+                    ...
+                x += count
+
+        The digits of q are values outside of the inner loop.
+        """
+        text, emitter, var, body = self.text, self.expressions, node.loop_var, node.body
+        x, wide, high = Var("x", INT64), Var(f"{var.name}.low", INT64), Var("high", var.dtype)
+        head, latch, done = text.blocks(var.name, "next", "done")
+        before = text.current
+        text.branch_if(text.icmp("slt", begin, end), head, done)
+        text.place(head)
+        with text.scope():
+            first, upcoming = text.phi_open(begin, before, latch)
+            text.forget()
+            emitter.bind_anew(x, first)
+            size = e.cast(INT64, divisor)
+            rest = e.floormod(x, size)
+            emitter.bind_anew(high, emitter.cast(e.floordiv(x, size), var.dtype))
+            here, number = emitter.emit(rest), emitter.emit(size)
+            inside = text.binary("sub", number, here)
+            left = text.intrinsic("smin", "i64", inside, text.binary("sub", end, first))
+            count = text.select(text.icmp("sgt", number, i64(0)), left, i64(1))
+            upto = text.binary("add", here, count)
+            low = e.cast(var.dtype, wide)
+            body = with_digits(var, divisor, high, low, body)
+            while (further := symbolic_divisor(high, body)) is not None:
+                digits = Var("high", var.dtype), Var("digit", var.dtype)
+                for each, value in zip(digits, (e.floordiv, e.floormod), strict=True):
+                    emitter.bind_anew(each, emitter.emit(value(high, further)))
+                body = with_digits(high, further, *digits, body)
+                high = digits[0]
+            body = s.LetStmt(var, e.cast(var.dtype, x - rest + wide), body)
+            inner = s.For(wide, rest, size, ForKind.SERIAL, body)
+            self._emit_loop(inner, here, upto, i64(1), signed=True, runs=True)
+            text.branch(latch)
+            text.place(latch)
+            beyond = text.binary("add", first, count)
+            text.phi_close(upcoming, beyond)
+            text.branch_if(text.icmp("slt", beyond, end), head, done)
+        text.place(done)
 
     def _emit_while(self, node: s.While) -> None:
         text = self.text

@@ -28,6 +28,8 @@ from benchmarks import (
     peers,
     report,
     speeds,
+    symbolic,
+    symbolic_forms,
 )
 from benchmarks.__main__ import GROUPS, main
 from benchmarks.measure import (
@@ -42,7 +44,9 @@ from benchmarks.measure import (
     statement,
 )
 from benchmarks.start import cumulative
+from minitvm import te
 from minitvm.runtime.dtype import FLOAT32
+from minitvm.tir.expr import IntImm
 from minitvm.tir.intrinsics import INTRINSICS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -463,6 +467,60 @@ def test_slow_contenders_are_run_once_more_and_others_in_the_time_there_is() -> 
     assert runs["slow"] == 1
     assert set(paced({"slow": contenders["slow"]}, Settings(), 1.0)) == {"slow"}
     assert 10 <= runs["fast"] < 20
+
+
+# ---- Symbolic extents ----------------------------------------------------------------------------
+
+
+def test_symbolic_extents_are_beside_constant_ones(quick: tuple[str, dict[str, Any]]) -> None:
+    out, found = quick
+    first, build, *_ = found["groups"]["symbolic"]
+    assert (first["name"], build["name"]) == (
+        "product NN 64 x 64 x 64",
+        "build product NN 64 x 64 x 64",
+    )
+    assert list(first["peers"]) == list(build["peers"]) == ["constant extents"]
+    assert "calls in the least time with constant extents: mean " in out
+
+
+def test_every_form_is_a_program_of_its_extents() -> None:
+    forms = [*symbolic_forms.forms()]
+    assert len({form.name for form in forms}) == len(forms) > 150
+    for form in forms:
+        names = [f"n{place}" for place, _ in enumerate(form.extents)]
+        *_, output = form.program(*map(te.var, names))
+        assert not any(isinstance(extent, IntImm) for extent in output.shape[1:]), form.name
+
+
+def test_symbolic_extents_are_those_asked_for() -> None:
+    settings = dataclasses.replace(QUICK, only="transpose 0 2 1 2 x 100", threads=(1,))
+    names = [row.name for row in symbolic.rows(settings)]
+    assert names == ["transpose 0 2 1 2 x 100 x 100", "build transpose 0 2 1 2 x 100 x 100"]
+
+
+def test_results_that_differ_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(n: Any) -> list[Any]:
+        x = te.placeholder((n,), name="X")
+        factor = 1.0 if isinstance(n, int) else 2.0
+        return [x, te.compute((n,), lambda i: x[i] * factor, name="Y")]
+
+    form = symbolic_forms.Form("wrong", program, (64,))
+    monkeypatch.setattr(symbolic, "forms", lambda: [form])
+    with pytest.raises(AssertionError, match=r"wrong: the results differ by "):
+        list(symbolic.rows(QUICK))
+
+
+def test_slow_symbolic_extents_are_said() -> None:
+    def row(name: str, ours: float) -> Row:
+        return Row(name, "w", {OURS: Measured(ours), symbolic.CONSTANT: Measured(1.0)})
+
+    rows = [row("a", 1.1), row("b", 1.3), row("build a", 1.9), row("build b", 2.5)]
+    assert [" ".join(line.split()) for line in symbolic.summary(rows).splitlines()] == [
+        "calls in the least time with constant extents: mean 1.20, above 1.2: 1 of 2",
+        "b 1.3 s 1.30 (1.30) SLOWER",
+        "builds in the least time with constant extents: mean 2.18, above 2.0: 1 of 2",
+        "build b 2.5 s 2.50 (2.50) SLOWER",
+    ]
 
 
 # ---- Functions -----------------------------------------------------------------------------------

@@ -106,7 +106,12 @@ def _is_same(divisor: PrimExpr, extent: PrimExpr) -> bool:
             _is_same(divisor.a, a) and _is_same(divisor.b, b)
             for a, b in ((extent.a, extent.b), (extent.b, extent.a))
         )
-    return structural_equal(divisor, extent)
+    if structural_equal(divisor, extent):
+        return True
+    if divisor.dtype.lanes > 1 or not (divisor.dtype.is_int and extent.dtype.is_int):
+        return False
+    prover = Prover()
+    return prover.affine(divisor).same_as(prover.affine(extent))
 
 
 def _bare(value: PrimExpr) -> PrimExpr:

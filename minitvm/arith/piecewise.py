@@ -187,7 +187,7 @@ class _Reader:
 
     def _quotient_of_size(self, form: Affine, size: Affine) -> int | None:
         """The same for a divisor that isn't known: the quotient that all values have but a few, as
-        those of ``(j + 5) % n``; or that which is one of two."""
+        those of ``(j + 5) % n``; or that which is one of two, but for a few values."""
         proves = self._prover.proves
         least, greatest = self._without_short_loops(form)
         first = next((form.terms.get(n, 0) for n, times in size.terms.items() if times == 1), 0)
@@ -195,7 +195,7 @@ class _Reader:
             if proves(least - size * q + _FEW, size * (q + 1) - 1 - greatest + _FEW):
                 return q
         for q in (first, first - 1):
-            if proves(form - size * q, size * (q + 2) - 1 - form):
+            if proves(least - size * q + _FEW, size * (q + 2) - 1 - greatest + _FEW):
                 return q
         return None
 

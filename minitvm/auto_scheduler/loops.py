@@ -215,12 +215,15 @@ def run_parallel(
     stage: Stage, loops: Sequence[Loop], target: Target, each: int = TASKS
 ) -> list[IterVar]:
     """Runs the outermost of some loops on all cores. As many loops are fused as make `each` tasks
-    for every core, or an equal number. Returns the new loops. On one core, they stay."""
+    for every core, or an equal number; of loops with symbolic extents all but the innermost, since
+    the places of a fused loop are quotients. Returns the new loops. On one core, they stay."""
     axes = [loop.axis for loop in loops]
     if target.num_cores == 1:
         return axes
     count, number, cores = 1, 0, target.num_cores
-    while number < len(loops) and (number == 0 or (count % cores and count // cores < each)):
+    is_known = all(loop.extent is not None for loop in loops)
+    most = len(loops) if is_known else max(1, len(loops) - 1)
+    while number < most and (number == 0 or (count % cores and count // cores < each)):
         count *= loops[number].extent or 1
         number += 1
     if number:

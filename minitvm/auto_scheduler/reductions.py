@@ -59,6 +59,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import children, mentions, walk_once
 
+_USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
 
 
@@ -426,8 +427,8 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    if k.extent is not None:  # the lanes cost as much as the steps
-        width = min(width, 1 << (isqrt(2 * k.extent).bit_length() - 1) if k.extent > 0 else 0)
+    extent = _USUAL if k.extent is None else k.extent  # the lanes cost as much as the steps
+    width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1) if extent > 0 else 0)
     if width < lanes:
         return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)

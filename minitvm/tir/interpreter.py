@@ -506,6 +506,11 @@ def _is_null(compiler: _Compiler, node: e.Call) -> Evaluator:
     return lambda env: value(env) in (None, 0)
 
 
+def _are_apart(compiler: _Compiler, node: e.Call) -> Evaluator:
+    a, b = compiler.exprs(node.args)
+    return lambda env: a(env).address(0) != b(env).address(0)
+
+
 def _reinterpret(compiler: _Compiler, node: e.Call) -> Evaluator:
     given, wanted, value = node.args[0].dtype, node.dtype, compiler.expr(node.args[0])
 
@@ -638,6 +643,7 @@ _CALLS: dict[str, Callable[[_Compiler, e.Call], Evaluator]] = {
     "checked": _checked,
     "prefetch": _nothing_to_do,
     "isnullptr": _is_null,
+    "are_apart": _are_apart,
     "reinterpret": _reinterpret,
     "tvm_access_ptr": _access_ptr,
     "tvm_stack_make_array": _region,

@@ -443,6 +443,7 @@ CALLS: dict[str, OtherCall] = {
     "likely": OtherCall(1),
     "reinterpret": OtherCall(1),
     "isnullptr": OtherCall(1),
+    "are_apart": OtherCall(2),
     "checked": OtherCall(None, Effect.FAILS),
     "prefetch": OtherCall(1, Effect.READS),
     "tvm_access_ptr": OtherCall(4, Effect.ACTS),

@@ -452,6 +452,11 @@ def isnullptr(x: Any, span: Any = None) -> Call:
     return Call(BOOL, "isnullptr", (handle,))
 
 
+def are_apart(a: PrimExpr, b: PrimExpr) -> Call:
+    """Whether the memory of two parameters of one shape isn't the same, at the call."""
+    return Call(BOOL, "are_apart", (a, b))
+
+
 # -- Conversion -----------------------------------------------------------------------------------
 
 

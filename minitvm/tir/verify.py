@@ -339,6 +339,11 @@ def _isnullptr(node: e.Call) -> Iterator[str]:
     yield from _expected("isnullptr: argument 0", HANDLE, node.args[0])
 
 
+def _are_apart(node: e.Call) -> Iterator[str]:
+    for position, arg in enumerate(node.args):
+        yield from _expected(f"are_apart: argument {position}", HANDLE, arg)
+
+
 def _prefetch(node: e.Call) -> Iterator[str]:
     if not isinstance(node.args[0], e.BufferLoad):
         yield f"prefetch: expected an element of a buffer, got {type(node.args[0]).__name__}"
@@ -367,6 +372,7 @@ _CALL_PROBLEMS: dict[str, Callable[[e.Call], Iterator[str]]] = {
     "prefetch": _prefetch,
     "reinterpret": _reinterpret,
     "isnullptr": _isnullptr,
+    "are_apart": _are_apart,
     "tvm_access_ptr": _takes_buffer,
     "vector_extract": _extract,
     "vector_shuffle": _shuffle,

@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import final
 
 from minitvm.arith.effects import calls_out, may_be_one_array, written_buffers
-from minitvm.arith.guards import Without, is_symbolic
+from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
+from minitvm.arith.work import code_size
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Mutator, mentions, walk_once, with_fields
+from minitvm.tir.expr import BufferLoad, PrimExpr, Var
+from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
+from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.loop_conditions import Conditions
+
+_LITTLE = 4  # statements of a tile, of which a copy for the last tile costs little
 
 
 def overlap_tiles(func: PrimFunc) -> PrimFunc:
@@ -39,9 +43,18 @@ def overlap_tiles(func: PrimFunc) -> PrimFunc:
         else:
             ...  # as before
 
+    A tile of few statements is written out for the last one, and the others have no minimum::
+
+        for io in range(n // 16): ...                           # without guards
+        if n - 16 >= 0:
+            for io in range((n + 15) // 16 - n // 16): ...      # at n - 16
+        else:
+            for io in range(n // 16, (n + 15) // 16): ...       # as before
+
     The last tile computes elements of the tile before it again. So what a tile stores to must not
-    be read in it, unless it is the tile's own memory; nor may it be an array that a caller can pass
-    as an input, too. Everything in the tile has to be a function of ``io * 16``.
+    be read in it, unless it is the tile's own memory. Where it is an array that a caller can pass
+    as an input, too, the condition asks whether both are apart. Everything in the tile has to be a
+    function of ``io * 16``.
     """
     return with_body(func, _Overlap(func).stmt(func.body))
 
@@ -62,6 +75,7 @@ class _Overlap(ScopedMutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
         self._func = func
+        self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
         self._forms = Conditions(self._prover)
 
     def visit_For(self, node: s.For) -> Stmt:
@@ -70,9 +84,9 @@ class _Overlap(ScopedMutator):
         if made.kind != ForKind.SERIAL or e.const_int(made.extent) is not None:
             return made
         tiles = self._tiles(made)
-        if tiles is None or not self._may_be_repeated(made.body):
+        if tiles is None or (apart := self._if_repeated(made.body)) is None:
             return made
-        return self._overlapping(made, tiles) or made
+        return self._overlapping(made, tiles, apart) or made
 
     def _tiles(self, loop: s.For) -> _Tiles | None:
         """The tiles over which a loop runs; None where its body has no guards on lanes, or several
@@ -109,34 +123,47 @@ class _Overlap(ScopedMutator):
                 return None  # a loop around it gets a main part without guards
         return _Tiles(size, last, tuple(found))
 
-    def _may_be_repeated(self, body: Stmt) -> bool:
-        """Whether a tile may be computed again, in parts: it reads nothing that it writes but its
-        own memory, and calls nothing."""
+    def _if_repeated(self, body: Stmt) -> PrimExpr | None:
+        """The condition under which a tile may be computed again, in parts: it reads nothing that
+        it writes but its own memory, whichever arrays a caller passes. None where it does, or calls
+        functions."""
         if calls_out(body) or any(isinstance(each, s.While) for each in walk_once(body)):
-            return False
+            return None
         nodes = [*walk_once(body)]
         own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
         read = {each.buffer for each in nodes if isinstance(each, BufferLoad)} - own
         written = written_buffers(body) - own
-        return not any(self._may_meet(a, b) for a in written for b in read)
+        if any(a.data is b.data for a in written for b in read):
+            return None
+        pairs = [(a, b) for a in written for b in read if may_be_one_array(self._func, b, a)]
+        apart: PrimExpr = e.const(True)
+        for each in sorted(pairs, key=lambda pair: [self._order[buffer] for buffer in pair]):
+            apart = e.logical_and(apart, are_apart(*(buffer.data for buffer in each)))
+        return apart
 
-    def _may_meet(self, written: Buffer, read: Buffer) -> bool:
-        return written.data is read.data or may_be_one_array(self._func, read, written)
-
-    def _overlapping(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
-        var = loop.loop_var
+    def _overlapping(self, loop: s.For, tiles: _Tiles, apart: PrimExpr) -> Stmt | None:
+        var, size, whole = loop.loop_var, tiles.size, Without(tiles.guards).stmt(loop.body)
         begin = Var(f"{var.name}.begin", var.dtype)
         try:
-            body = _Moved(var, tiles.size, begin).stmt(Without(tiles.guards).stmt(loop.body))
+            moved = _Moved(var, size, begin).stmt(whole)
         except _NoFunctionOfTheTile:
             return None
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
-        body = s.LetStmt(begin, e.minimum(var * tiles.size, last), body)
-        return s.IfThenElse(
-            self._forms.at_least_zero(tiles.last), with_fields(loop, body=body), loop
+        fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
+        if code_size(loop.body) > _LITTLE:
+            body = s.LetStmt(begin, e.minimum(var * size, last), moved)
+            return s.IfThenElse(fits, with_fields(loop, body=body), loop)
+        count = quotient(self._prover, tiles.last + size, size, var.dtype)
+        rest = loop.extent - count
+        end = substitute(moved, {begin: last})
+        ending = with_fields(loop, min=e.const(0, var.dtype), extent=rest, body=end)
+        masked = with_fields(loop, min=count, extent=rest)
+        return s.seq(
+            with_fields(loop, extent=count, body=whole), s.IfThenElse(fits, ending, masked)
         )
 
 
+@final
 class _NoFunctionOfTheTile(Exception):
     """A loop's variable stands where the first element of its tile can't."""
 

@@ -343,8 +343,6 @@ class _Partition(ScopedMutator):
             if 0 < count * code_size(body) <= min(_WRITTEN_OUT, self._budget):
                 return self._written_out(node, begin, count)
         edge = with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
-        if iterations is None:
-            return edge
         return clipped(self._prover, edge, cutting(self._prover, edge))
 
     def _opposites(self, region: _Region, rows: Sequence[Affine]) -> list[PrimExpr]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import final
@@ -12,10 +12,11 @@ from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
 from minitvm.arith.effects import may_be_one_array, written_buffers, written_parameters
 from minitvm.arith.linear import Affine, less
 from minitvm.arith.prover import Prover
+from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Var
-from minitvm.tir.functor import replace_buffers, walk_once
-from minitvm.tir.stmt import BufferStore, PrimFunc
+from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var
+from minitvm.tir.functor import Mutator, replace_buffers, walk_once
+from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt, with_body
 
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
@@ -37,7 +38,7 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
     if pairs:
         func = func.attrs.form_in_place or func
     same = {_parameter(func, before): _parameter(func, output) for output, before in pairs}
-    body = replace_buffers(func.body, same)
+    body = replace_buffers(_Known(same).stmt(func.body), same)
     return PrimFunc(
         func.params, body, func.buffer_map, func.name, replace(func.attrs, in_place=pairs)
     )
@@ -55,7 +56,10 @@ def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
     """
     func = func.attrs.form_in_place or func
     source, target = _parameter(func, before), _parameter(func, output)
-    if not may_be_one_array(func, source, target) or _escape(func, source, target):
+    if not may_be_one_array(func, source, target):
+        return False
+    func = with_body(func, _Known({source: target}).stmt(func.body))
+    if _escape(func, source, target):
         return False
     accesses = _Accesses(func, source, target)
     accesses.collect(func.body, Place())
@@ -85,6 +89,34 @@ def with_form_in_place(func: PrimFunc, form: PrimFunc) -> PrimFunc:
 
 def _parameter(func: PrimFunc, position: int) -> Buffer:
     return func.buffer_map[func.params[position]]
+
+
+@final
+class _Known(Mutator):
+    """Decides whether parameters are apart that are one array."""
+
+    def __init__(self, same: Mapping[Buffer, Buffer]) -> None:
+        super().__init__()
+        self._same = {frozenset((a.data, b.data)) for a, b in same.items()}
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        is_same = node.op == "are_apart" and frozenset(node.args) in self._same
+        return e.const(False) if is_same else self.descend(node)
+
+    def visit_And(self, node: e.And) -> PrimExpr:
+        made: e.And = self.descend(node)
+        return e.logical_and(made.a, made.b)
+
+    def visit_Select(self, node: e.Select) -> PrimExpr:
+        made: e.Select = self.descend(node)
+        known = e.const_int(made.condition)
+        return made if known is None else made.true_value if known else made.false_value
+
+    def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
+        made: s.IfThenElse = self.descend(node)
+        known = e.const_int(made.condition)
+        chosen = made.then_case if known else made.else_case
+        return made if known is None else chosen or s.seq()
 
 
 def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:

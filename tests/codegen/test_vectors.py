@@ -102,6 +102,27 @@ def check_accesses(dtype: DType, target: str, widths: tuple[int, ...]) -> None:
                 assert all(same(p, q) for p, q in pairs), f"{dtype}x{lanes}"
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [FLOAT32, INT8, FLOAT16], ids=str)
+def test_the_first_lanes(dtype: DType, target: str) -> None:
+    """Of any width, from none to all and beyond."""
+    count, x, y = Var("count"), decl_buffer((34,), dtype, "X"), decl_buffer((34,), dtype, "Y")
+    values = (telling_values(dtype) * 34)[:34]
+    for lanes in LANES:
+        where = e.LT(Ramp(const(0), const(1), lanes), e.Broadcast(count, lanes))
+        index = INDICES["unit"](lanes)
+        store = BufferStore(y, BufferLoad(x, (index,), where), (index,), where)
+        kernel = build(function("f", x, y, count, body=store), target=target)
+        for number in range(-2, lanes + 2):
+            found = np.zeros(34, numpy_dtype(dtype))
+            kernel(array_of(dtype, values), found, number)
+            expected = [0] * 34
+            last = min(max(number, 0), lanes) + 1
+            expected[1:last] = values_of(dtype, array_of(dtype, values))[1:last]
+            pairs = zip(values_of(dtype, found), expected, strict=True)
+            assert all(same(p, q) for p, q in pairs), f"{dtype}x{lanes}: {number}"
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_one_element(dtype: DType) -> None:
     """A scalar predicate: nothing is touched where it does not hold."""

@@ -13,6 +13,7 @@ from minitvm.runtime.module import Module
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Call, Var
 from minitvm.tir.functor import walk_once
+from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import For, LetStmt, PrimFunc
 from minitvm.transform.overlap_tiles import overlap_tiles
 
@@ -32,10 +33,10 @@ def tiled(body: Body, size: int = 2) -> tuple[te.Schedule, list[Tensor]]:
     return s, [A, B]
 
 
-def overlapped(s: te.Schedule, arguments: list[Tensor]) -> list[str]:
-    """The names of the first elements of tiles that may overlap."""
-    made = overlap_tiles(with_guards(s, arguments))
-    return [each.var.name for each in walk_once(made.body) if isinstance(each, LetStmt)]
+def overlapped(s: te.Schedule, arguments: list[Tensor]) -> bool:
+    """Whether tiles may overlap."""
+    func = with_guards(s, arguments)
+    return overlap_tiles(func) is not func
 
 
 def with_guards(s: te.Schedule, arguments: list[Tensor]) -> PrimFunc:
@@ -59,7 +60,7 @@ def pairs(A: Tensor, n: Var) -> Tensor:
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 15, 16, 17, 100])
 def test_each_element_is_computed_for_any_size(n: int) -> None:
     s, arguments = tiled(pairs)
-    assert overlapped(s, arguments) == ["i.outer.begin"]
+    assert overlapped(s, arguments)
     a, b = np.arange(2 * n, dtype="float32"), np.full(n + 1, -1, "float32")
     tvm.build(s, arguments)(a, b[:n])
     np.testing.assert_array_equal(b, [*(a[::2] + a[1::2]), -1])
@@ -68,11 +69,28 @@ def test_each_element_is_computed_for_any_size(n: int) -> None:
 def test_tiles_that_overlap_have_no_mask() -> None:
     s, arguments = tiled(pairs)
     made = overlap_tiles(with_guards(s, arguments))
-    whole, rest = (
-        each for each in walk_once(made.body) if isinstance(each, For) and _is_outer(each)
-    )
-    assert not _guards(whole)
-    assert _guards(rest)
+    loops = [each for each in walk_once(made.body) if isinstance(each, For) and _is_outer(each)]
+    assert [bool(_guards(each)) for each in loops] == [False, False, True]
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 16, 100])
+def test_large_tiles_are_written_once(n: int) -> None:
+    """More statements than there are copies of: of five sums, whose tiles begin at a minimum."""
+    size = te.var("n")
+    A = te.placeholder((5, size * 2), name="A")
+    B = te.compute((5, size), lambda i, j: A[i, 2 * j] + A[i, 2 * j + 1], name="B")
+    s = te.create_schedule(B.op)
+    i, j = B.op.axis
+    outer, lane = s[B].split(j, factor=LANES)
+    s[B].reorder(outer, i, lane)
+    s[B].unroll(i)
+    s[B].vectorize(lane)
+    made = overlap_tiles(with_guards(s, [A, B]))
+    begins = [each.var.name for each in walk_once(made.body) if isinstance(each, LetStmt)]
+    assert begins == ["j.outer.begin"]
+    a, b = np.arange(10 * n, dtype="float32").reshape(5, 2 * n), np.empty((5, n), "float32")
+    tvm.build(s, [A, B])(a, b)
+    np.testing.assert_array_equal(b, a[:, ::2] + a[:, 1::2])
 
 
 def _is_outer(loop: For) -> bool:
@@ -93,11 +111,23 @@ def quotients(A: Tensor, n: Var) -> Tensor:
     return made
 
 
-def test_an_output_that_may_be_the_input_is_written_once() -> None:
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 13])
+def test_an_output_that_is_the_input_is_written_once(n: int) -> None:
     s, arguments = tiled(same_shape, size=1)
-    assert not overlapped(s, arguments)
+    assert overlapped(s, arguments)
+    f = tvm.build(s, arguments)
+    a, b = np.arange(n, dtype="float32"), np.empty(n, "float32")
+    f(a, b)
+    f(a, a)
+    np.testing.assert_array_equal(a, np.arange(n) + 1)
+    np.testing.assert_array_equal(b, a)
+
+
+def test_loops_ask_whether_arrays_are_apart() -> None:
+    """The interpreter computes a function whose output is the input as machine code does."""
+    s, arguments = tiled(same_shape, size=1)
     a = np.arange(13, dtype="float32")
-    tvm.build(s, arguments)(a, a)
+    interpret(overlap_tiles(with_guards(s, arguments)), a, a)
     np.testing.assert_array_equal(a, np.arange(13) + 1)
 
 

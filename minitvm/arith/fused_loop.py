@@ -1,0 +1,78 @@
+"""The digits of a loop that was fused from several: ``x // n`` and ``x % n`` of its variable x."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, final
+
+from minitvm.arith.fused_index import joined
+from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
+from minitvm.tir.stmt import Stmt
+from minitvm.tir.structural_equal import structural_equal
+
+
+def symbolic_divisor(var: Var, body: Stmt) -> PrimExpr | None:
+    """The expression by which `body` divides a loop's variable most often, of those that stay the
+    same while the loop runs; None if there are none but constants. Digits that are joined to one
+    index are no divisions."""
+    bound: set[Var] = set()
+    found: list[PrimExpr] = []
+    is_joined = {
+        id(digit)
+        for each in walk_once(body)
+        if isinstance(each, e.BufferLoad | s.BufferStore) and _is_joined(each)
+        for digit in walk_once(*each.indices)
+    }
+    for each in walk_once(body):
+        if id(each) in is_joined:
+            continue
+        if isinstance(each, s.LetStmt | e.Let):
+            bound.add(each.var)
+        elif isinstance(each, s.For):
+            bound.add(each.loop_var)
+        elif isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var:
+            found.append(each.b)
+    counts = Counter[int]()
+    for each in found:
+        is_size = not any(isinstance(x, e.BufferLoad | e.Call) for x in walk_once(each))
+        if e.const_int(each) is None and is_size and bound.isdisjoint(free_vars(each)):
+            counts[next(i for i, x in enumerate(found) if structural_equal(x, each))] += 1
+    return found[counts.most_common(1)[0][0]] if counts else None
+
+
+def with_digits(var: Var, divisor: PrimExpr, high: PrimExpr, low: PrimExpr, body: Stmt) -> Stmt:
+    """`body` with `high` for ``var // divisor`` and `low` for ``var % divisor``."""
+    return _Digits(var, divisor, high, low).stmt(body)
+
+
+@final
+class _Digits(Mutator):
+    def __init__(self, var: Var, divisor: PrimExpr, high: PrimExpr, low: PrimExpr) -> None:
+        super().__init__()
+        self._var = var
+        self._divisor = divisor
+        self._digits = {e.FloorDiv: high, e.FloorMod: low}
+
+    def _access(self, node: Any) -> Any:
+        if not _is_joined(node):
+            return self.descend(node)
+        if isinstance(node, e.BufferLoad):
+            return node
+        return with_fields(node, value=self.expr(node.value))
+
+    visit_BufferLoad = visit_BufferStore = _access
+
+    def _digit(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr:
+        if node.a is self._var and structural_equal(node.b, self._divisor):
+            return self._digits[type(node)]
+        return self.descend(node)
+
+    visit_FloorDiv = visit_FloorMod = _digit
+
+
+def _is_joined(node: e.BufferLoad | s.BufferStore) -> bool:
+    """Whether some indices of an access are one, as they stand in a compact buffer."""
+    return len(joined(node.buffer, node.indices)) < len(node.indices)
