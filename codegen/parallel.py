@@ -141,8 +141,7 @@ def share_of(
 @final
 @record()
 class Choice:
-    """The body of a loop that chooses between two: `main` in the iterations before `end`, and `rest`
-    in those from there on."""
+    """The body of a loop: `main` in the iterations before `end`, and `rest` in the others."""
 
     end: PrimExpr
     main: Stmt

@@ -318,7 +318,9 @@ class StatementEmitter:
         dtype, last = node.loop_var.dtype, node.min + node.extent
         end = e.maximum(e.minimum(choice.end, e.cast(INT64, last)), e.cast(INT64, node.min))
         until = e.cast(dtype, end)
-        self._emit_serial(s.For(node.loop_var, node.min, until - node.min, ForKind.SERIAL, choice.main))
+        self._emit_serial(
+            s.For(node.loop_var, node.min, until - node.min, ForKind.SERIAL, choice.main)
+        )
         self._emit_serial(s.For(node.loop_var, until, last - until, ForKind.SERIAL, choice.rest))
 
     def _emit_region(
@@ -382,9 +384,7 @@ class StatementEmitter:
         # Another task has failed, and has said so; this one has nothing to add.
         self.fail_unless(self.text.icmp("eq", status, i32(0)), 0)
 
-    def _emit_part(
-        self, node: s.For, body: Stmt, first: Value, last: Value, step: Value
-    ) -> None:
+    def _emit_part(self, node: s.For, body: Stmt, first: Value, last: Value, step: Value) -> None:
         """The body of some iterations of a parallel loop."""
         wide = Var(node.loop_var.name, INT64)
         narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), body)
