@@ -89,8 +89,8 @@ def _where_equal(body: Stmt, var: Var, values: range) -> _Equal | None:
             if found is None or mentions(body.loop_var, found.value):
                 return None
             runs = (e.const_int(body.extent) or 0) > 0
-            made = with_fields(body, body=found.inside)
-            return _Equal(found.value, made, found.is_read and runs)
+            loop = with_fields(body, body=found.inside)
+            return _Equal(found.value, loop, found.is_read and runs)
         case s.SeqStmt(statements):  # such as whole vectors, and the last elements
             parts = [_where_equal(each, var, values) for each in statements]
             known = [each for each in parts if each is not None]

@@ -136,8 +136,9 @@ def _names_result(op: ComputeOp, condition: PrimExpr) -> bool:
         return False
     for own, key in ((first.a, first.b), (first.b, first.a)):
         var = own.value if isinstance(own, e.Cast) else own
-        if any(axis.var is var for axis in op.axis):
-            return not _is_of_axes(key) and not mentions(var, key)
+        axis = next((each for each in op.axis if each.var is var), None)
+        if axis is not None:
+            return not _is_of_axes(key) and not mentions(axis.var, key)
     return False
 
 
