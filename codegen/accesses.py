@@ -319,7 +319,8 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
         loaded = _load_if(emitter, emitter.emit(predicate), node)
     else:
         where = address(emitter, node.buffer, node.indices)
-        picked = _load_picked(emitter, dtype, where, predicate)
+        around = _row_around(emitter, node) if predicate is None else (0, 0)
+        picked = _load_picked(emitter, dtype, where, predicate, around)
         if picked is None:
             mask = None if predicate is None else emitter.emit(predicate)
             picked = _load(emitter.text, dtype, where, mask)
@@ -354,12 +355,30 @@ def _load(text: FunctionText, dtype: DType, where: Address, mask: Value | None =
     return loaded if mask is None else text.select(mask, loaded, zero(type))
 
 
+def _row_around(emitter: Emitter, node: e.BufferLoad) -> tuple[int, int]:
+    """The numbers of elements that surely lie in memory before and behind each one that is read: a
+    row of a tensor whose last index is a number."""
+    buffer = node.buffer
+    if not buffer.shape or _constant_strides(emitter, buffer)[-1] != 1:
+        return 0, 0
+    index, extent = node.indices[-1], e.const_int(buffer.shape[-1])
+    place = e.const_int(index.value if isinstance(index, e.Broadcast) else index)
+    if place is None or extent is None or not 0 <= place < extent:
+        return 0, 0
+    return place, extent - 1 - place
+
+
 def _load_picked(
-    emitter: Emitter, dtype: DType, where: Address, predicate: PrimExpr | None
+    emitter: Emitter,
+    dtype: DType,
+    where: Address,
+    predicate: PrimExpr | None,
+    around: tuple[int, int],
 ) -> Value | None:
     """The elements at constant places, where these are near each other, picked from vectors of
     neighbours. The vectors lie between the first and the last element that is read, so in the same
-    object. None for other places."""
+    object; or, where these are fewer vectors, between those that lie `around` them. None for other
+    places."""
     if where.places is None:
         return None
     holds = [1] * where.lanes if predicate is None else constant_lanes(emitter, predicate)
@@ -369,12 +388,16 @@ def _load_picked(
     read = [place for place, each in zip(where.places, holds, strict=True) if each]
     if not read:
         return zero(vector_type(scalar, where.lanes))
+    before, behind = around
     first, count = min(read), max(read) + 1 - min(read)
-    width = min(where.lanes, 1 << (count.bit_length() - 1))
     if count > _NEAR * where.lanes:
         return None
+    begins, width = _vectors_over(count, where.lanes)
+    more, wider = _vectors_over(before + count + behind, where.lanes)
+    if len(more) < len(begins):
+        first, begins, width = first - before, more, wider
     made: Value | None = None
-    for begin in (*range(0, count - width, width), count - width):
+    for begin in begins:
         place = text.element_pointer(scalar, where.pointer, i64(first + begin), inbounds=False)
         if width == 1:
             return text.splat(text.load(scalar, place, align), where.lanes)
@@ -391,6 +414,12 @@ def _load_picked(
             both = [lane if p is None else lanes + lane for lane, p in enumerate(chosen)]
             made = text.shuffle(made, here, both)
     return made
+
+
+def _vectors_over(count: int, lanes: int) -> tuple[Sequence[int], int]:
+    """Where vectors begin that cover a number of elements, and their width."""
+    width = min(lanes, 1 << (count.bit_length() - 1))
+    return (*range(0, count - width, width), count - width), width
 
 
 def _load_apart(

@@ -16,11 +16,16 @@ thread does fewer of them. A launch point has one for each, since tasks may wait
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import TypeGuard, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import loads
+from minitvm.arith.guards import conjuncts, form_of, quotient, variables
+from minitvm.arith.linear import Affine
+from minitvm.arith.prover import Prover
 from minitvm.arith.work import estimated_work
 from minitvm.codegen.captures import Captured, Inside, captured_by, function_of
 from minitvm.codegen.emitter import Emitter
@@ -32,7 +37,7 @@ from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import children, free_vars, walk_once
+from minitvm.tir.functor import children, free_vars, mentions, walk_once
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -131,6 +136,49 @@ def share_of(
     first = text.binary("add", begin, before)
     last = text.binary("add", first, text.binary("add", least, more))
     return first, last, i64(1)
+
+
+@final
+@record()
+class Choice:
+    """The body of a loop: `main` in the iterations before `end`, and `rest` in the others."""
+
+    end: PrimExpr
+    main: Stmt
+    rest: Stmt
+
+
+def choice_in(loop: s.For) -> Choice | None:
+    """The choice that is the body of a loop, if it is one that changes once.
+
+    A parallel loop chooses in each iteration between a body for full vectors and one for the last
+    elements (:mod:`minitvm.transform.partition_loops`). Each task runs two loops instead.
+    """
+    body = loop.body
+    condition: PrimExpr | None = None
+    if isinstance(body, s.LetStmt) and isinstance(body.body, s.IfThenElse):
+        if body.body.condition is body.var and not _mentions_name(body.body, body.var):
+            condition, body = body.value, body.body
+    elif isinstance(body, s.IfThenElse):
+        condition = body.condition
+    if condition is None or not isinstance(body, s.IfThenElse) or not loop.loop_var.dtype.is_int:
+        return None
+    prover, ends = Prover(), list[PrimExpr]()
+    for each in conjuncts(condition):
+        form = form_of(prover, each)
+        factor = 0 if form is None else form.terms.get(loop.loop_var, 0)
+        if form is None or factor >= 0 or loads(*form.terms):
+            return None
+        room = form - Affine({loop.loop_var: factor})
+        if loop.loop_var in variables(room):
+            return None
+        ends.append(e.cast(INT64, quotient(prover, room - factor, -factor, INT64)))
+    return Choice(functools.reduce(e.minimum, ends), body.then_case, body.else_case or s.seq())
+
+
+def _mentions_name(choice: s.IfThenElse, name: e.Var) -> bool:
+    cases = (choice.then_case, choice.else_case)
+    return any(mentions(name, each) for each in cases if each is not None)
 
 
 def launch(

@@ -30,6 +30,7 @@ from minitvm.codegen.parallel import (
     STRIDE_PATTERN,
     Team,
     can_be_shared,
+    choice_in,
     launch,
     share_of,
     stays_alone,
@@ -297,7 +298,7 @@ class StatementEmitter:
         is_free = not self._is_task and not needs_the_gil(node)
         worth = tasks_worth(node, self._options.target) if is_free else e.const(0)
         if stays_alone(worth):
-            self._emit_serial(node)
+            self._emit_alone(node)
             return
         bounds: dict[str, Any] = {}  # evaluated once, here
         for name in ("min", "extent"):
@@ -308,6 +309,20 @@ class StatementEmitter:
         evaluated = rebuild(node, bounds)
         extent = self.expressions.index(evaluated.extent)
         self._emit_region(evaluated, pragmas, extent, worth, TASKS)
+
+    def _emit_alone(self, node: s.For) -> None:
+        """A parallel loop that this thread runs alone."""
+        choice = choice_in(node)
+        if choice is None:
+            self._emit_serial(node)
+            return
+        dtype, last = node.loop_var.dtype, node.min + node.extent
+        end = e.maximum(e.minimum(choice.end, e.cast(INT64, last)), e.cast(INT64, node.min))
+        until = e.cast(dtype, end)
+        self._emit_serial(
+            s.For(node.loop_var, node.min, until - node.min, ForKind.SERIAL, choice.main)
+        )
+        self._emit_serial(s.For(node.loop_var, until, last - until, ForKind.SERIAL, choice.rest))
 
     def _emit_region(
         self, node: Stmt, pragmas: frozenset[str], limit: Value, worth: PrimExpr, each: int
@@ -351,17 +366,19 @@ class StatementEmitter:
         """The part of a parallel loop that is this task's."""
         begin, extent = self.expressions.index(node.min), self.expressions.index(node.extent)
         strided = STRIDE_PATTERN in pragmas
-        part = share_of(team, self.text, begin, extent, strided=strided)
-        wide = Var(node.loop_var.name, INT64)
-        narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
-        first, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
-        loop = s.For(wide, first, count, ForKind.SERIAL, narrow)
-        divisor = None if strided else symbolic_divisor(node.loop_var, node.body)
+        first, last, step = share_of(team, self.text, begin, extent, strided=strided)
+        choice = None if strided else choice_in(node)
         self._team = None
-        if divisor is None:
-            self._emit_loop(loop, *part, signed=True, runs=False)
+        if strided:
+            self._emit_part(node, first, last, step)
+        elif choice is None:
+            self._emit_share_in_order(node, first, last, step)
         else:
-            self._emit_by_digits(node, divisor, part[0], part[1])
+            end = self.text.intrinsic("smin", "i64", self.expressions.index(choice.end), last)
+            end = self.text.intrinsic("smax", "i64", end, first)
+            main, rest = (rebuild(node, {"body": body}) for body in (choice.main, choice.rest))
+            self._emit_share_in_order(main, first, end, step)
+            self._emit_share_in_order(rest, end, last, step)
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return
@@ -369,6 +386,14 @@ class StatementEmitter:
         self.text.forget()  # the other tasks have written
         # Another task has failed, and has said so; this one has nothing to add.
         self.fail_unless(self.text.icmp("eq", status, i32(0)), 0)
+
+    def _emit_share_in_order(self, node: s.For, first: Value, last: Value, step: Value) -> None:
+        """The iterations of a parallel loop from `first` to before `last`."""
+        divisor = symbolic_divisor(node.loop_var, node.body)
+        if divisor is None:
+            self._emit_part(node, first, last, step)
+        else:
+            self._emit_by_digits(node, divisor, first, last)
 
     def _emit_by_digits(self, node: s.For, divisor: PrimExpr, begin: Value, end: Value) -> None:
         """The body of a fused loop from `begin` to before `end`, without a division for each
@@ -419,6 +444,14 @@ class StatementEmitter:
             text.phi_close(upcoming, beyond)
             text.branch_if(text.icmp("slt", beyond, end), head, done)
         text.place(done)
+
+    def _emit_part(self, node: s.For, first: Value, last: Value, step: Value) -> None:
+        """Some iterations of a parallel loop, as a serial one."""
+        wide = Var(node.loop_var.name, INT64)
+        narrow = s.LetStmt(node.loop_var, e.cast(node.loop_var.dtype, wide), node.body)
+        begin, count = e.cast(INT64, node.min), e.cast(INT64, node.extent)
+        loop = s.For(wide, begin, count, ForKind.SERIAL, narrow)
+        self._emit_loop(loop, first, last, step, signed=True, runs=False)
 
     def _emit_while(self, node: s.While) -> None:
         text = self.text

@@ -228,6 +228,14 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     return found
 
 
+def slides(op: ComputeOp, factor: Factor) -> bool:
+    """Whether neighbouring results read most of the same elements along the last reduction axis, in
+    windows, which a cache holds from one result to the next."""
+    k = op.reduce_axis[-1]
+    window = factor.along(k) * (extent_of(k) or 1)
+    return any(0 < factor.along(axis) < window for axis in op.axis[:-1])
+
+
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
     or the tensor is read at several places."""

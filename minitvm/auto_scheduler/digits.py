@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from math import gcd, lcm, prod
 
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
+from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused
 from minitvm.auto_scheduler.reductions import is_line
 from minitvm.target import Target
@@ -25,6 +26,9 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, ProducerLoad
 from minitvm.tir.functor import mentions, walk_once
+
+_SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
+_WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
 
 
 def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> int:
@@ -52,6 +56,8 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     if None not in extents:
         lanes = max(1, min(lanes, prod(each or 1 for each in extents)))
     vectors = 0 if is_line(op, line) else _vectors(op, line, lanes, target)
+    if not vectors and calls_functions(s, stage):
+        lanes *= _vectors_at_once(product_of_extents(line), lanes)
     factor = max(1, vectors) * lanes
     outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:
@@ -60,6 +66,18 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     stage.vectorize(inner)
     known = product_of_extents(line)
     return Loop(outer, None if known is None else -(-known // factor))
+
+
+def _vectors_at_once(extent: int | None, lanes: int) -> int:
+    """The number of vectors of functions side by side. Each step of a function waits for the one
+    before, so that several take little more time than one. Few of their elements lie behind the end
+    of a line."""
+    if extent is None:
+        return _SIDE_BY_SIDE // 2
+    number = _SIDE_BY_SIDE
+    while number > 1 and (number * lanes > extent or -extent % (number * lanes) * _WASTE > extent):
+        number //= 2
+    return number
 
 
 def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target) -> int:

@@ -20,7 +20,13 @@ from collections.abc import Sequence
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_of,
+    extent_of,
+    is_uneven,
+    slides,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused, places_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -41,7 +47,7 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     factor."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
-    if is_uneven(contraction.op):
+    if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
         return False
     size = bytes_of(contraction.b.tensor)
     return size is None or size > target.cache_bytes(2) // 4

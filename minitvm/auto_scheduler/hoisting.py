@@ -66,7 +66,8 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     size, dtype = _size(part.shape), part.value.dtype
     tensors = [_elements(each) for each in (*op.outputs, *op.input_tensors)]
     is_cheap = part.operations < _FEWEST
-    if is_cheap or size > max(*tensors, target.cache_bytes(2) // dtype.itemsize):
+    most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
+    if is_cheap or size > max(*tensors, most):
         return 0.0
     bytes_ = size * dtype.itemsize
     moved = 2.0 * bytes_ / target.bytes_per_cycle(max(2, target.level_of(bytes_)))

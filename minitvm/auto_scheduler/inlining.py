@@ -20,6 +20,7 @@ from minitvm.auto_scheduler.contraction import all_loads, extent_of, loads_of
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
+from minitvm.auto_scheduler.terms import is_long
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -41,6 +42,14 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
+
+
+def calls_functions(s: Schedule, stage: Stage) -> bool:
+    """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
+    long."""
+    op = compute_of(stage)
+    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
+    return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
 
 
 def _reads_each_in_order(reader: Stage, stage: Stage) -> bool:

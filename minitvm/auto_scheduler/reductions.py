@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.contraction import (
     factors_of,
     is_uneven,
     product_of_extents,
+    slides,
     uneven_axes,
 )
 from minitvm.auto_scheduler.few_rows import (
@@ -234,6 +235,7 @@ def is_streamed(op: ComputeOp, target: Target) -> bool:
         each.along(op.axis[-1]) == 1
         and FAR > each.along(op.reduce_axis[-1]) >= (extent or columns)
         and (bytes_of(each.tensor) or FAR) > target.cache_bytes(2)
+        and not slides(op, each)
         for each in factors_of(op)
     )
 

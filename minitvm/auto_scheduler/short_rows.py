@@ -25,7 +25,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     product_of_extents,
 )
-from minitvm.auto_scheduler.left_plain import is_left_plain
+from minitvm.auto_scheduler.few_rows import is_left_plain
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
@@ -103,18 +103,18 @@ def write_short_rows(
     for stage in stages:
         stage.set_scope("local" if is_each else "global")
         stage.compute_at(root, block)
-        _write_block(s, stage, target)
+        _write_block(s, stage, (root, block), target)
     extent = extent_of(row)
     blocks = Loop(block, None if extent is None else -(-extent // lanes))
     loops = [*(Loop(axis, extent_of(axis)) for axis in outer), blocks]
     return run_parallel(root, loops, target)[-1]
 
 
-def _write_block(s: Schedule, stage: Stage, target: Target) -> None:
-    """Combines the rows of one block, for the loop at which `stage` is computed."""
-    op, at = compute_of(stage), (stage.attach_stage, stage.attach_ivar)
+def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
+    """Combines the rows of one block, `at` the loop over blocks of another stage."""
+    op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    assert size is not None and at[0] is not None and at[1] is not None
+    assert size is not None
     width = _width_of(op, size, target)
     choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes of "
            "a vector, and the vectors are transposed in registers", stage=stage.name,

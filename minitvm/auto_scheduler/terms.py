@@ -19,7 +19,7 @@ from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import children, mentions, substitute
+from minitvm.tir.functor import Node, children, mentions, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
@@ -140,7 +140,7 @@ class _Counter:
             return 0
         most, *others = sorted(map(self.registers, _operands(node)), reverse=True) or [0]
         more = max((count + 1 for count in others if count == most), default=1)
-        return max(most, more, 1) + (_FUNCTION if _is_long(node) else 0)
+        return max(most, more, 1) + (_FUNCTION if is_long(node) else 0)
 
     def _depends(self, node: PrimExpr) -> tuple[bool, bool]:
         found = self._seen.get(node)
@@ -162,7 +162,7 @@ def _operands(node: PrimExpr) -> list[PrimExpr]:
 
 def _operations(node: PrimExpr, target: Target) -> float:
     match node:
-        case e.Call() if _is_long(node) or node.op in ("sqrt", "rsqrt"):
+        case e.Call() if is_long(node) or node.op in ("sqrt", "rsqrt"):
             return INTRINSICS[node.op].cost
         case e.Min() | e.Max():
             return 1.0 + (node.dtype.is_float and not target.keeps_nan) * _KEEPS_NAN
@@ -173,5 +173,6 @@ def _operations(node: PrimExpr, target: Target) -> float:
     return 1.0
 
 
-def _is_long(node: PrimExpr) -> bool:
+def is_long(node: Node) -> bool:
+    """Whether an expression is a function whose code is long."""
     return isinstance(node, e.Call) and node.op in INTRINSICS and INTRINSICS[node.op].is_long

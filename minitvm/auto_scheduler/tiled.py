@@ -49,6 +49,7 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     usual_bytes_of,
 )
+from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
@@ -79,10 +80,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
-from minitvm.tir.functor import walk_once
-from minitvm.tir.intrinsics import INTRINSICS
 
 
 def write_tiled(
@@ -263,7 +261,8 @@ def _write_whole(
     has read them, and those of the others until the next one begins."""
     s, target = group[0].schedule, group[0].target
     stage = s[last]
-    calls = last.op is not group[0].contraction.op and _calls_functions(s, stage)
+    # Written out for every register of sums, functions would take LLVM seconds.
+    calls = last.op is not group[0].contraction.op and calls_functions(s, stage)
     in_memory = [calls or each is not group[-1] for each in group]
     found = list[tuple[Tensor, Tensor | None]]()
     for each, copied in zip(group, in_memory, strict=True):
@@ -338,17 +337,6 @@ def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tenso
     made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
     (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
     return made, copy
-
-
-def _calls_functions(s: Schedule, stage: Stage) -> bool:
-    """Whether a stage, or a stage inlined in it, calls functions such as exp. Their code is long:
-    written out for every register of sums it would take LLVM seconds."""
-    op = compute_of(stage)
-    calls = [n for body in op.body for n in walk_once(body) if isinstance(n, e.Call)]
-    if any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
-        return True
-    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
-    return any(_calls_functions(s, each) for each in inlined)
 
 
 def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:

@@ -71,7 +71,7 @@ def pipeline(
         (
             ("clip_loops", clip_loops),
             ("compute_padding", compute_padding),
-            ("overlap_tiles", overlap_tiles),
+            ("overlap_tiles", partial(overlap_tiles, vector_bytes=vector_bytes)),
             (
                 "partition_loops",
                 partial(partition_loops, options=config.partition, vector_bytes=vector_bytes),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import is_stable, loads
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, mentions
-from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+from minitvm.tir.functor import Mutator, mentions, with_fields
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
+from minitvm.tir.structural_equal import structural_equal
 
 
 def enter_once(func: PrimFunc) -> PrimFunc:
@@ -30,8 +34,8 @@ def enter_once(func: PrimFunc) -> PrimFunc:
             if c >= 0 and c < 64:
                 count[c] = count[c] + 1
 
-    The loop is serial, the equality is the first condition on all that it does, and nothing in the
-    loop changes the value. A value that is read from memory is read only where the loop surely
+    The loop is serial, the equality is a condition on all that it does, and nothing in the loop
+    changes the value. A value that is read from memory is read only where the loop surely
     runs, which has constant bounds.
     """
     return with_body(func, _EnterOnce().stmt(func.body))
@@ -43,25 +47,61 @@ class _EnterOnce(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
-        body = made.body
-        if made.kind != ForKind.SERIAL or not isinstance(body, s.IfThenElse) or body.else_case:
-            return made
         begin, extent = e.const_int(made.min), e.const_int(made.extent)
-        if begin is None or not extent:
+        if made.kind != ForKind.SERIAL or begin is None or not extent:
             return made
-        first, *others = conjuncts(body.condition)
-        value = _value_of(first, made.loop_var, range(begin, begin + extent))
-        if value is None or not is_stable(value, made.body):
+        found = _where_equal(made.body, made.loop_var, range(begin, begin + extent))
+        if found is None or not found.is_read or not is_stable(found.value, made.body):
             return made
-        inside = body.then_case
-        for condition in reversed(others):
-            inside = s.IfThenElse(condition, inside)
+        value, inside = found.value, found.inside
         named = Var(made.loop_var.name, INT64)
         once = s.LetStmt(made.loop_var, e.cast(made.loop_var.dtype, named), inside)
         is_inside = e.logical_and(
             e.GE(named, e.const(begin, INT64)), e.LT(named, e.const(begin + extent, INT64))
         )
         return s.LetStmt(named, e.cast(INT64, value), s.IfThenElse(is_inside, once))
+
+
+@final
+@record()
+class _Equal:
+    """A value that a variable equals wherever a statement does something, and what it does there;
+    whether the statement surely reads the value."""
+
+    value: PrimExpr
+    inside: Stmt
+    is_read: bool
+
+
+def _where_equal(body: Stmt, var: Var, values: range) -> _Equal | None:
+    match body:
+        case s.IfThenElse(condition, inside, None):
+            first, *others = conjuncts(condition)
+            value = _value_of(first, var, values)
+            if value is not None:
+                for each in reversed(others):
+                    inside = s.IfThenElse(each, inside)
+                return _Equal(value, inside, True)
+            found = _where_equal(inside, var, values) if is_pure(condition) else None
+            return found and _Equal(found.value, s.IfThenElse(condition, found.inside), False)
+        case s.For() if is_pure(body.min) and is_pure(body.extent):
+            found = _where_equal(body.body, var, values)
+            if found is None or mentions(body.loop_var, found.value):
+                return None
+            runs = (e.const_int(body.extent) or 0) > 0
+            loop = with_fields(body, body=found.inside)
+            return _Equal(found.value, loop, found.is_read and runs)
+        case s.SeqStmt(statements):  # such as whole vectors, and the last elements
+            parts = [_where_equal(each, var, values) for each in statements]
+            known = [each for each in parts if each is not None]
+            if len(known) < len(parts):
+                return None
+            value = known[0].value
+            if not all(structural_equal(each.value, value) for each in known):
+                return None
+            made = seq(*(each.inside for each in known))
+            return _Equal(value, made, any(each.is_read for each in known))
+    return None
 
 
 def _value_of(condition: PrimExpr, var: Var, values: range) -> PrimExpr | None:

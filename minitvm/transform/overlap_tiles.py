@@ -1,4 +1,4 @@
-"""Tiles at the end of a symbolic extent that overlap the tiles before them."""
+"""Tiles at the end of an extent that overlap the tiles before them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.op import are_apart
-from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.loop_conditions import Conditions
+from minitvm.transform.transpose_copies import VECTOR_BYTES
+
+_WITH_MASKS = 64  # bytes of the vectors that have registers for masks
+_WHOLE = 4  # bytes of the least elements that such vectors load and store under masks
 
 _LITTLE = 4  # statements of a tile, of which a copy for the last tile costs little
 
 
-def overlap_tiles(func: PrimFunc) -> PrimFunc:
-    """Lets the last tile of a symbolic extent end where the extent does, so that no tile has a
-    masked part, wherever there are as many elements as in one tile.
+def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
+    """Lets the last tile of an extent end where the extent does, so that no tile has a masked part,
+    wherever there are as many elements as in one tile.
 
     Before::
 
@@ -56,7 +60,7 @@ def overlap_tiles(func: PrimFunc) -> PrimFunc:
     as an input, too, the condition asks whether both are apart. Everything in the tile has to be a
     function of ``io * 16``.
     """
-    return with_body(func, _Overlap(func).stmt(func.body))
+    return with_body(func, _Overlap(func, vector_bytes).stmt(func.body))
 
 
 @final
@@ -72,20 +76,24 @@ class _Tiles:
 
 @final
 class _Overlap(ScopedMutator):
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, vector_bytes: int) -> None:
         super().__init__(prover_of(func))
         self._func = func
         self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
+        self._vector_bytes = vector_bytes
         self._forms = Conditions(self._prover)
 
     def visit_For(self, node: s.For) -> Stmt:
         made = super().visit_For(node)
         assert isinstance(made, s.For)
-        if made.kind != ForKind.SERIAL or e.const_int(made.extent) is not None:
+        if made.kind != ForKind.SERIAL:
             return made
         tiles = self._tiles(made)
         if tiles is None or (apart := self._if_repeated(made.body)) is None:
             return made
+        if not tiles.last.terms:
+            is_dear = tiles.last.constant >= 0 and self._masks_are_dear(made, tiles)
+            return self._behind(made, tiles) if is_dear and e.const_int(apart) == 1 else made
         return self._overlapping(made, tiles, apart) or made
 
     def _tiles(self, loop: s.For) -> _Tiles | None:
@@ -119,7 +127,7 @@ class _Overlap(ScopedMutator):
         if not is_known or any(mentions(var, atom) for atom in last.terms):
             return None
         with self.in_loop(loop):
-            if not is_symbolic(self._prover, last):
+            if last.terms and not is_symbolic(self._prover, last):
                 return None  # a loop around it gets a main part without guards
         return _Tiles(size, last, tuple(found))
 
@@ -140,6 +148,31 @@ class _Overlap(ScopedMutator):
         for each in sorted(pairs, key=lambda pair: [self._order[buffer] for buffer in pair]):
             apart = e.logical_and(apart, are_apart(*(buffer.data for buffer in each)))
         return apart
+
+    def _masks_are_dear(self, loop: s.For, tiles: _Tiles) -> bool:
+        """Whether the last tile of a constant extent takes longer under masks than as a whole."""
+        if self._vector_bytes >= _WITH_MASKS:
+            return False
+        nodes = [*walk_once(loop.body)]
+        own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+        used = {each.buffer for each in nodes if isinstance(each, BufferLoad | s.BufferStore)} - own
+        least = min((each.dtype.itemsize for each in used), default=_WHOLE)
+        left = tiles.last.constant % tiles.size
+        vectors = [-(-n * least // self._vector_bytes) for n in (left, tiles.size)]
+        is_vector = left & (left - 1) == 0  # without a mask
+        return not is_vector and (least < _WHOLE or vectors[0] == vectors[1])
+
+    def _behind(self, loop: s.For, tiles: _Tiles) -> Stmt:
+        """The whole tiles of a constant extent, and then one that overlaps the last of them."""
+        begin = Var(f"{loop.loop_var.name}.begin", loop.loop_var.dtype)
+        body = Without(tiles.guards).stmt(loop.body)
+        try:
+            last = _Moved(loop.loop_var, tiles.size, begin).stmt(body)
+        except _NoFunctionOfTheTile:
+            return loop
+        place = e.const(tiles.last.constant, begin.dtype)
+        whole = e.const(tiles.last.constant // tiles.size + 1, loop.extent.dtype)
+        return seq(with_fields(loop, extent=whole, body=body), substitute(last, {begin: place}))
 
     def _overlapping(self, loop: s.For, tiles: _Tiles, apart: PrimExpr) -> Stmt | None:
         var, size, whole = loop.loop_var, tiles.size, Without(tiles.guards).stmt(loop.body)
@@ -182,10 +215,10 @@ class _Moved(Mutator):
     def expr(self, node: PrimExpr) -> PrimExpr:
         if not mentions(self._var, node):
             return node
-        if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
-            raise _NoFunctionOfTheTile
         if not node.dtype.is_int or not self._prover.is_index_arithmetic(node):
             return super().expr(node)
+        if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
+            raise _NoFunctionOfTheTile
         form = self._prover.affine(node)
         if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
             return super().expr(node)

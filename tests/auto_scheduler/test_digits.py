@@ -152,3 +152,60 @@ def test_rows_that_data_choose_stay_apart() -> None:
     W, rows = te.placeholder((100, 4), name="W"), te.placeholder((500,), "int64", name="I")
     T = te.compute((500, 4), lambda i, j: W[rows[i], j], name="T")
     assert "fuse" not in auto_schedule(T, "llvm -mcpu=haswell").trace()
+
+
+@pytest.mark.parametrize(
+    ("shape", "factor"), [((500,), 32), ((9,), 8), ((20,), 8), ((60,), 32), ((40, 24), 32)]
+)
+def test_vectors_of_functions_lie_side_by_side(shape: tuple[int, ...], factor: int) -> None:
+    """As many as leave few elements behind the end of a line."""
+    X = te.placeholder(shape, name="X")
+    Y = te.compute(shape, lambda *i: X(*i) * 0.5, name="Y")
+    E = te.compute(shape, lambda *i: te.exp(Y(*i)), name="E")
+    Z = te.compute(shape, lambda *i: E(*i) + 1.0, name="Z")
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"
+    assert f"factor={factor})" in auto_schedule(Z, target).trace()
+    assert "factor=8)" in auto_schedule(Y, target).trace()
+    x = np.random.default_rng(0).random(shape, dtype="float32")
+    found = np.zeros(shape, "float32")
+    build([Z], [X, Z])(x, found)
+    np.testing.assert_allclose(found, np.exp(x * 0.5) + 1, rtol=1e-6)
+
+
+def complex_products(n: int, c: int, dtype: str) -> Form:
+    A, B = (te.placeholder((n, c), dtype, name=name) for name in "AB")
+    last = c - 1
+
+    def element(i: Any, k: Any) -> Any:
+        real = A[i, 0] * B[i, 0] - A[i, last] * B[i, last]
+        return te.if_then_else(k == 0, real, A[i, 0] * B[i, last] + A[i, last] * B[i, 0])
+
+    def exact(a: Array, b: Array) -> Array:
+        real = a[:, 0] * b[:, 0] - a[:, last] * b[:, last]
+        other = a[:, 0] * b[:, last] + a[:, last] * b[:, 0]
+        return np.stack([real] + [other] * last, 1)
+
+    T = te.compute((n, c), element, name="T")
+    return [A, B, T], exact, [(n, c), (n, c)]
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [1, 3, 4, 37, 200])
+def test_elements_around_a_number_are_read_in_whole_vectors(n: int, c: int) -> None:
+    (A, B, T), exact, _ = complex_products(n, c, "float32")
+    kernel = build([T], [A, B, T])
+    # The last elements lie at the end of their memory.
+    whole = np.random.default_rng(0).integers(-9, 9, (2, n + 3, c)).astype("float32")
+    a, b = whole[:, 3:]
+    found = np.zeros((n, c), "float32")
+    kernel(a, b, found)
+    np.testing.assert_array_equal(found, exact(a, b))
+
+
+def test_pairs_are_read_once() -> None:
+    (A, B, T), _, _ = complex_products(100, 2, "float32")
+    kernel = build(
+        [T], [A, B, T], target="llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -num-cores=1"
+    )
+    loads = [x for x in kernel.get_source("ll").splitlines() if "load <8 x float>" in x]
+    assert len(loads) == 2

@@ -102,3 +102,53 @@ def test_strict_sums_are_in_order(fp: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=0 if fp == "strict" else 1e-4, atol=1e-3)
     if fp == "strict":
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("form", ["choice", "cast", "where"])
+@pytest.mark.parametrize("groups", [3, 70])
+def test_counts_by_rows(form: str, groups: int) -> None:
+    """A choice whose condition names the result is a condition of the sum."""
+    A = te.placeholder((9, 300), "int32", name="A")
+    k = te.reduce_axis((0, 300), name="k")
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+
+    def count(i: Any, c: Any) -> Any:
+        if form == "where":
+            return te.sum(one, axis=k, where=A[i, k] == c)
+        is_of = A[i, k] == c
+        return te.sum(
+            is_of.astype("int32") if form == "cast" else te.if_then_else(is_of, one, none), axis=k
+        )
+
+    C = te.compute((9, groups), count, name="C")
+    schedule = tvm.auto_schedule(C)
+    assert _is_grouped(schedule) == (groups == 70)
+    a = np.random.default_rng(0).integers(-1, groups + 1, (9, 300)).astype("int32")
+    found = np.full((9, groups), 7, "int32")
+    tvm.build(schedule, [A, C])(a, found)
+    np.testing.assert_array_equal(found, (a[:, :, None] == np.arange(groups)).sum(1))
+
+
+@pytest.mark.parametrize("width", [1, 8, 9, 33, 64])
+def test_rows_of_sparse_matrices(width: int) -> None:
+    """Rows of whole vectors and a rest enter the one result of each term."""
+    rows, terms = 70, 200
+    row, column = (te.placeholder((terms,), "int32", name=name) for name in ("row", "column"))
+    value, x = te.placeholder((terms,), name="value"), te.placeholder((40, width), name="x")
+    p = te.reduce_axis((0, terms), name="p")
+    Y = te.compute(
+        (rows, width),
+        lambda i, j: te.sum(value[p] * x[column[p], j], axis=p, where=row[p] == i),
+        name="Y",
+    )
+    text = str(tvm.lower(tvm.auto_schedule(Y), [row, column, value, x, Y]))
+    assert "for i in range(70)" not in text
+    rng = np.random.default_rng(0)
+    r, c = rng.integers(-1, rows + 1, terms).astype("int32"), rng.integers(0, 40, terms)
+    v, m = rng.random(terms, dtype="float32"), rng.random((40, width), dtype="float32")
+    expected = np.zeros((rows, width))
+    is_inside = (r >= 0) & (r < rows)
+    np.add.at(expected, r[is_inside], (v[:, None] * m[c])[is_inside])
+    found = np.full((rows, width), 7, "float32")
+    tvm.build([Y], [row, column, value, x, Y])(r, c.astype("int32"), v, m, found)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

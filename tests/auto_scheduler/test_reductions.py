@@ -545,3 +545,27 @@ def test_lanes_beyond_the_end_combine_nothing(dtype: str, size: int) -> None:
     build([place, value], [A, place, value])(x, where, smallest)
     np.testing.assert_array_equal(where, x.argmin(-1))
     np.testing.assert_array_equal(smallest, x.min(-1))
+
+
+@pytest.mark.parametrize("columns", [5, 64, 333])
+def test_rows_of_windows_are_not_streamed(columns: int) -> None:
+    """Neighbours read them again: a banded matrix times a large one."""
+    n, half = 400, 3
+    A, B = te.placeholder((n, 2 * half + 1), name="A"), te.placeholder((n, columns), name="B")
+    k = te.reduce_axis((0, 2 * half + 1), name="k")
+    inside = [lambda i: i + k - half >= 0, lambda i: i + k - half < n]
+    C = te.compute(
+        (n, columns),
+        lambda i, j: te.sum(
+            A[i, k] * B[i + k - half, j], axis=k, where=te.all(*(each(i) for each in inside))
+        ),
+        name="C",
+    )
+    assert "cache_write" in auto_schedule(C, HASWELL).trace()
+    a, b = (
+        np.random.default_rng(0).random(t, "float32") for t in ((n, 2 * half + 1), (n, columns))
+    )
+    padded = np.pad(b.astype("float64"), ((half, half), (0, 0)))
+    expected = sum(a[:, q : q + 1] * padded[q : q + n] for q in range(2 * half + 1))
+    found = built(C, [A, B], [a, b])
+    close(found, np.asarray(expected), 2 * half + 1, 2.0 * half + 1)

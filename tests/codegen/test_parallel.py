@@ -27,13 +27,20 @@ from minitvm import (
     tir,
 )
 from minitvm.arith import work
-from minitvm.codegen.parallel import BARRIER_WHEN_FINISH, LAUNCH_POINT, PARALLEL_FOR, STRIDE_PATTERN
+from minitvm.codegen.parallel import (
+    BARRIER_WHEN_FINISH,
+    LAUNCH_POINT,
+    PARALLEL_FOR,
+    STRIDE_PATTERN,
+    choice_in,
+)
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
 from minitvm.target import Target
 from minitvm.tir import interpreter
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Buffer, Var
-from minitvm.tir.stmt import AssertStmt, PrimFunc
+from minitvm.tir.functor import walk_once
+from minitvm.tir.stmt import AssertStmt, For, PrimFunc
 from tests.memory.mapped import given_back
 from tests.tir.programs import built, function
 
@@ -130,6 +137,44 @@ def test_bounds_of_every_kind(begin: int, end: int, dtype: str) -> None:
         return  # its extent is large, not negative
     func, kernel = between(dtype)
     both(func, begin, end, np.zeros(10, "int64"), kernel=kernel)
+
+
+CONDITIONS: list[tuple[Callable[[Any, Any], Any], bool]] = [
+    (lambda i, y: i < n - 3, True),
+    (lambda i, y: i * 2 + 1 < n, True),
+    (lambda i, y: te.all(i < n - 3, i * 3 < m), True),
+    (lambda i, y: i < -2, True),
+    (lambda i, y: i < 99, True),
+    (lambda i, y: i > 3, False),  # it begins to hold
+    (lambda i, y: i % 3 < 2, False),
+    (lambda i, y: y[i] < 2, False),  # data
+    (lambda i, y: i < y[0], False),  # which the loop may change
+]
+
+
+@pytest.mark.parametrize("has_rest", [True, False])
+@pytest.mark.parametrize(("condition", "is_once"), CONDITIONS)
+def test_a_choice_that_changes_once(
+    condition: Callable[[Any, Any], Any], is_once: bool, has_rest: bool
+) -> None:
+    """It is two loops, of each task and where one thread runs alone."""
+
+    def write(ib: Any, y: Any) -> None:
+        with ib.for_range(0, n, kind="parallel", dtype="int64") as i:
+            with ib.if_scope(condition(i, y)):
+                y[i] = y[i] + i.astype("int32")
+            if has_rest:
+                with ib.else_scope():
+                    y[i] = y[i] * 3
+
+    Z = decl_buffer((n,), "int32", "Z")
+    func = built(write, Z)
+    func = PrimFunc((*func.params, m), func.body, func.buffer_map, "write")
+    (loop,) = (each for each in walk_once(func.body) if isinstance(each, For))
+    assert (choice_in(loop) is not None) == is_once
+    kernel = build(func)
+    for size in SIZES:
+        both(func, np.arange(size, dtype="int32") % 7, 5, kernel=kernel)
 
 
 def test_bounds_are_read_before_the_region() -> None:

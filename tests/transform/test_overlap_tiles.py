@@ -1,4 +1,4 @@
-"""Tiles at the end of a symbolic extent that overlap the tiles before them."""
+"""Tiles at the end of an extent that overlap the tiles before them."""
 
 from __future__ import annotations
 
@@ -187,3 +187,31 @@ def _pool(stride: int) -> Module:
         )
         _POOLS[stride] = tvm.build([Y], [X, Y])
     return _POOLS[stride]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [("uint8", 60), ("uint8", 35), ("int16", 37), ("float32", 14)]
+)
+def test_tiles_of_constant_extents_overlap_where_masks_take_longer(
+    dtype: str, columns: int
+) -> None:
+    target = tvm.Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -num-cores=1")
+    A = te.placeholder((5, columns + 1), dtype, name="A")
+    B = te.compute((5, columns), lambda i, j: A[i, j] + A[i, j + 1], name="B")
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[1], factor=target.lanes(B.dtype))
+    s[B].vectorize(lane)
+    assert "mask" not in str(tvm.lower(s, [A, B], vector_bytes=32))
+    a = np.random.default_rng(0).integers(0, 99, (5, columns + 1)).astype(dtype)
+    b = np.zeros((6, columns), dtype)
+    tvm.build(s, [A, B])(a, b[:5])
+    np.testing.assert_array_equal(b, [*(a[:, :-1] + a[:, 1:]), [0] * columns])
+
+
+def test_masks_in_registers_need_no_overlap() -> None:
+    A = te.placeholder((5, 61), "uint8", name="A")
+    B = te.compute((5, 60), lambda i, j: A[i, j] + A[i, j + 1], name="B")
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[1], factor=32)
+    s[B].vectorize(lane)
+    assert "mask" in str(tvm.lower(s, [A, B], vector_bytes=64))

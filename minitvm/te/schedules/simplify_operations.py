@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts
 from minitvm.arith.linear import Affine
 from minitvm.te.schedules.congruences import without_congruences
 from minitvm.te.schedules.operation_graph import root_axes
@@ -55,7 +56,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
         # What holds in the iterations of a sum doesn't say how many there are: it may have none.
         outside = _ranges(op, op.axis)
         placed = _by_place(op, first, known, outside)
-        guarded = _choosing_nothing(_over_rectangles(op, placed, outside))
+        guarded = _choosing_nothing(op, _over_rectangles(op, placed, outside))
         dense = without_congruences(guarded, known)
         if dense is not guarded:
             body = map_body(map_body(body, lambda each: dense), known.simplify)
@@ -107,8 +108,9 @@ def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
     return known
 
 
-def _choosing_nothing(reduce: Reduce) -> Reduce:
-    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide."""
+def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
+    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide, or an element says
+    which of the results a term belongs to."""
     choices = [_choice_of(each) for each in reduce.source]
     if None in choices:
         return reduce
@@ -116,11 +118,28 @@ def _choosing_nothing(reduce: Reduce) -> Reduce:
     if (
         all(structural_equal(each, conditions[0]) for each in conditions)
         and all(map(structural_equal, others, reduce.combiner.identity))
-        and not any(isinstance(each, (ProducerLoad, e.Call)) for each in walk_once(conditions[0]))
+        and (_is_of_axes(conditions[0]) or _names_result(op, conditions[0]))
     ):
         condition = e.logical_and(reduce.condition, conditions[0])
         return replace(reduce, source=values, condition=condition)
     return reduce
+
+
+def _is_of_axes(condition: PrimExpr) -> bool:
+    return not any(isinstance(each, (ProducerLoad, e.Call)) for each in walk_once(condition))
+
+
+def _names_result(op: ComputeOp, condition: PrimExpr) -> bool:
+    """Whether a condition begins with ``key[k] == c``, for an axis c of the results."""
+    first, *others = conjuncts(condition)
+    if not isinstance(first, e.EQ) or not all(map(_is_of_axes, others)):
+        return False
+    for own, key in ((first.a, first.b), (first.b, first.a)):
+        var = own.value if isinstance(own, e.Cast) else own
+        axis = next((each for each in op.axis if each.var is var), None)
+        if axis is not None:
+            return not _is_of_axes(key) and not mentions(axis.var, key)
+    return False
 
 
 def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
@@ -129,6 +148,8 @@ def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
             return condition, value, other
         case e.Call(op="if_then_else", args=(condition, value, other)):
             return condition, value, other
+        case e.Cast(value=condition) if condition.dtype.is_bool:
+            return condition, const(1, node.dtype), const(0, node.dtype)
     return None
 
 
