@@ -186,6 +186,10 @@ def _write_program(
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    for stage in reversed(stages):
+        if stage not in kept and not stage.is_output:
+            attempt.follow("unread", stage, partial(_write_unread, s, stage))
+    stages = [stage for stage in stages if not stage.inlined]
     stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
     if not strict:
         stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
@@ -348,6 +352,15 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
         return None
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
+    return True
+
+
+def _write_unread(s: Schedule, stage: Stage) -> bool | None:
+    """Computes a stage nowhere if nothing reads it any more."""
+    if stage.is_read:
+        return None
+    choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
+    stage.compute_inline()
     return True
 
 
