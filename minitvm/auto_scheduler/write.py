@@ -441,7 +441,8 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     column = turned_column(contraction, target)
     if column is None:
         return None
-    total, stays = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
+    total, is_given = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
+    stays = is_given or bool(s[total].whole_readers)
     text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
     choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
     made = turn(s, total, column, stays)

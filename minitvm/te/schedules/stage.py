@@ -297,6 +297,12 @@ class Stage(LoopNest, Attachable):
                     left.append(reader)
         return False
 
+    @property
+    def whole_readers(self) -> list[Stage]:
+        """The stages that read the tensors as a whole, and not element by element."""
+        readers = self.schedule.readers(self)
+        return [each for each in readers if not isinstance(each.op, ComputeOp)]
+
     @primitive
     def compute_inline(self) -> Stage:
         """Compute each element where it is read, without memory for the tensor: nowhere, if nothing
@@ -543,12 +549,11 @@ class Stage(LoopNest, Attachable):
             )
 
     def _check_read_by_element(self, where: str) -> None:
-        for reader in self.schedule.readers(self):
-            if not isinstance(reader.op, ComputeOp):
-                raise CompileError(
-                    f"{where}: expected to be read element by element, but {reader.name} reads "
-                    f"{self.name} as a whole"
-                )
+        for reader in self.whole_readers:
+            raise CompileError(
+                f"{where}: expected to be read element by element, but {reader.name} reads "
+                f"{self.name} as a whole"
+            )
 
     def check_predicate(self, where: str) -> None:
         """Raises an error if a store predicate uses axes that are to be replaced."""
