@@ -110,8 +110,10 @@ def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
     if kind is Kind.TENSOR or not (is_number or kind is Kind.NUMBER):
         return Kind.TENSOR
     if not is_number or isinstance(value, bool):
-        got = type(value).__name__
-        raise TypeError(f"{where}: expected a number, got {got}")
+        got, advice = type(value).__name__, ""
+        if getattr(value, "shape", None) == ():
+            got, advice = "an array of it", f": pass {parameter.name}.item(), or annotate an array, ''"
+        raise TypeError(f"{where}: expected a number, got {got}{advice}")
     if parameter.number is int and not issubclass(_number(value), int | np.integer):
         raise TypeError(f"{where}: expected an int, got the float {value}")
     return Kind.NUMBER

@@ -117,7 +117,11 @@ def _loops(x: te.Tensor, n: int = 3) -> Any:
     [
         (lambda x: None, "got None: does it lack a `return`"),
         (lambda x: 3, "got int"),
-        (lambda x: x[0], "got an expression: make a tensor of it"),
+        (lambda x: x == 0, "got a bool: `==` and `!=` of tensors ask whether they are one tensor"),
+        (lambda x: te.reduce_axis((0, 4), "k"), "axis k is used outside of its loop"),
+        (lambda x: torch.exp(x), "torch.exp computes numbers, and Tensor.* has none.* te.exp"),
+        (lambda x: torch.stack([x, x]), "torch.stack computes numbers, and Tensor.* has none"),
+        (lambda x: x * torch.ones(4), r"got an array of shape \(4,\): .* as a parameter"),
         (lambda x: [], "got a list of none"),
         (lambda x: (x,), "got a tuple of 1: return the tensor itself"),
         (lambda x: {"x": x}, "got a dict: return a tuple"),

@@ -744,6 +744,11 @@ class Schedule(StageGraph[Stage], Traced):
         CompileError
             When no stage is between `outputs` and `inputs`, or a stage is in another group.
         """
+        if not isinstance(include_inputs, bool):
+            raise CompileError(
+                "create_group: include_inputs: expected True or False, got "
+                f"{e.described(include_inputs)}"
+            )
         ends, begins = ([self[each] for each in _listed(given)] for given in (outputs, inputs))
         inside: list[Stage] = []
         pending = list(ends)
