@@ -390,7 +390,8 @@ def _in_its_own_range(system: _System, solved: Mapping[Var, PrimExpr]) -> Var | 
     def needs(var: Var) -> list[Var]:
         dom = system.domains[var]
         values = [solved[var]] if var in solved else [dom.min, dom.extent]
-        return [each for each in walk_once(*values) if each in system.domains]
+        variables = (each for each in walk_once(*values) if isinstance(each, Var))
+        return [each for each in variables if each in system.domains]
 
     for var in solved:
         seen: set[Var] = set()

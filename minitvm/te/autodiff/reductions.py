@@ -269,7 +269,7 @@ def _choices_of(combiner: CommReducer) -> list[_Choice] | None:
 
 
 def _first_of(is_better: PrimExpr, is_equal: PrimExpr, x: Var, y: Var) -> PrimExpr:
-    return op.any(is_better, op.all(is_equal, x < y))
+    return e.logical_or(is_better, e.logical_and(is_equal, x < y))
 
 
 def _by_values(condition: PrimExpr, x: Var, y: Var) -> PrimExpr:
