@@ -112,7 +112,10 @@ def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
     if not is_number or isinstance(value, bool):
         got, advice = type(value).__name__, ""
         if getattr(value, "shape", None) == ():
-            got, advice = "an array of it", f": pass {parameter.name}.item(), or annotate an array, ''"
+            got, advice = (
+                "an array of it",
+                f": pass {parameter.name}.item(), or annotate an array, ''",
+            )
         raise TypeError(f"{where}: expected a number, got {got}{advice}")
     if parameter.number is int and not issubclass(_number(value), int | np.integer):
         raise TypeError(f"{where}: expected an int, got the float {value}")

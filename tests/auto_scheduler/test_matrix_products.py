@@ -466,4 +466,3 @@ def test_nobody_asks_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: made)
     monkeypatch.setattr(host_module, "_ask_for_tiles", lambda: pytest.fail("asked"))
     assert host_module.host.__wrapped__().refusal == ""
-

@@ -118,6 +118,7 @@ def test_declarations_take_numbers() -> None:
 
 # -- Where Python wants a number ------------------------------------------------------------------
 
+
 class Exchanged:
     """An array of another library."""
 

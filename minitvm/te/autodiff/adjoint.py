@@ -284,7 +284,9 @@ def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chos
     """See :mod:`minitvm.te.autodiff.scatter`. What the chosen place doesn't depend on is added up
     before, unless the ranges of the axes depend on data, or on each other."""
     own = {axis.var for axis in share.axes}
-    uneven = any(_variables(axis.dom.min, axis.dom.extent) & own for axis in chosen.axes if axis.dom)
+    uneven = any(
+        _variables(axis.dom.min, axis.dom.extent) & own for axis in chosen.axes if axis.dom
+    )
     if uneven or any(_data_range(axis, set()) for axis in share.axes):
         names = [each.name for each in share.leading]
         leading = data_axes(names, shape[: len(names)])
