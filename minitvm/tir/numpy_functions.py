@@ -23,21 +23,21 @@ def of_numpy(
     operator = _OPERATORS.get(ufunc.__name__)
     if operator is not None and method == "__call__" and not options and not arrays:
         return FUNCTIONS[operator](*inputs)
-    _refuse(f"np.{ufunc.__name__}", given, arrays)
+    raise _refused(f"np.{ufunc.__name__}", given, arrays)
 
 
 def of_torch(given: Any, function: Callable[..., Any], args: Iterable[Any]) -> NoReturn:
     """A function of torch among whose arguments is `given`: an error with advice."""
     arrays = [each for each in args if is_array(each)]
-    _refuse(f"torch.{function.__name__}", given, arrays)
+    raise _refused(f"torch.{function.__name__}", given, arrays)
 
 
-def _refuse(called: str, given: Any, arrays: list[Any]) -> NoReturn:
+def _refused(called: str, given: Any, arrays: list[Any]) -> TypeError:
     if arrays:
-        raise TypeError(f"{called} of {described(given)}: {no_array(arrays[0])}")
+        return TypeError(f"{called} of {described(given)}: {no_array(arrays[0])}")
     own = _NAMES.get(called.partition(".")[2])
     advice = f"write te.{own}" if own else "write it with the functions of te"
-    raise TypeError(
+    return TypeError(
         f"{called} computes numbers, and {described(given)} has none while a program is written: "
         f"{advice}"
     )

@@ -49,6 +49,7 @@ def both(x: Any, y: Any) -> Any:
         ),
         (lambda: scaled(X, W.astype("int8")), TypeError, "dtype float32 or float64, got int8"),
         (lambda: scaled(X, W, "a"), TypeError, "argument 2 'scale': expected a number, got str"),
+        (lambda: scaled(X, W, np.array(2)), TypeError, r"got ndarray: pass its item\(\)"),
         (lambda: scaled(X, W, True), TypeError, "argument 2 'scale': expected a number, got bool"),
         (lambda: scaled(X, W.tolist()), TypeError, r"got list: pass np.asarray\(x\)"),
         (lambda: scaled(np.float32(1), W), TypeError, r"got float32: pass np.asarray\(x\)"),

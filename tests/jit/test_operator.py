@@ -450,7 +450,7 @@ def test_expressions_are_tensors_of_rank_0() -> None:
     assert torch.vmap(lambda y: scaled(y, 2.0))(torch.arange(3.0)).tolist() == [0, 2, 4]
 
     @tvm.jit
-    def first_and_sum(x: "n") -> Any:  # noqa: F821
+    def first_and_sum(x: Any) -> Any:
         k = te.reduce_axis((0, x.shape[0]))
         return x[0], te.sum(x[k], axis=k)
 

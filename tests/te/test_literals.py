@@ -138,7 +138,7 @@ ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: np.arange(3.0) * x, r"got an array of shape \(3,\): pass it as a te.placeholder"),
     (lambda: x * np.arange(3.0), r"multiply: .* an array of shape \(3,\): pass it as a te.placeh"),
     (lambda: np.arange(3.0) * A, r"got an array of shape \(3,\): pass it as a te.placeholder"),
-    (lambda: x * Exchanged(), r"multiply: .* an array of shape \(3,\): pass it as a te.placeholder"),
+    (lambda: x * Exchanged(), r"multiply: .* an array of shape \(3,\): pass it as a te.placeh"),
     (lambda: A @ A, r"A: .* has no `@`: write the sum"),
     (lambda: math.sqrt(x), r"for math.sqrt\(x\): te.sqrt\(x\)"),
     (lambda: math.floor(x), r"write te.floor\(x\)"),
