@@ -113,7 +113,11 @@ def _is_recorded(tensor: Any) -> bool:
 
 
 def _is_dual(tensor: Any) -> bool:
-    return sys.modules["torch"].autograd.forward_ad.unpack_dual(tensor).tangent is not None
+    torch: Any = sys.modules["torch"]
+    core, keys = torch._C, torch._C.DispatchKey
+    if core._dispatch_tls_is_dispatch_key_excluded(keys.ADInplaceOrView):
+        return False  # a kernel that torch's autograd calls: tangents are computed around it
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _is_fake(tensor: Any) -> bool:

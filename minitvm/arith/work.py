@@ -16,13 +16,14 @@ from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import children, substitute, walk_once
+from minitvm.tir.functor import children, mentions, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.provenance import Kind
 from minitvm.tir.stmt import ForKind, Stmt
 
 _C_FUNCTION = 50_000.0  # of a C function, whose work is unknown: enough for threads
 TRIPS_FROM_DATA = 16.0  # of a loop whose extent is read from data
+_FEW = 4  # iterations of which each is looked at, where they differ
 USUAL_TRIPS = 128  # of a loop whose extent is no constant, where a number has to do
 _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
@@ -175,8 +176,9 @@ def code_size(node: Stmt) -> int:
 def estimated_work(node: Stmt) -> PrimExpr:
     """The operations of `node`, as a ``float64`` expression of the variables outside of it.
 
-    An extent that depends on the loops around it counts as in their middle iteration; one that is
-    read from data, as 16. A C function, whose work is unknown, counts as enough for threads.
+    An extent that depends on the loops around it counts as in each of up to four iterations, or as
+    in the middle one of more; one that is read from data, as 16. A C function, whose work is
+    unknown, counts as enough for threads.
 
     >>> from minitvm.tir.buffer import decl_buffer
     >>> n, i, j = Var("n"), Var("i"), Var("j")
@@ -200,6 +202,11 @@ def estimated_sum(
     return _Estimate(of_store, of_other).of(node)
 
 
+def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
+    """Whether a loop inside has more iterations for some values of a variable than for others."""
+    return any(isinstance(each, s.For) and mentions(var, each.extent) for each in walk_once(body))
+
+
 @final
 class _Estimate:
     def __init__(
@@ -221,6 +228,9 @@ class _Estimate:
                     depends = extent is not node.extent
                     trips = e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent)
                 if begin is not None and extent is not None:
+                    few = e.const_int(extent) or 0
+                    if 1 < few <= _FEW and _has_loop_cut_by(node.loop_var, node.body):
+                        return self._of_each(node, begin, few)
                     middle = begin + e.truncdiv(extent, 2)
                 self._inside[node.loop_var] = middle
                 return trips * self.of(node.body)
@@ -248,6 +258,14 @@ class _Estimate:
             case s.Evaluate():
                 return _number(self._of_other(node.value))
         raise e.unknown_node(node, "estimated_work")
+
+    def _of_each(self, node: s.For, begin: PrimExpr, iterations: int) -> PrimExpr:
+        """The sum over the iterations of a loop, which differ."""
+        total = _number(0.0)
+        for i in range(iterations):
+            self._inside[node.loop_var] = begin + i
+            total = total + self.of(node.body)
+        return total
 
     def _outside(self, node: PrimExpr) -> PrimExpr | None:
         """`node` in terms of variables from outside; None where it depends on data."""

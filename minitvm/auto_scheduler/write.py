@@ -186,6 +186,10 @@ def _write_program(
     by_hand = {each for each in s.stages if each.is_touched}
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+    for stage in reversed(stages):
+        if stage not in kept and not stage.is_output:
+            attempt.follow("unread", stage, partial(_write_unread, s, stage))
+    stages = [stage for stage in stages if not stage.inlined]
     stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
     if not strict:
         stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
@@ -351,6 +355,15 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     return True
 
 
+def _write_unread(s: Schedule, stage: Stage) -> bool | None:
+    """Computes a stage nowhere if nothing reads it any more."""
+    if stage.is_read:
+        return None
+    choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
+    stage.compute_inline()
+    return True
+
+
 def _with_parts_ahead(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
     write = partial(write_hoisted, attempt.schedule, stage, target)
     parts = attempt.follow("parts ahead", stage, write) or []
@@ -428,7 +441,8 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     column = turned_column(contraction, target)
     if column is None:
         return None
-    total, stays = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
+    total, is_given = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
+    stays = is_given or bool(s[total].whole_readers)
     text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
     choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
     made = turn(s, total, column, stays)

@@ -323,19 +323,22 @@ def _is_scattered(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> bool:
     steps = 0
     for index, stride in _places(buffer, indices):
         if isinstance(index, e.Ramp):
-            steps += (e.const_int(index.stride) or _FAR) * stride
+            steps += (e.const_int(index.stride) or _FAR) * _guessed(stride)
         elif index.dtype.lanes > 1 and not isinstance(index, e.Broadcast):
             return True
     return abs(steps) > _NEAR
 
 
-def _places(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr, int]]:
+def _places(buffer: Buffer, indices: tuple[PrimExpr, ...]) -> list[tuple[PrimExpr, PrimExpr]]:
     """The indices of an access, those of fused loops as one, and their strides."""
     strides = buffer.strides or [
         prod(buffer.shape[dim + 1 :], start=e.const(1)) for dim in range(buffer.ndim)
     ]
-    known = [e.const_int(each) for each in strides]
-    return [(index, known[dim] or _FAR) for index, dim in joined(buffer, indices)]
+    return [(index, strides[dim]) for index, dim in joined(buffer, indices)]
+
+
+def _guessed(stride: PrimExpr) -> int:
+    return e.const_int(stride) or _FAR
 
 
 # -- Prediction -----------------------------------------------------------------------------------
@@ -433,26 +436,36 @@ def _of_reduction(value: PrimExpr, options: CodegenOptions) -> Iterator[tuple[st
 def _apart_along(
     buffer: Buffer, indices: tuple[PrimExpr, ...], how: str, var: Var
 ) -> Iterator[tuple[str, bool]]:
-    steps = _steps(buffer, indices, var)
+    distance = _distance(buffer, indices, var)
     tables = [x for i in indices for x in walk_once(i) if isinstance(x, e.BufferLoad)]
     if any(mentions(var, each) for each in tables):
         yield f"{buffer.name} is {how} where {tables[0].buffer.name} says", False
-    elif steps is None:
+    elif distance is None:
         yield f"{buffer.name} is {how} at places that change irregularly along {var.name}", False
-    elif abs(steps) > 1:
-        yield f"{buffer.name} is {how} {abs(steps)} elements apart along {var.name}", False
+    elif abs(steps := _guess(distance)) > 1:
+        moves = [(step if steps > 0 else -step, stride) for step, stride in distance]
+        apart = Analyzer().simplify(sum((stride * step for step, stride in moves), e.const(0)))
+        yield f"{buffer.name} is {how} {apart} elements apart along {var.name}", False
+
+
+def _distance(
+    buffer: Buffer, indices: tuple[PrimExpr, ...], var: Var
+) -> list[tuple[int, PrimExpr]] | None:
+    """From one iteration's access to the next one's: the steps along each dimension, and its
+    stride in elements; None if the distance varies."""
+    places = [(_step(index, var), stride) for index, stride in _places(buffer, indices)]
+    found = [(step, stride) for step, stride in places if step is not None]
+    return found if len(found) == len(places) else None
+
+
+def _guess(distance: Sequence[tuple[int, PrimExpr]]) -> int:
+    return sum(step * _guessed(stride) for step, stride in distance)
 
 
 def _steps(buffer: Buffer, indices: tuple[PrimExpr, ...], var: Var) -> int | None:
-    """The distance, in elements, from one iteration's access to the next one's; None if it
-    varies."""
-    distance = 0
-    for index, stride in _places(buffer, indices):
-        step = _step(index, var)
-        if step is None:
-            return None
-        distance += step * stride
-    return distance
+    """The distance in elements, a guess in a tensor of symbolic shape; None if it varies."""
+    distance = _distance(buffer, indices, var)
+    return None if distance is None else _guess(distance)
 
 
 def _step(index: PrimExpr, var: Var) -> int | None:

@@ -224,7 +224,7 @@ class BoundInference:
         if stage not in self.scans.updates:
             self._check_readers(stage, place)
             spans = self._spans_inside(stage, place, prover)
-        regions = [self._clamped(prover, spans[i], axis) for i, axis in enumerate(op.axis)]
+        regions = [self._clamped(prover, stage, spans[i], a) for i, a in enumerate(op.axis)]
         if stage.accumulates is not None:
             regions[op.axis.index(stage.accumulates)] = None
         if steps is not None:
@@ -547,8 +547,11 @@ class BoundInference:
         spans.let(leaf.var, span)
         return span
 
-    def _clamped(self, prover: Prover, span: Span | None, axis: IterVar) -> Span | None:
-        """A region cut to the domain, where its bounds are known; None for the whole domain."""
+    def _clamped(
+        self, prover: Prover, stage: Stage, span: Span | None, axis: IterVar
+    ) -> Span | None:
+        """A region cut to the domain, where its bounds are known; None for the whole domain. Tiles
+        of a constant size keep it beside a domain that is smaller, but of unknown size."""
         if span is None:
             return None
         domain = domain_of(axis)
@@ -558,7 +561,8 @@ class BoundInference:
             low = max(span.low.constant, whole.low.constant)
             high = min(span.high.constant, whole.high.constant)
             return Span(Affine({}, low), Affine({}, max(high, low - 1)))
-        if prover.proves(span.extent - whole.extent):
+        is_tile = not span.extent.terms and whole.extent.terms and _has_whole_tiles(stage)
+        if not is_tile and prover.proves(span.extent - whole.extent):
             return None  # the region is the whole domain
         return span
 

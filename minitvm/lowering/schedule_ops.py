@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast, final
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.lowering.accumulation import (
@@ -233,7 +234,7 @@ class _Lowering:
             place = self._inferred.places[stage]
             shape = stage.op.output(0).shape
             empty = [e.less(size, 1) for size in shape if e.const_int(size) is None]
-            for extent in extents:
+            for extent in map(Analyzer().simplify, extents):
                 message = (
                     f"{self._func.name}: {stage.name}: computed at loop {place[1].name} of "
                     f"{place[0].name}: expected {extent} >= 1, since argument {stage.name} isn't "

@@ -110,8 +110,9 @@ def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
     if kind is Kind.TENSOR or not (is_number or kind is Kind.NUMBER):
         return Kind.TENSOR
     if not is_number or isinstance(value, bool):
-        got = type(value).__name__
-        raise TypeError(f"{where}: expected a number, got {got}")
+        is_array = getattr(value, "shape", None) == ()
+        advice = ": pass its item(), or annotate an array of rank 0, ''" if is_array else ""
+        raise TypeError(f"{where}: expected a number, got {type(value).__name__}{advice}")
     if parameter.number is int and not issubclass(_number(value), int | np.integer):
         raise TypeError(f"{where}: expected an int, got the float {value}")
     return Kind.NUMBER

@@ -197,12 +197,14 @@ def _variable(label: Label) -> str:
 
 
 def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...]]:
-    """The schedule and the tensors that a function returned."""
+    """The schedule and the tensors that a function returned. An expression is a tensor of rank 0:
+    so is a number of the program, or the product of a tensor of rank 0 and a number."""
     schedule = None
     if isinstance(value, tuple | list) and value and isinstance(value[0], Schedule):
         schedule, *rest = value
         value = rest[0] if len(rest) == 1 else tuple(rest) or schedule
-    members = tuple(value) if isinstance(value, tuple | list) else (value,)
+    given = tuple(value) if isinstance(value, tuple | list) else (value,)
+    members = tuple(_of_rank_0(each) if isinstance(each, ExprOperators) else each for each in given)
     for member in members:
         if not isinstance(member, Tensor):
             raise CompileError(
@@ -219,11 +221,19 @@ def _returned(name: str, value: Any) -> tuple[Schedule | None, tuple[Tensor, ...
     return schedule, members
 
 
+def _of_rank_0(value: ExprOperators) -> Tensor:
+    made: Tensor = compute((), lambda: value)
+    return made
+
+
 def _advised(value: Any, member: Any) -> str:
     kind = type(member).__name__
     inside = f" in a {type(value).__name__}" if member is not value else ""
-    if isinstance(member, ExprOperators):
-        return f"an expression{inside}: make a tensor of it, as te.compute((), lambda: x)"
+    if isinstance(member, bool):
+        return (
+            f"a bool{inside}: `==` and `!=` of tensors ask whether they are one tensor; compare "
+            "elements, as in te.compute(x.shape, lambda i: x[i] == 0)"
+        )
     if isinstance(member, Schedule):
         return f"a Schedule alone{inside}: return the tensors with it, as `return s, C`"
     if member is None:

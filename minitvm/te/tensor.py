@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, final
+from typing import Any, NoReturn, final
 from typing import cast as typed
 
 from minitvm.arith.prover import Prover
@@ -290,6 +290,14 @@ class Tensor(WholeTensor):
     __rshift__, __rrshift__ = _operator(expr.shift_right), _reflected(expr.shift_right)
     __lt__, __le__ = _operator(expr.less), _operator(expr.less_equal)
     __gt__, __ge__ = _operator(expr.greater), _operator(expr.greater_equal)
+
+    def __matmul__(self, other: object) -> NoReturn:
+        raise TypeError(
+            f"{self.name}: a tensor of a program has no `@`: write the sum, as in te.compute((m, "
+            "n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))"
+        )
+
+    __rmatmul__ = __matmul__
 
     def __neg__(self) -> Tensor:
         return typed(Tensor, expr.negate(self))

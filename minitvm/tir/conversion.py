@@ -36,9 +36,9 @@ def as_expr(value: Any) -> PrimExpr:
         return constant(value)
     if isinstance(value, str):
         return StringImm(value)
-    if isinstance(value, np.ndarray):
-        if value.ndim == 0:
-            return as_expr(value[()])
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return as_expr(value[()])
+    if is_array(value):
         raise CompileError(no_array(value))
     convert = None if isinstance(value, type) else getattr(value, "asobject", None)
     if convert is not None:
@@ -48,11 +48,17 @@ def as_expr(value: Any) -> PrimExpr:
     raise CompileError(f"expected an expression or a number, got {described(value)}")
 
 
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array, of numpy or of another library."""
+    return hasattr(type(value), "__dlpack__")
+
+
 def no_array(array: Any) -> str:
     """The error for an array in the place of an expression."""
     return (
-        f"expected an expression or a number, got an array of shape {array.shape}: pass it as a "
-        "te.placeholder, or take one of its numbers"
+        f"expected an expression or a number, got an array of shape {tuple(array.shape)}: pass it "
+        "as a te.placeholder (an operator of jit takes it as a parameter), or take one of its "
+        "numbers"
     )
 
 

@@ -30,8 +30,8 @@ class Language:
     ----------
     functions
         The functions of :data:`minitvm.tir.arithmetic.FUNCTIONS`, by name: Python's operators.
-    of_numpy
-        A function of numpy on an expression or a tensor.
+    of_numpy, of_torch
+        A function of numpy, or of torch, on an expression or a tensor.
     text
         The text of an expression, a statement or a function.
     admit
@@ -48,6 +48,7 @@ class Language:
 
     functions: Mapping[str, Callable[..., PrimExpr]]
     of_numpy: Callable[..., Any]
+    of_torch: Callable[..., NoReturn]
     text: Callable[[Any], str]
     admit: Callable[[type, dict[str, Any]], dict[str, Any]]
     is_same_size: Callable[[Any], bool]
@@ -107,12 +108,21 @@ def _no_number(name: str) -> Callable[..., Any]:
 
 class _Unknown:
     """Base of objects without a value while a program is written: conversions to Python's numbers
-    fail, and numpy's functions become the language's or fail."""
+    fail, and so do functions of torch; numpy's become the language's or fail."""
 
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _language.of_numpy(self, ufunc, method, inputs, options)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Any = (), options: Any = None
+    ) -> NoReturn:
+        given = [*args, *(options or {}).values()]
+        parts = [part for x in given for part in (x if isinstance(x, list | tuple) else [x])]
+        unknown = next((part for part in parts if isinstance(part, cls)), cls)
+        _language.of_torch(unknown, function, parts)
 
     __float__, __int__ = _no_number("__float__"), _no_number("__int__")
     __index__, __complex__ = _no_number("__index__"), _no_number("__complex__")

@@ -1,13 +1,14 @@
-"""Functions of numpy on expressions and tensors, which have no value yet."""
+"""Functions of numpy and torch on expressions and tensors, which have no value yet."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import numpy as np
 
 from minitvm.tir.arithmetic import FUNCTIONS
-from minitvm.tir.conversion import no_array
+from minitvm.tir.conversion import is_array, no_array
 from minitvm.tir.described import described
 from minitvm.tir.intrinsics import INTRINSICS
 
@@ -22,13 +23,23 @@ def of_numpy(
     operator = _OPERATORS.get(ufunc.__name__)
     if operator is not None and method == "__call__" and not options and not arrays:
         return FUNCTIONS[operator](*inputs)
+    raise _refused(f"np.{ufunc.__name__}", given, arrays)
+
+
+def of_torch(given: Any, function: Callable[..., Any], args: Iterable[Any]) -> NoReturn:
+    """A function of torch among whose arguments is `given`: an error with advice."""
+    arrays = [each for each in args if is_array(each)]
+    raise _refused(f"torch.{function.__name__}", given, arrays)
+
+
+def _refused(called: str, given: Any, arrays: list[Any]) -> TypeError:
     if arrays:
-        raise TypeError(f"np.{ufunc.__name__} of {described(given)}: {no_array(arrays[0])}")
-    own = _NAMES.get(ufunc.__name__)
+        return TypeError(f"{called} of {described(given)}: {no_array(arrays[0])}")
+    own = _NAMES.get(called.partition(".")[2])
     advice = f"write te.{own}" if own else "write it with the functions of te"
-    raise TypeError(
-        f"np.{ufunc.__name__} computes numbers, and {described(given)} has none while a program "
-        f"is written: {advice}"
+    return TypeError(
+        f"{called} computes numbers, and {described(given)} has none while a program is written: "
+        f"{advice}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -26,7 +26,7 @@ from minitvm.tir.expr import (
     naming,
     valued,
 )
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import Node, walk_once
 
 
 def comm_reducer(
@@ -74,6 +74,7 @@ def comm_reducer(
         axes = tuple(_reduce_axis(name, each) for each in as_tuple(axis))
         if not axes or len(set(axes)) < len(axes):
             raise CompileError(f"{name}: expected reduce axes, each once, got {list(axes)}")
+        axes = _outer_first(axes)
         begin = () if init is None else _initial(name, as_tuple(init), sources)
         _check_fixed(name, axes, (*combiner.result, *combiner.identity, *begin))
         results = tuple(
@@ -161,6 +162,21 @@ def _reduce_axis(name: str, axis: Any) -> IterVar:
         return axis
     got = f"axis {axis.name}" if isinstance(axis, (IterVar, Var)) else repr(axis)
     raise CompileError(f"{name}: expected axes made by te.reduce_axis, got {got}")
+
+
+def _outer_first(axes: tuple[IterVar, ...]) -> tuple[IterVar, ...]:
+    """The axes in their order, but each behind those that its range depends on."""
+    left, made = list(axes), list[IterVar]()
+    while left:
+        names = {each.var for each in left}
+        first = next(each for each in left if names.isdisjoint(_names_in_range(each)))
+        left.remove(first)
+        made.append(first)
+    return tuple(made)
+
+
+def _names_in_range(axis: IterVar) -> Iterator[Node]:
+    return walk_once(*(() if axis.dom is None else (axis.dom.min, axis.dom.extent)))
 
 
 def _initial(

@@ -330,7 +330,9 @@ class _Partition(ScopedMutator):
         # Where these fail, there is as much work in an iteration as in others.
         divides = {each for each in region.held if uses.conditions[each].divides}
         count, iterations = e.const_int(extent), e.const_int(node.extent)
-        if divides and count and iterations and count > iterations * (1 - _MOST):
+        # An edge that is the whole loop has a main part of no iteration, though nothing tells so.
+        is_long = count and iterations and iterations * (1 - _MOST) < count < iterations
+        if divides and is_long:
             return self.visit_For(with_fields(node, min=begin, extent=extent))
         opposites = set(uses.opposites(divides))
         if count is None and opposites and self._failed.isdisjoint(divides | opposites):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from minitvm.contrib.built import Built
 from minitvm.runtime.dtype import DType
+from minitvm.tir.described import described
 from minitvm.ufuncs.loop import make_ufunc
 from minitvm.ufuncs.programs import Batched, BuiltLoop, Elementwise
 from minitvm.ufuncs.signature import Signature, parse_signature
@@ -18,9 +19,31 @@ FLOATS = ("float32", "float64")
 _Types = Sequence[str | Sequence[str]]
 
 
+@overload
+def ufunc(
+    function: Callable[..., Any],
+    /,
+    *,
+    types: _Types = FLOATS,
+    identity: int | None = None,
+    name: str | None = None,
+) -> np.ufunc: ...
+
+
+@overload
 def ufunc(
     *, types: _Types = FLOATS, identity: int | None = None, name: str | None = None
-) -> Callable[[Callable[..., Any]], np.ufunc]:
+) -> Callable[[Callable[..., Any]], np.ufunc]: ...
+
+
+def ufunc(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    types: _Types = FLOATS,
+    identity: int | None = None,
+    name: str | None = None,
+) -> np.ufunc | Callable[[Callable[..., Any]], np.ufunc]:
     """Makes a ufunc of numpy from a Python function of numbers, written with ``te``.
 
     The ufunc has all that numpy's have: broadcasting, ``out=``, ``where=``, casts, ``reduce``,
@@ -28,6 +51,8 @@ def ufunc(
 
     Parameters
     ----------
+    function
+        Without it, a decorator.
     types
         The dtypes for which code is built: each one for all parameters, or one for each. numpy
         converts other arguments to the first that holds them.
@@ -42,7 +67,7 @@ def ufunc(
         When the function returns no number.
 
     >>> from minitvm import te
-    >>> @ufunc()
+    >>> @ufunc
     ... def logaddexp(x, y):
     ...     return te.log(te.exp(x) + te.exp(y))
     >>> logaddexp([0.0, 1.0], 0.0).round(3).tolist(), logaddexp.types
@@ -50,6 +75,11 @@ def ufunc(
     """
 
     def make(function: Callable[..., Any]) -> np.ufunc:
+        if not callable(function):
+            raise TypeError(
+                f"ufunc: expected a function of numbers, got {described(function)}: give options "
+                "by name, as @minitvm.ufunc(identity=0)"
+            )
         own = name or function.__name__
         count = len(inspect.signature(function).parameters)
 
@@ -61,7 +91,7 @@ def ufunc(
         signature = Signature("", ((),) * count, ((),) * outputs)
         return make_ufunc(own, inspect.getdoc(function) or "", signature, loops, identity)
 
-    return make
+    return make if function is None else make(function)
 
 
 def gufunc(

@@ -307,3 +307,24 @@ def test_updates_are_read_at_the_step_that_is_computed() -> None:
             continue
         with pytest.raises(tvm.CompileError, match=r"^two: expected to read the update one at the"):
             tvm.lower(s, [X, *results])
+
+
+def test_a_stage_of_the_step_that_nothing_needs() -> None:
+    """Simplified, the update reads a stage between the state and itself no more."""
+    X = te.placeholder((5, 8), "int32", name="X")
+    state = te.placeholder((5, 8), "int32", name="state")
+    first = te.compute((1, 8), lambda t, i: X[t, i], name="first")
+    between = te.compute((5, 8), lambda t, i: state[t - 1, i] * 3, name="between")
+    step = te.compute(
+        (5, 8),
+        lambda t, i: state[t - 1, i] + X[t, i] + te.if_then_else(i < 8, 0, between[t, i]),
+        name="step",
+    )
+    S = te.scan(first, step, state, name="S")
+    x, y = np.arange(40, dtype="int32").reshape(5, 8), np.empty((5, 8), "int32")
+    tvm.build(S, [X, S])(x, y)
+    np.testing.assert_array_equal(y, x.cumsum(0))
+    s = te.create_schedule(S.op)
+    s[step].simplify()
+    tvm.build(s, [X, S])(x, y[::-1])
+    np.testing.assert_array_equal(y[::-1], x.cumsum(0))

@@ -152,3 +152,35 @@ def test_a_range_without_iterations_stays_one(length: Callable[[Any], Any]) -> N
     build([C], [A, B, C])(a, b, got)
     times = [int(getattr(length(i), "value", length(i))) for i in range(9)]
     np.testing.assert_array_equal(got, np.array(times)[:, None] * (a @ b))
+
+
+def _unread(given: bool) -> tuple[str, np.ndarray[Any, Any]]:
+    """The loops of a program in which nothing reads two of its stages once it is simplified."""
+    A, k = te.placeholder((16,), name="A"), te.reduce_axis((0, 16), "k")
+    S = te.compute((16,), lambda i: te.sum(A[k] * i, axis=k), name="S")
+    T = te.compute((16,), lambda i: S[i] + 1.0, name="T")
+    Y = te.compute((16,), lambda i: te.if_then_else(i < 16, A[i] * 2.0, T[i]), name="Y")
+    function = build(Y, [A, S, Y] if given else [A, Y])
+    a, s, y = np.arange(16, dtype="float32"), np.empty(16, "float32"), np.empty(16, "float32")
+    function(*([a, s, y] if given else [a, y]))
+    np.testing.assert_array_equal(y, a * 2)
+    return function.get_source("tir"), s
+
+
+def test_what_nothing_reads_is_not_computed() -> None:
+    assert "k" not in _unread(False)[0]
+    np.testing.assert_array_equal(_unread(True)[1], np.arange(16) * 120)
+
+
+def test_a_reduction_is_inlined_only_where_nothing_reads_it() -> None:
+    A, k = te.placeholder((16,), name="A"), te.reduce_axis((0, 16), "k")
+    S = te.compute((), lambda: te.sum(A[k], axis=k), name="S")
+    T = te.compute((16,), lambda i: S() + i, name="T")
+    Y = te.compute((16,), lambda i: te.if_then_else(i < 16, A[i], T[i]), name="Y")
+    s = te.create_schedule(Y.op)
+    s[T].compute_inline()
+    with pytest.raises(CompileError, match="S: compute_inline: expected no reduction"):
+        s[S].compute_inline()
+    s[Y].simplify()
+    s[S].compute_inline()
+    assert "allocate" not in str(lower(s, [A, Y]))

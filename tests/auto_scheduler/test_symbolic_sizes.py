@@ -14,6 +14,7 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.dtype import DType
 from tests.auto_scheduler.test_contractions import numpy_dtype, with_caches
+from tests.whole_programs.running import strategies_that_failed
 
 DTYPES = {
     "float32": ("float32", "float32", "float32"),
@@ -125,3 +126,30 @@ def test_sums_of_a_vector_that_fill_a_symbolic_tensor(reducer: str, rank: int) -
         function(given, got)
         row = given * 15 if reducer == "sum" else np.maximum(given, given * 5)
         np.testing.assert_array_equal(got, np.broadcast_to(row, got.shape))
+
+
+BOUNDED = {
+    "40 - n": lambda n: 40 - n,
+    "min(n, 40)": lambda n: te.min(n, 40),
+    "n % 40": lambda n: n % 40,
+    "n // 4 % 5": lambda n: n // 4 % 5,
+}
+
+
+@pytest.mark.parametrize("text", BOUNDED)
+def test_tiles_of_sizes_with_a_bound_are_whole(text: str) -> None:
+    """A tile is larger than any such size: its registers hold a constant number of sums."""
+    n = te.var("n")
+    size = BOUNDED[text](n)
+    A = te.placeholder((8, size), "int32", name="A")
+    k = te.reduce_axis((0, 8), "k")
+    B = te.compute((size,), lambda j: te.sum(A[k, j], axis=k), name="B")
+    with strategies_that_failed() as failed:
+        function = tvm.build(B, [A, B, n])
+    assert not failed
+    for value in (0, 1, 7, 39, 40):
+        width = eval(text, {"n": value, "min": min})
+        a = np.arange(8 * width, dtype="int32").reshape(8, width)
+        b = np.full(width, -1, "int32")
+        function(a, b, value)
+        np.testing.assert_array_equal(b, a.sum(0))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import minitvm as tvm
-from minitvm import te
+from minitvm import te, tir
 from minitvm.auto_scheduler.contraction import contraction_of
 from minitvm.auto_scheduler.turned import turned_column
 from minitvm.target import Target
 from minitvm.te.tensor import Tensor
+from tests.whole_programs.running import strategies_that_failed
 
 TARGET = "llvm -mcpu=haswell -num-cores=2"
 SMALL = f"{TARGET} -l1d-cache-bytes=8192 -l2-cache-bytes=65536"  # many blocks of small products
@@ -174,3 +175,26 @@ def test_a_row_of_one_element_is_no_column() -> None:
     assert (
         contraction is not None and turned_column(contraction, Target("llvm -mcpu=znver3")) is None
     )
+
+
+def test_a_product_that_a_statement_reads_whole() -> None:
+    """It is computed transposed, and stays as the statement reads it."""
+    A, B = te.placeholder((500, 900), name="A"), te.placeholder((500, 3), name="B")
+    k = te.reduce_axis((0, 500), "k")
+    C = te.compute((900, 3), lambda i, j: te.sum(A[k, i] * B[k, j], axis=k), name="C")
+
+    def twice(ins: Any, outs: Any) -> Any:
+        ib = tir.ir_builder.create()
+        source, target = ib.buffer_ptr(ins[0]), ib.buffer_ptr(outs[0])
+        with ib.for_range(0, 900, name="i") as i, ib.for_range(0, 3, name="j") as j:
+            target[i, j] = source[i, j] * 2.0
+        return ib.get()
+
+    X = te.extern((900, 3), [C], twice, name="X")
+    with strategies_that_failed() as failed:
+        function = tvm.build(X, [A, B, X], TARGET)
+    assert not failed
+    a, b = np.ones((500, 900), "float32"), np.arange(1500, dtype="float32").reshape(500, 3)
+    x = np.empty((900, 3), "float32")
+    function(a, b, x)
+    np.testing.assert_array_equal(x, 2 * a.T @ b)

@@ -345,3 +345,12 @@ def test_nests_of_any_schedule(make: Any, data: st.DataObject) -> None:
     note(s.trace())
     function = tvm.build(s, program.args, name="scheduled", auto_schedule=False)
     check_nests(function, *program.arrays(seed=0))
+
+
+def test_distances_of_symbolic_shapes_are_named() -> None:
+    n = te.var("n")
+    A, k = te.placeholder((n, 5, n), name="A"), te.reduce_axis((0, n), "k")
+    for read in (lambda i: A[k, i, 0], lambda i: A[n - 1 - k, i, 0]):
+        B = te.compute((5,), lambda i, read=read: te.sum(read(i) / 2.0, axis=k), name="B")
+        (nest,) = tvm.explain(tvm.build(B, [A, B], fp="strict"), measure=False).nests
+        assert "A is read n * 5 elements apart along k" in nest.notes

@@ -75,6 +75,16 @@ def test_elementwise(plus: Any, dtype: str, view: Any) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+def test_without_parentheses() -> None:
+    @tvm.ufunc
+    def thrice(x: Any) -> Any:
+        return x * 3.0
+
+    assert thrice([1.0, 2.0]).tolist() == [3, 6] and thrice.types == ["f->f", "d->d"]
+    with pytest.raises(TypeError, match="ufunc: expected a function of numbers, got int 0"):
+        tvm.ufunc(0)  # type: ignore[call-overload]  # which is refused
+
+
 def test_all_that_numpy_gives(plus: Any) -> None:
     assert (plus.__name__, plus.nin, plus.nout, plus.identity) == ("plus", 2, 1, 0)
     assert plus.types == ["ii->i", "ff->f", "dd->d"]

@@ -402,6 +402,16 @@ def test_tangents_are_those_of_torch(name: str) -> None:
 
 
 @quietly
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # torch's
+@pytest.mark.parametrize("name", FORWARD)
+def test_torch_linearizes(name: str) -> None:
+    """Its kernels run below autograd, where nothing tells whether a tensor is dual."""
+    ours, theirs, _ = FORWARD[name]
+    x, v = tuple(_points(name, 1)), tuple(_points(name, 2))
+    torch.testing.assert_close(*(torch.func.linearize(f, *x)[1](*v) for f in (ours, theirs)))
+
+
+@quietly
 @pytest.mark.parametrize("name", FORWARD)
 def test_tangents_in_jax_are_those_of_torch(name: str) -> None:
     ours, theirs, _ = FORWARD[name]

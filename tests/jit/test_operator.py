@@ -430,3 +430,28 @@ def test_a_scan_reads_its_own_state() -> None:
     for shape in ((5, 7), (6, 7), (1, 3), (9, 2)):
         x = _random(*shape)
         np.testing.assert_allclose(running(x), x.cumsum(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_expressions_are_tensors_of_rank_0() -> None:
+    """A product of a tensor of rank 0 and a number is an expression: no rank is special."""
+
+    @tvm.jit
+    def scaled(x: Any, a: Any) -> Any:
+        return x * a
+
+    for rank in range(3):
+        x = np.full((2,) * rank, 3.0)
+        found = scaled(x, 2.0)
+        assert found.shape == x.shape and (found == 6).all()
+    assert scaled(2.0, 3.0) == 6
+    x = torch.tensor(3.0, requires_grad=True)
+    scaled(x, 2.0).backward()
+    assert x.grad == 2
+    assert torch.vmap(lambda y: scaled(y, 2.0))(torch.arange(3.0)).tolist() == [0, 2, 4]
+
+    @tvm.jit
+    def first_and_sum(x: Any) -> Any:
+        k = te.reduce_axis((0, x.shape[0]))
+        return x[0], te.sum(x[k], axis=k)
+
+    assert [float(each) for each in first_and_sum(np.arange(1.0, 4.0))] == [1, 6]

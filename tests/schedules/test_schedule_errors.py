@@ -174,6 +174,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "hoist_no_axis": (lambda p: p.s.hoist(p.C, "i"), "hoist of C: expected"),
     # groups
     "group_empty": (lambda p: p.s.create_group(p.B, p.B), "create_group: expected stages between inputs and outputs, got none"),
+    "group_inputs": (lambda p: p.s.create_group(p.B, p.A, "yes"), "create_group: include_inputs: expected True or False, got str 'yes'"),
     "group_foreign": (lambda p: p.s.create_group(p.other, p.A), "schedule: expected a tensor among"),
     # schedules
     "schedule_none": (lambda p: te.create_schedule([]), "create_schedule: expected at least one operation, got none"),

@@ -554,6 +554,68 @@ def test_an_argmax_hands_the_adjoint_to_the_chosen_term() -> None:
     assert found.tolist() == [[0, 3, 0, 0], [6, 0, 0, 0]]
 
 
+CHOICES: dict[str, Callable[[Any, Any], Any]] = {
+    "later": lambda a, b: tvm.Select(a[1] > b[1], a[1], b[1]),
+    "earlier": lambda a, b: tvm.Select(a[1] >= b[1], a[1], b[1]),
+    "max": lambda a, b: te.max(a[1], b[1]),
+    "other": lambda a, b: te.if_then_else(a[1] < b[1], b[1], a[1]),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_of_equal_terms_one_has_the_adjoint(name: str) -> None:
+    """An argmax whose results are chosen by conditions of their own, which differ at ties."""
+
+    def greater(a: Any, b: Any) -> Any:
+        first = te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0]))
+        return tvm.Select(first, a[0], b[0]), CHOICES[name](a, b)
+
+    argmax = te.comm_reducer(greater, lambda i, v: (te.max_value(i), -te.infinity(v)))
+    X, H, k = te.placeholder((3, 4), F64, name="X"), te.placeholder((3,), F64, name="H"), _axis(4)
+    _, V = te.compute((3,), lambda i: argmax((k, X[i, k] * 3.0), axis=k), name="V")
+    x, dX = np.array([[1.0, 4, 2, 4], [5, 5, 5, 5], [1, 2, 3, 4]]), te.placeholder((3, 4), F64)
+    (found,) = _built(te.gradient(V, [X], H), [X, H], [x, np.array([1.0, 2, 4])])
+    assert found.sum(1).tolist() == [3, 6, 12] and (found[x < x.max(1)[:, None]] == 0).all()
+    (tangent,) = _built(te.jvp(V, X, dX), [X, dX], [x, x])
+    assert tangent.tolist() == [12, 15, 12]
+
+
+UNEVEN: dict[str, Callable[[Any, Any], Any]] = {
+    "solved": lambda k, i: k + i,
+    "clamped": lambda k, i: te.max(te.min(5 - k, 9), 0),
+    "product": lambda k, i: k * i % 10,
+    "quotient": lambda k, i: k * 2 + i // 3,
+}
+
+
+@pytest.mark.parametrize("length", [lambda i: i + 1, lambda i: te.min(i, 3), lambda i: 5 - i])
+@pytest.mark.parametrize("name", UNEVEN)
+def test_sums_whose_lengths_differ(name: str, length: Callable[[Any], Any]) -> None:
+    """Reads at places that can and can't be solved for the iterations."""
+
+    def element(i: Any) -> Any:
+        k = te.reduce_axis((0, length(i)), "k")
+        return te.sum(X[UNEVEN[name](k, i)] * X[k], axis=k)
+
+    X, H = te.placeholder((13,), F64, name="X"), te.placeholder((5,), F64, name="H")
+    Y = te.compute((5,), element, name="Y")
+    x, h, dx = np.random.default_rng(0).random((3, 13))
+    (found,) = _built(te.gradient(Y, [X], H), [X, H], [x, h[:5]])
+    (y,), (before,) = (_built([Y], [X], [x + t * dx]) for t in (1e-6, -1e-6))
+    np.testing.assert_allclose(found @ dx, (y - before) / 2e-6 @ h[:5], rtol=1e-6)
+
+
+def test_an_axis_may_be_named_before_those_its_range_depends_on() -> None:
+    X = te.placeholder((4, 4), F64, name="X")
+    k = _axis(4)
+    m = te.reduce_axis((0, k + 1), "m")
+    x = np.random.default_rng(0).random((4, 4))
+    for axes in ([k, m], [m, k]):
+        Y = te.compute((), lambda axes=axes: te.sum(X[k, m], axis=axes), name="Y")
+        (found,) = _built([Y], [X], [x])
+        np.testing.assert_allclose(found, np.tril(x).sum())
+
+
 @pytest.mark.parametrize("reducer", [te.sum, te.prod, te.max])
 def test_the_first_value_of_a_reduction(reducer: Any) -> None:
     X, b, H = (te.placeholder(s, F64, name=n) for s, n in (((2, 3), "X"), ((2,), "b"), ((2,), "H")))

@@ -118,6 +118,16 @@ def test_declarations_take_numbers() -> None:
 
 # -- Where Python wants a number ------------------------------------------------------------------
 
+
+class Exchanged:
+    """An array of another library."""
+
+    shape = (3,)
+
+    def __dlpack__(self) -> Any:
+        raise AssertionError("expressions take no arrays")
+
+
 ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: np.exp(x), "np.exp computes numbers, and Var x has none .*: write te.exp"),
     (lambda: np.arctan2(x, 1.0), "write te.atan2"),
@@ -128,6 +138,8 @@ ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: np.arange(3.0) * x, r"got an array of shape \(3,\): pass it as a te.placeholder"),
     (lambda: x * np.arange(3.0), r"multiply: .* an array of shape \(3,\): pass it as a te.placeh"),
     (lambda: np.arange(3.0) * A, r"got an array of shape \(3,\): pass it as a te.placeholder"),
+    (lambda: x * Exchanged(), r"multiply: .* an array of shape \(3,\): pass it as a te.placeh"),
+    (lambda: A @ A, r"A: .* has no `@`: write the sum"),
     (lambda: math.sqrt(x), r"for math.sqrt\(x\): te.sqrt\(x\)"),
     (lambda: math.floor(x), r"write te.floor\(x\)"),
     (lambda: math.ceil(A[0, 0]), r"write te.ceil\(x\)"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from minitvm import te, tir
+from minitvm import lower, te, tir
+from minitvm.arith.work import code_size
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Var, const
 from minitvm.tir.functor import walk
@@ -305,3 +306,18 @@ def test_names_are_looked_through() -> None:
     x, got = np.arange(37, dtype="float32"), np.zeros(37, "float32")
     interpret(made, x, got)
     np.testing.assert_array_equal(got, x)
+
+
+def test_an_edge_that_is_the_whole_loop_is_not_partitioned_again() -> None:
+    """The head of k, of as many iterations as fail, had itself as a head until the budget ended."""
+    n, k = te.var("n"), te.reduce_axis((0, 4), "k")
+    A, B = te.placeholder((n,), name="A"), te.placeholder((4, 4), name="B")
+
+    def mirrored(at: Any) -> Any:
+        return te.max(te.min(te.min(te.abs(at), te.max(2 * (n - 1) - te.abs(at), 0)), n - 1), 0)
+
+    C = te.compute(
+        (n // 2 + 1, 4), lambda i, f: te.sum(A[mirrored(i * 2 + k - 2)] * B[f, k], axis=k)
+    )
+    lowered = lower(te.create_schedule(C.op), [A, B, C])
+    assert code_size(lowered["main"].body) < 60

@@ -98,11 +98,11 @@ class Drawer:
         return min(self.extents(dim))
 
     def dim(self) -> Value:
-        """A dimension: constant, a symbol, or an expression of symbols."""
+        """A dimension: constant, a symbol, or an expression of symbols, which may be bounded."""
         if not self.sizes or self.maybe(0.5):
             return number(0 if self.maybe(0.01) else self.choose(EXTENTS))
         size: Value = Size(self.choose(self.sizes)[0])
-        match self.choose(["plain"] * 5 + ["more", "times", "parts", "both"]):
+        match self.choose(["plain"] * 5 + ["more", "times", "parts", "both", "most", "rest"]):
             case "more":
                 return arith("add", size, number(self.choose([1, 2, 3, 8])))
             case "times":
@@ -113,6 +113,10 @@ class Drawer:
             case "both":
                 other = Size(self.choose(self.sizes)[0])
                 return arith(self.choose(["add", "multiply"]), size, other)
+            case "most":
+                return apply("minimum", size, number(self.choose([4, 9, 24])))
+            case "rest":
+                return arith("subtract", number(max(SIZES) + self.choose([0, 1, 5])), size)
         return size
 
     def shape(self, rank: int | None = None) -> Shape:
@@ -948,7 +952,13 @@ def extent_of(dim: Value, sizes: dict[str, int]) -> int:
             return sizes[dim.name]
     a, b = (extent_of(each, sizes) for each in dim.args)  # type: ignore[union-attr]
     op = dim.op  # type: ignore[union-attr]
-    return {"add": a + b, "subtract": a - b, "multiply": a * b, "floordiv": a // b if b else 0}[op]
+    return {
+        "add": a + b,
+        "subtract": a - b,
+        "multiply": a * b,
+        "floordiv": a // b if b else 0,
+        "minimum": min(a, b),
+    }[op]
 
 
 def draw_program(seed: int) -> Program:

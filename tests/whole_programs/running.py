@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.attempts import LOGGER
 from tests.whole_programs import bounded
 from tests.whole_programs.arrays import LAYOUTS, Placed, numbers, place
 from tests.whole_programs.bounded import Array, Bounded
@@ -27,7 +30,7 @@ SLOW_BUILD = 2.0  # seconds of the CPU
 
 
 class Difference(AssertionError):
-    """A result that is not what the program means."""
+    """A result that is not what the program means, or a strategy that failed on the way there."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ def run(program: Program, setting: Setting) -> Outcome:
     Unsuitable
         When the program is none that a user may write.
     Difference
-        When a result is wrong, or memory is written that is none of an output's.
+        When a result is wrong, memory is written that is none of an output's, or a strategy of the
+        auto-scheduler failed, so that another one was taken.
     Exception
         Whatever the build or the call raises, for a program that is right.
     """
@@ -93,10 +97,11 @@ def run(program: Program, setting: Setting) -> Outcome:
         schedule_randomly(schedule, random, setting.steps, program.outputs)
     begin = time.process_time()
     try:
-        function = tvm.build(
-            schedule, names["args"], setting.target, fp=setting.fp, debug=setting.debug,
-            auto_schedule=setting.schedule != "plain",
-        )  # fmt: skip
+        with strategies_that_failed() as failed:
+            function = tvm.build(
+                schedule, names["args"], setting.target, fp=setting.fp, debug=setting.debug,
+                auto_schedule=setting.schedule != "plain",
+            )  # fmt: skip
     except tvm.CompileError as error:
         # Of what is folded away no output reads anything.
         unread = not program.told and "does not read" in str(error)
@@ -106,12 +111,30 @@ def run(program: Program, setting: Setting) -> Outcome:
         outcome.notes.append(signature(error))
         return outcome
     outcome.seconds = time.process_time() - begin
+    if failed:
+        raise Difference(failed[0])
     tvm.set_num_threads(setting.threads)
     for call in calls:
         call.check(function, outcome)
         if setting.threads > 1:
             call.check_same_bits(function)
     return outcome
+
+
+@contextmanager
+def strategies_that_failed() -> Iterator[list[str]]:
+    """What the auto-scheduler logs meanwhile."""
+    failed: list[str] = []
+    handler, logger = logging.Handler(logging.INFO), logging.getLogger(LOGGER)
+    handler.emit = lambda record: failed.append(record.getMessage())  # type: ignore[method-assign]
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield failed
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def made(program: Program) -> dict[str, Any]:

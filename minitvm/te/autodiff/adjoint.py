@@ -273,7 +273,12 @@ def _data_range(axis: IterVar, own: set[Var]) -> set[Var]:
     dom = domain_of(axis)
     if not reads(dom.min) and not reads(dom.extent):
         return set()
-    return {axis.var} | _variables(dom.min, dom.extent) & own
+    return {axis.var} | _in_range(axis) & own
+
+
+def _in_range(axis: IterVar) -> set[Var]:
+    dom = domain_of(axis)
+    return _variables(dom.min, dom.extent)
 
 
 def _variables(*nodes: PrimExpr) -> set[Var]:
@@ -282,8 +287,10 @@ def _variables(*nodes: PrimExpr) -> set[Var]:
 
 def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chosen) -> Tensor:
     """See :mod:`minitvm.te.autodiff.scatter`. What the chosen place doesn't depend on is added up
-    before."""
-    if any(_data_range(axis, set()) for axis in share.axes):
+    before, unless the ranges of the axes depend on data, or on each other."""
+    own = {axis.var for axis in share.axes}
+    is_uneven = any(_in_range(axis) & own for axis in chosen.axes)
+    if is_uneven or any(_data_range(axis, set()) for axis in share.axes):
         names = [each.name for each in share.leading]
         leading = data_axes(names, shape[: len(names)])
         renamed = dict(zip(share.leading, (each.var for each in leading), strict=True))

@@ -354,8 +354,11 @@ def _inverse(system: _System) -> Inverse:
     values: dict[Var, PrimExpr] = {}
     axes: list[IterVar] = []
     solved = {v: form.expression() for v, form in system.solved.items()}
+    solved = {v: value for v, value in solved.items() if value is not v}
+    while (var := _in_its_own_range(system, solved)) is not None:
+        system.conditions.append(e.equal(var, solved.pop(var)))
     for var, dom in system.domains.items():
-        if var in solved and solved[var] is not var:
+        if var in solved:
             continue
         if const_int(dom.extent) == 1:
             values[var] = dom.min
@@ -378,3 +381,26 @@ def _inverse(system: _System) -> Inverse:
         low, extent = substitute(dom.min, values), substitute(dom.extent, values)
         axes[place] = IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
     return Inverse(values, tuple(axes), tuple(conditions))
+
+
+def _in_its_own_range(system: _System, solved: Mapping[Var, PrimExpr]) -> Var | None:
+    """A variable that is solved for by one whose range depends on it: of ``X[k + i]`` with k in
+    [0, i], ``i = q - k`` would put k into the range of k. It stays an iteration."""
+
+    def needs(var: Var) -> list[Var]:
+        dom = system.domains[var]
+        values = [solved[var]] if var in solved else [dom.min, dom.extent]
+        variables = (each for each in walk_once(*values) if isinstance(each, Var))
+        return [each for each in variables if each in system.domains]
+
+    for var in solved:
+        seen: set[Var] = set()
+        left = needs(var)
+        while left:
+            each = left.pop()
+            if each is var:
+                return var
+            if each not in seen:
+                seen.add(each)
+                left += needs(each)
+    return None

@@ -10,6 +10,7 @@ computes the rest for each term, in time quadratic in the number of terms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod as product_of
 from typing import Any, final
 
@@ -78,7 +79,7 @@ def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
 def chooses(op: ComputeOp) -> bool:
     """Whether a stage reduces to one of the reduced values, as a maximum does."""
     first = op.body[0]
-    return isinstance(first, Reduce) and _choice_of(first.combiner) is not None
+    return isinstance(first, Reduce) and _choices_of(first.combiner) is not None
 
 
 @final
@@ -97,9 +98,9 @@ class _Reduction:
         combiner = self._reduce.combiner
         if _is_sum(combiner):
             return self._of_sum()
-        chooses = _choice_of(combiner)
-        if chooses is not None:
-            return self._of_choice(chooses)
+        choices = _choices_of(combiner)
+        if choices is not None:
+            return self._of_choices(choices)
         if _is_operator(combiner, e.Mul) and not self._reduce.init:
             return self._of_product()
         return self._of_any()
@@ -119,29 +120,33 @@ class _Reduction:
 
     # -- Choices ----------------------------------------------------------------------------------
 
-    def _of_choice(self, chooses: _Choice) -> Iterator[Term]:
+    def _of_choices(self, choices: Sequence[_Choice]) -> Iterator[Term]:
         dtype = _position_dtype(self._reduce.axis)
         nowhere = op.max_value(dtype)
-        chosen = self._positions(chooses, dtype, nowhere)(*self._op.axis)
         here = _position(self._reduce.axis, dtype)
+        made = {
+            choices[index]: self._positions(choices, choices[index], dtype, nowhere)
+            for index in self._adjoints
+        }
         for index, adjoint in self._adjoints.items():
-            zero = e.const(0, adjoint.dtype)
+            zero, chosen = e.const(0, adjoint.dtype), made[choices[index]](*self._op.axis)
             yield self._term(index, where(e.equal(chosen, here), adjoint, zero))
             yield from self._first(index, where(e.equal(chosen, nowhere), adjoint, zero))
 
-    def _positions(self, chooses: _Choice, dtype: DType, nowhere: PrimExpr) -> Tensor:
-        """The position of the term that is chosen for each element."""
+    def _positions(
+        self, choices: Sequence[_Choice], choice: _Choice, dtype: DType, nowhere: PrimExpr
+    ) -> Tensor:
+        """The position of the term that one of the reducer's choices takes for each element."""
         axis, renamed = new_data_axes(self._op.axis)
         reduced, renamed = new_reduce_axes(self._reduce.axis, renamed)
         made = self._renamed(renamed)
         lhs, rhs = Var("lhs_position", dtype), Var("rhs_position", dtype)
-        condition = chooses(lhs, rhs)
         combiner = made.combiner
-        pairs = zip((*combiner.lhs, lhs), (*combiner.rhs, rhs), strict=True)
+        triples = zip((*choices, choice), (*combiner.lhs, lhs), (*combiner.rhs, rhs), strict=True)
         combined = CommReducer(
             (*combiner.lhs, lhs),
             (*combiner.rhs, rhs),
-            tuple(Select(substitute(condition, renamed), a, b) for a, b in pairs),
+            tuple(Select(substitute(each(lhs, rhs), renamed), a, b) for each, a, b in triples),
             (*combiner.identity, nowhere),
         )
         source = (*made.source, _position(reduced, dtype))
@@ -244,20 +249,31 @@ def _is_operator(combiner: CommReducer, node: type[e.Arithmetic]) -> bool:
     )
 
 
-def _choice_of(combiner: CommReducer) -> _Choice | None:
-    """How a reducer chooses one of its operands; None for one that computes with them."""
-    a, b = combiner.lhs[0], combiner.rhs[0]
-    if len(combiner.result) == 1 and _is_operator(combiner, e.Max):
-        return lambda x, y: op.any(a > b, op.all(e.equal(a, b), x < y))
-    if len(combiner.result) == 1 and _is_operator(combiner, e.Min):
-        return lambda x, y: op.any(a < b, op.all(e.equal(a, b), x < y))
-    found = [
-        _chosen(*each) for each in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
-    ]
-    first = found[0]
-    if first is None or not all(structural_equal(each, first) for each in found):
-        return None
-    return lambda x, y: first
+def _choices_of(combiner: CommReducer) -> list[_Choice] | None:
+    """How a reducer chooses one of its operands for each result, which may differ where operands
+    are equal; choices by one condition are one. None for a reducer that computes with operands."""
+    made: list[_Choice] = []
+    by_condition: list[tuple[PrimExpr, _Choice]] = []
+    for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True):
+        if isinstance(result, e.Max | e.Min) and {result.a, result.b} == {a, b}:
+            is_better = a > b if isinstance(result, e.Max) else a < b
+            made.append(partial(_first_of, is_better, e.equal(a, b)))
+            continue
+        condition = _chosen(result, a, b)
+        if condition is None:
+            return None
+        known = [choice for each, choice in by_condition if structural_equal(each, condition)]
+        made.append(known[0] if known else partial(_by_values, condition))
+        by_condition.append((condition, made[-1]))
+    return made
+
+
+def _first_of(is_better: PrimExpr, is_equal: PrimExpr, x: Var, y: Var) -> PrimExpr:
+    return e.logical_or(is_better, e.logical_and(is_equal, x < y))
+
+
+def _by_values(condition: PrimExpr, x: Var, y: Var) -> PrimExpr:
+    return condition
 
 
 def _chosen(result: PrimExpr, a: Var, b: Var) -> PrimExpr | None:

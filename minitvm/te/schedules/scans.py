@@ -85,7 +85,9 @@ def _find(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Scans) ->
             or any(each in states or schedule.stage_map[each.op] in depends for each in reads)
         ):
             depends.add(stage)
-    needed: set[Stage] = set(updates)
+    # An update that was simplified may have left stages of the step that nothing reads any more.
+    unread = (each for each in depends if not each.is_output and not schedule.readers(each))
+    needed: set[Stage] = {*updates, *unread}
     for stage in reversed(schedule.stages):
         if stage in needed:
             needed.update(schedule.stage_map[each.op] for each in stage.op.input_tensors)
@@ -147,7 +149,7 @@ def _find_times(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Sca
                 f"{stage.name}: expected a tensor of te.compute whose first dimension is time, "
                 f"since it reads the state of {scan.name}"
             )
-        steps = None if is_step else read_at[stage]
+        steps = None if is_step else read_at.get(stage, at_once)
         found.read_at[stage] = None if steps is None else _range(prover, op, steps)
         found.times[stage] = _range(prover, op, _always(prover, op, steps or at_once))
         spans = _spans_of_axes(prover, compute, steps)

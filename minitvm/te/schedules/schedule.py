@@ -14,7 +14,7 @@ from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, primitive
 from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
-from minitvm.tir.expr import IterVar
+from minitvm.tir.expr import IterVar, described
 from minitvm.tir.provenance import Choice
 
 
@@ -109,6 +109,11 @@ class Schedule(GraphPrimitives):
         CompileError
             When no stage is between `outputs` and `inputs`, or a stage is in another group.
         """
+        if not isinstance(include_inputs, bool):
+            raise CompileError(
+                "create_group: include_inputs: expected True or False, got "
+                f"{described(include_inputs)}"
+            )
         ends, begins = ([self[each] for each in listed(given)] for given in (outputs, inputs))
         inside: list[Stage] = []
         pending = list(ends)

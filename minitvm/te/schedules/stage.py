@@ -283,14 +283,36 @@ class Stage(LoopNest, Attachable):
         self.check_predicate(f"{self.name}: accumulate")
         self.accumulates = axis
 
+    @property
+    def is_read(self) -> bool:
+        """Whether any stage with loops reads the tensors, perhaps through inlined ones."""
+        seen: set[Stage] = set()
+        left = [self]
+        while left:
+            for reader in self.schedule.readers(left.pop()):
+                if not reader.inlined:
+                    return True
+                if reader not in seen:
+                    seen.add(reader)
+                    left.append(reader)
+        return False
+
+    @property
+    def whole_readers(self) -> list[Stage]:
+        """The stages that read the tensors as a whole, and not element by element."""
+        readers = self.schedule.readers(self)
+        return [each for each in readers if not isinstance(each.op, ComputeOp)]
+
     @primitive
     def compute_inline(self) -> Stage:
-        """Compute each element where it is read, without memory for the tensor.
+        """Compute each element where it is read, without memory for the tensor: nowhere, if nothing
+        reads it any more.
 
         Raises
         ------
         CompileError
-            When this is an output, a reduction, or is read by a stage that reads whole tensors.
+            When this is an output, a reduction that is read, or is read by a stage that reads whole
+            tensors.
         """
         self.check_movable("compute_inline")
         where = f"{self.name}: compute_inline"
@@ -298,7 +320,7 @@ class Stage(LoopNest, Attachable):
             raise CompileError(
                 f"{where}: expected the elements of te.compute, got {type(self.op).__name__}"
             )
-        if self.op.reduce_axis:
+        if self.op.reduce_axis and self.is_read:
             raise CompileError(
                 f"{where}: expected no reduction, got one over {names_of(self.op.reduce_axis)}: "
                 "use compute_at"
@@ -527,12 +549,11 @@ class Stage(LoopNest, Attachable):
             )
 
     def _check_read_by_element(self, where: str) -> None:
-        for reader in self.schedule.readers(self):
-            if not isinstance(reader.op, ComputeOp):
-                raise CompileError(
-                    f"{where}: expected to be read element by element, but {reader.name} reads "
-                    f"{self.name} as a whole"
-                )
+        for reader in self.whole_readers:
+            raise CompileError(
+                f"{where}: expected to be read element by element, but {reader.name} reads "
+                f"{self.name} as a whole"
+            )
 
     def check_predicate(self, where: str) -> None:
         """Raises an error if a store predicate uses axes that are to be replaced."""
