@@ -25,7 +25,6 @@ from minitvm.lowering.infer_bounds import (
     Loop,
     axis_spans,
 )
-from minitvm.lowering.shared_loops import in_shared_loops
 from minitvm.lowering.stage_bodies import (
     InlineReads,
     ReadBuffers,
@@ -49,6 +48,7 @@ from minitvm.te.schedules.relation import Split, leaves_below, values_of
 from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.scans import find_scans
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.shared_loops import in_shared_loops
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e

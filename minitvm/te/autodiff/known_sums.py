@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import isclose
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
