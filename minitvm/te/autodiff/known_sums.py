@@ -324,8 +324,8 @@ class _Known:
         if not inside.powers:
             return _count(wanted)
         for load in _loads(inside):
-            for stage in self._by_tensor.get(load.producer, ()):
-                found = stage.at(load, wanted, inside)
+            for each in self._by_tensor.get(load.producer, ()):
+                found = each.at(load, wanted, inside)
                 if found is not None:
                     return found
         return None
