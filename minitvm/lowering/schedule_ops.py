@@ -400,6 +400,12 @@ class _Lowering:
 
     def _shared_nest(self, together: Sequence[Stage]) -> Stmt:
         """The loops of a stage, and of those that are computed with it."""
+        for each in together:
+            if each.accumulates is not None or each.is_double_buffered:
+                raise CompileError(
+                    f"{each.name}: compute_with: expected stages whose elements are computed one "
+                    "by one, into memory that is kept once: accumulate or double_buffer alone"
+                )
         first, *others = [_Nest(self, each, self._inferred.bounds[each]) for each in together]
         scopes = [each.with_ivar for each in together[1:]]
         depths = [first.depth_of(cast(IterVar, scope)) for scope in scopes]
@@ -887,8 +893,8 @@ class _Accumulating(_Nest):
         self._outputs = outputs
         self._buffers = totals_of(outputs, shape or (const(1),), "total")
 
-    def _from(self, position: int) -> Stmt:
-        made = super()._from(position)
+    def loops(self, position: int) -> Stmt:
+        made = super().loops(position)
         return self._totals().within(made) if position == self._init_at else made
 
     def _loops_from(self, position: int) -> Stmt:

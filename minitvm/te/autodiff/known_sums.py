@@ -9,8 +9,9 @@ What doesn't change along the summed axes is taken out of each sum. The sum of t
 ``s[i] - n * mean[i]``, which is 0; that of `g` may be the adjoint of a bias. So `t` doesn't read
 `c`, and doesn't wait for `v`.
 
-A sum is rewritten where it takes no more than one other sum. The sums of the program and those of
-earlier adjoints are known.
+A sum is rewritten where it is a multiple of one other sum: a difference of two large sums would be
+less exact than a sum of small differences. The sums of the program and those of earlier adjoints
+are known.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import cast, final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
+from minitvm.te.autodiff.functions import zeros_like
 from minitvm.te.autodiff.products import Product, factor_of, product_of, sum_of, terms_of
 from minitvm.te.autodiff.reductions import is_sum
 from minitvm.te.autodiff.stages import new_data_axes, new_reduce_axes, place_in, stage
@@ -122,38 +124,31 @@ def _plain_sum_of(op: Operation) -> _Sum | None:
 
 
 def _rewritten(total: _Sum, known: _Known, forward: Collection[Operation]) -> ComputeOp | None:
-    """A sum by sums that are known, and one other at most; None where that isn't all."""
+    """A sum as a multiple of one other sum, or of a known one; None where it is no such multiple,
+    or would be computed as it is."""
     parts = [*_Terms(total, known, forward).of(product_of(total.value))]
     if len(parts) > _MOST_TERMS:
         return None
-    fresh: dict[Hashable, Product] = {}
-    terms: list[Product] = []
+    sums: dict[Hashable, Product] = {}
+    fresh: dict[Hashable, Var] = {}
+    terms: list[tuple[Hashable, Product]] = []
     for inside, outside in parts:
-        found = known.find(total, inside)
-        if found is None:
-            key = frozenset((k, power) for k, (_, power) in inside.powers.items())
-            fresh.setdefault(key, inside)
-            if len(fresh) > 1 or not outside.powers.keys().isdisjoint(inside.powers):
-                return None
-        terms.append(outside.times(inside if found is None else found))
+        key = _key(inside)
+        if key not in sums:
+            found = known.find(total, inside)
+            if found is None:
+                fresh[key] = Var("sum", total.value.dtype)
+            sums[key] = factor_of(fresh[key]) if found is None else found
+        terms.append((key, outside.times(sums[key])))
     kept = _without_cancelling(terms)
-    if len(parts) == 1 and fresh:
-        return None  # it would be computed as it is
+    used = {key for key, _ in kept}
+    if len(used) > 1 or (len(parts) == 1 and fresh):
+        return None
     like = total.value
-    read: PrimExpr | None = None
-    if fresh:
-        ((key, inside),) = fresh.items()
-        read = _summed(total, inside.value(like))
-        names = inside.powers.keys()
-        kept = [
-            Product(each.number, {k: x for k, x in each.powers.items() if k not in names}).times(
-                factor_of(read)
-            )
-            if names <= each.powers.keys()
-            else each
-            for each in kept
-        ]
-    value = sum_of(_like_terms(kept), like) if kept else e.const(0, like.dtype)
+    value = sum_of(_like_terms([each for _, each in kept]), like) if kept else zeros_like(like)
+    for key in used & fresh.keys():
+        inside = next(each for each, _ in parts if _key(each) == key)
+        value = substitute(value, {fresh[key]: _summed(total, inside.value(like))})
     return replace(total.op, reduce_axis=(), body=(value,))
 
 
@@ -207,14 +202,16 @@ def _element(node: PrimExpr) -> PrimExpr | None:
     return substitute(op.body[0], dict(zip(axes, node.indices, strict=True)))
 
 
-def _without_cancelling(terms: Sequence[Product]) -> list[Product]:
-    """The terms without those that are 0 together, when the factors are written out that are
-    quotients of sums, such as a mean."""
-    groups: dict[Hashable, list[tuple[float, Product]]] = {}
-    for each in terms:
+def _without_cancelling(
+    terms: Sequence[tuple[Hashable, Product]],
+) -> list[tuple[Hashable, Product]]:
+    """The terms, each with a key of its sum, without those that are 0 together, when factors are
+    written out that are quotients of sums, such as a mean."""
+    groups: dict[Hashable, list[tuple[float, tuple[Hashable, Product]]]] = {}
+    for key, each in terms:
         whole = _written_out(each)
-        groups.setdefault(_key(whole), []).append((whole.number, each))
-    made = []
+        groups.setdefault(_key(whole), []).append((whole.number, (key, each)))
+    made: list[tuple[Hashable, Product]] = []
     for group in groups.values():
         numbers = [number for number, _ in group]
         if abs(sum(numbers)) > _EQUAL * sum(map(abs, numbers)):
