@@ -77,7 +77,7 @@ class _Loops:
     stage: Stage
     key: _Key
     scope: IterVar
-    reads: Collection[Hashable]
+    reads: frozenset[Hashable]
 
 
 def _fits(
@@ -143,7 +143,8 @@ def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
     return keys
 
 
-def _reads(s: Schedule, op: ComputeOp) -> Collection[Hashable]:
+def _reads(s: Schedule, op: ComputeOp) -> frozenset[Hashable]:
+    """What an iteration reads, with the variables of places for those of the axes."""
     axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
     places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
     loads = [substitute(each, places) for each in reads_of(s, op)]

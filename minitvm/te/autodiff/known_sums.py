@@ -109,9 +109,11 @@ class _Sum:
 def _plain_sum_of(op: Operation) -> _Sum | None:
     """A stage as a sum without conditions, of floats that are exact enough to be added otherwise;
     None for any other."""
-    if not isinstance(op, ComputeOp) or len(op.body) > 1 or not isinstance(op.body[0], Reduce):
+    if not isinstance(op, ComputeOp) or len(op.body) > 1:
         return None
-    (reduce,) = op.body
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce):
+        return None
     if not is_sum(reduce.combiner) or reduce.init or const_int(reduce.condition) != 1:
         return None
     if not reduce.dtype.is_float or reduce.dtype.bits < 32 or reduce.dtype.lanes > 1:
