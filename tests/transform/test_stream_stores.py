@@ -36,12 +36,11 @@ def scheduled(
 
 
 def attributes(s_: te.Schedule, arguments: list[Tensor]) -> list[tuple[str, str]]:
-    body = lower(s_, arguments)["main"].body
-    return [
-        (each.attr_key, str(each.value))
-        for each in walk_once(body)
-        if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT
-    ]
+    """The attributes, each once, with their conditions."""
+    nodes = list(walk_once(lower(s_, arguments)["main"].body))
+    names = {each.var: each.value for each in nodes if isinstance(each, s.LetStmt)}
+    found = [each for each in nodes if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT]
+    return list({(a.attr_key, str(names.get(a.value, a.value))): None for a in found})  # type: ignore[call-overload]
 
 
 n, m = te.var("n"), te.var("m")
@@ -95,6 +94,21 @@ def test_blocks_fill_lines() -> None:
     assert not attributes(*across((72, 48)))  # rows of half lines
     assert not attributes(*across((64, 48), "uint8"))  # more lines than are combined
     assert attributes(*across((64, 48), "float16")) == [("nontemporal_lines", "True")]
+
+
+def test_only_the_innermost_loops_are_written_twice() -> None:
+    """Code generation writes what is below the attribute twice."""
+    body = lower(*scheduled(lambda x, i, j: x[i, j], (n, m)))["main"].body
+    nodes = list(walk_once(body))
+    rows = next(each for each in nodes if isinstance(each, s.For))
+    assert rows.kind == s.ForKind.PARALLEL
+    written = [
+        each for each in nodes if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT
+    ]
+    assert written
+    for attribute in written:
+        assert attribute.body is not rows
+        assert sum(isinstance(each, s.For) for each in walk_once(attribute.body)) <= 1
 
 
 def test_they_are_stored_past_the_caches() -> None:
