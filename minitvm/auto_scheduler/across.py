@@ -144,7 +144,7 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         return None
     x = op.axis[-1]
     axes = {axis.var: axis for axis in op.axis}
-    found = [distances_of(load, axes) or {} for load in _loads(s, op)]
+    found = [distances_of(load, axes) or {} for load in reads_of(s, op)]
     rows = Counter(
         var
         for each in found
@@ -177,7 +177,7 @@ def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     lines, or all of them: the tensors that a stage reads, at these axes and no sums of them, have
     the same dimensions one behind the other."""
     found, line = [op.axis[-1]], _line(op)
-    loads = [*_loads(s, op)]
+    loads = [*reads_of(s, op)]
     for axis in reversed(op.axis[:-1]):
         size = product_of_extents(found)
         if size is None or size % line == 0 or axis is y or extent_of(axis) is None:
@@ -216,7 +216,7 @@ def _outside_loads(node: PrimExpr) -> Iterator[Var]:
                 yield from _outside_loads(each)
 
 
-def _loads(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
+def reads_of(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage, in terms of its axes; of tensors that are computed where
     they are read, their reads."""
     for load in all_loads(op):
@@ -226,6 +226,6 @@ def _loads(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
             continue
         inner = compute_of(s[tensor])
         mapping = {axis.var: i for axis, i in zip(inner.axis, load.indices, strict=True)}
-        for each in _loads(s, inner):
+        for each in reads_of(s, inner):
             indices = tuple([substitute(index, mapping) for index in each.indices])
             yield with_fields(each, indices=indices)

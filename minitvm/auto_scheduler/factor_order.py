@@ -110,8 +110,8 @@ class _Search:
 
     def _search(self, left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
         if not left:
-            return self._cycles(self._data, len(factors)), ()
-        best = self._cycles(self._data | left, len(factors)), _Groups()
+            return self._cycles(self._data, factors), ()
+        best = self._cycles(self._data | left, factors), _Groups()
         for group in self._next(left):
             inside = [each for each in factors if each & group]
             outside = [each for each in factors if not each & group]
@@ -121,7 +121,7 @@ class _Search:
             if _size(kept) > self._largest or (group == left and not _is_used_again(inside, kept)):
                 continue
             rest, groups = self.best(left - group, [*outside, kept])
-            here = self._cycles(kept | group, len(inside))
+            here = self._cycles(kept | group, inside)
             # The sums of a tile pass to the stage that reads them in registers.
             moved = 0.0 if group == left else self._moving(kept)
             if (here + moved + rest) * _GAIN < best[0]:
@@ -138,9 +138,14 @@ class _Search:
         conditions = [each for each in self._conditions if each & group]
         return frozenset(chain(*inside, *conditions)) - group
 
-    def _cycles(self, axes: _Axes, factors: int) -> float:
-        """The cycles of the products of some factors, and of their sum."""
-        return _size(axes) * max(1, factors - 1) / self._target.lanes(self._dtype)
+    def _cycles(self, axes: _Axes, factors: Sequence[_Axes]) -> float:
+        """The cycles of the products of some factors, and of their sum: while the factors come from
+        the caches that hold them, or no less than the arithmetic."""
+        arithmetic = _size(axes) * max(1, len(factors) - 1) / self._target.lanes(self._dtype)
+        sizes = [_size(each) * self._dtype.itemsize for each in factors]
+        levels = zip(sizes, map(self._target.level_of, sizes), strict=True)
+        far = [size / self._target.bytes_per_cycle(level) for size, level in levels if level > 1]
+        return max(arithmetic, sum(far))
 
     def _moving(self, kept: _Axes) -> float:
         """The cycles in which sums are stored and read again."""

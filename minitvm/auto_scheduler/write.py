@@ -28,6 +28,7 @@ from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
+from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
@@ -223,6 +224,9 @@ def _write_program(
     fused.loops |= write_rows(attempt, rest, target, whole, fused.parts, given=given, strict=strict)
     if found is not None:
         attempt.follow(name, stages[-1], found.attach)
+    if len(stages) > 1:
+        ours = {each for each in s.stages if each not in by_hand}
+        attempt.follow("shared loops", stages[-1], partial(write_shared_loops, s, ours))
 
 
 def _fused(

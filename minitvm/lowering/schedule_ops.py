@@ -48,6 +48,7 @@ from minitvm.te.schedules.relation import Split, leaves_below, values_of
 from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.schedules.scans import find_scans
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.shared_loops import in_shared_loops
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
@@ -385,15 +386,30 @@ class _Lowering:
             for tensor in stage.op.outputs:
                 if self._shared.get(tensor, tensor) not in self._given:
                     first.setdefault(self.real(tensor), stage)
-        for stage in reversed(here):
-            body = seq(self._nest(stage), body)
-            for buffer, owner in first.items():
-                # The memory of an update is around its scan.
-                if owner is stage and stage not in self._scans.updates:
-                    body = Allocate(buffer, body)
-            for var, value in reversed(self._inferred.bounds[stage].names):
-                body = LetStmt(var, self._named(place, self.moved(value, {})), body)
+        for together in reversed(in_shared_loops(self._schedule, here)):
+            loops = self._nest(together[0]) if len(together) == 1 else self._shared_nest(together)
+            body = seq(loops, body)
+            for stage in reversed(together):
+                for buffer, owner in first.items():
+                    # The memory of an update is around its scan.
+                    if owner is stage and stage not in self._scans.updates:
+                        body = Allocate(buffer, body)
+                for var, value in reversed(self._inferred.bounds[stage].names):
+                    body = LetStmt(var, self._named(place, self.moved(value, {})), body)
         return body
+
+    def _shared_nest(self, together: Sequence[Stage]) -> Stmt:
+        """The loops of a stage, and of those that are computed with it."""
+        for each in together:
+            if each.accumulates is not None or each.is_double_buffered:
+                raise CompileError(
+                    f"{each.name}: compute_with: expected stages whose elements are computed one "
+                    "by one, into memory that is kept once: accumulate or double_buffer alone"
+                )
+        first, *others = [_Nest(self, each, self._inferred.bounds[each]) for each in together]
+        scopes = [each.with_ivar for each in together[1:]]
+        depths = [first.depth_of(cast(IterVar, scope)) for scope in scopes]
+        return _Shared(first, [*zip(others, depths, strict=True)]).make()
 
     def _named(self, place: Loop | None, value: PrimExpr) -> PrimExpr:
         """The value of a name for a bound, where it is computed."""
@@ -495,6 +511,32 @@ class _Lowering:
         )
 
 
+@final
+class _Shared:
+    """The loops of one stage, and of others in these loops, each down to a depth."""
+
+    def __init__(self, first: _Nest, others: Sequence[tuple[_Nest, int]]) -> None:
+        self._first = first
+        self._others = others
+
+    def make(self) -> Stmt:
+        return self._loops(0)
+
+    def _loops(self, position: int) -> Stmt:
+        """The loops from a position on: the first stage's, and those that others share with it."""
+        sharing = [nest for nest, depth in self._others if depth > position]
+        if not sharing:
+            return self._first.loops(position)
+        nests = [self._first, *sharing]
+        ending = [nest for nest, depth in self._others if depth == position + 1]
+        body = seq(self._loops(position + 1), *(each.loops(position + 1) for each in ending))
+        for each in reversed(nests):
+            body = each.placed(position, body)
+        for each in sharing:
+            body = self._first.beside(position, each, body)
+        return seq(*(each.init(position) for each in nests), self._first.loop(position, body))
+
+
 class _Nest:
     """The loops of one stage that computes elements."""
 
@@ -510,13 +552,63 @@ class _Nest:
         self._init_at = reduces[0] if reduces else len(self._leaves)
 
     def make(self) -> Stmt:
-        return self._from(0)
+        return self.loops(0)
 
-    def _from(self, position: int) -> Stmt:
+    def loops(self, position: int) -> Stmt:
         """The loops from a position on."""
-        if position == self._init_at and self._body.init is not None:
-            return seq(self._initial(), self._loops_from(position))
-        return self._loops_from(position)
+        return seq(self.init(position), self._loops_from(position))
+
+    def init(self, position: int) -> Stmt:
+        """The stores of initial values, if they come before the loop at a position."""
+        is_here = position == self._init_at and self._body.init is not None
+        return self._initial() if is_here else _NOTHING
+
+    def placed(self, position: int, body: Stmt) -> Stmt:
+        """The stages at the loop of a position, then `body`."""
+        return self._lowering.placed((self._stage, self._leaves[position]), body)
+
+    def loop(self, position: int, body: Stmt) -> Stmt:
+        """The loop at a position around `body`."""
+        leaf = self._leaves[position]
+        return self._loop(leaf, self._stage.attrs_of(leaf), leaf.var, self._bounds.values, body)
+
+    def depth_of(self, scope: IterVar) -> int:
+        """The number of loops down to one of them."""
+        return self._leaves.index(scope) + 1
+
+    def beside(self, position: int, other: _Nest, body: Stmt) -> Stmt:
+        """`body`, which is in another nest's loop at a position, in the one of this nest."""
+        if position >= min(len(self._leaves), len(other._leaves)):
+            raise CompileError(f"{other._where_with(self)}, which has fewer")
+        mine, theirs = self._leaves[position], other._leaves[position]
+        kinds = [self._kind(mine), other._kind(theirs)]
+        if kinds[0] != kinds[1]:
+            raise CompileError(
+                f"{other._where_with(self)}, found {theirs.name} {kinds[1]} and {mine.name} "
+                f"{kinds[0]}"
+            )
+        ranges = self._bounds.ranges[mine], other._bounds.ranges[theirs]
+        extents = [
+            self._lowering.moved(each.extent, nest._bounds.values)
+            for each, nest in zip(ranges, (self, other), strict=True)
+        ]
+        if not Analyzer().can_prove(e.equal(*extents)):
+            raise CompileError(
+                f"{other._where_with(self)}, found {theirs.name} with {extents[1]} iterations and "
+                f"{mine.name} with {extents[0]}"
+            )
+        return substitute(body, {theirs.var: e.cast(theirs.var.dtype, mine.var)})
+
+    def _kind(self, leaf: IterVar) -> str:
+        attrs = self._stage.attrs_of(leaf)
+        if attrs.intrin is not None:
+            return "tensorized"
+        return attrs.kind.name.lower() if attrs.thread is None else attrs.thread.thread_tag
+
+    def _where_with(self, first: _Nest) -> str:
+        return (
+            f"{self._stage.name}: compute_with {first._stage.name}: expected loops like its loops"
+        )
 
     def _loops_from(self, position: int) -> Stmt:
         if position == len(self._leaves):
@@ -524,8 +616,7 @@ class _Nest:
         leaf = self._leaves[position]
         if self._stage.attrs_of(leaf).intrin is not None:
             return self._tensorized(position)
-        body = self._lowering.placed((self._stage, leaf), self._from(position + 1))
-        return self._loop(leaf, self._stage.attrs_of(leaf), leaf.var, self._bounds.values, body)
+        return self.loop(position, self.placed(position, self.loops(position + 1)))
 
     def _initial(self) -> Stmt:
         """The stores of initial values, in loops of their own over the data axes."""
@@ -802,8 +893,8 @@ class _Accumulating(_Nest):
         self._outputs = outputs
         self._buffers = totals_of(outputs, shape or (const(1),), "total")
 
-    def _from(self, position: int) -> Stmt:
-        made = super()._from(position)
+    def loops(self, position: int) -> Stmt:
+        made = super().loops(position)
         return self._totals().within(made) if position == self._init_at else made
 
     def _loops_from(self, position: int) -> Stmt:

@@ -435,11 +435,29 @@ def extern(draw: Draw) -> Program:
     return Program([d.op], [a, d], {})
 
 
+def siblings(draw: Draw) -> Program:
+    """Stages of the same axes that read the same tensors, and not each other."""
+    size = Sizes(draw)
+    n, m = size("n"), size("m")
+    dtype = draw(DTYPES)
+    x, y = te.placeholder((n, m), dtype, name="x"), te.placeholder((n, m), dtype, name="y")
+    made = []
+    for i in range(draw(st.integers(2, 4))):
+        k = te.reduce_axis((0, m), name=f"k{i}")
+        value = draw(st.sampled_from([lambda i, j: x[i, j], lambda i, j: x[i, j] * y[i, j]]))
+        sums = te.compute((n,), lambda i, k=k, f=value: te.sum(f(i, k), axis=k), name=f"s{i}")
+        made.append(sums)
+        if draw(st.booleans()):
+            made[-1] = te.compute((n, m), lambda i, j, s=sums: s[i] + y[i, j], name=f"e{i}")
+    return Program([each.op for each in made], [x, y, *made], size.values)
+
+
 PROGRAMS: list[Callable[[Draw], Program]] = [
     elementwise_chain,
     stencil,
     blur_2d,
     row_reduction,
+    siblings,
     argmax,
     matmul,
     factors,

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from minitvm import CompileError
+from minitvm import CompileError, lower
 from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Attachable, Stage
-from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import (
     IterType,
     IterVar,
@@ -41,6 +41,24 @@ def schedule_randomly(s: Schedule, draw: Draw) -> None:
         _choose_kinds(stage, draw)
     for stage in _stages(s):
         _accumulate(s, stage, draw)
+    for stage in _stages(s):
+        _share_loops(s, stage, draw)
+
+
+def _share_loops(s: Schedule, stage: Stage, draw: Draw) -> None:
+    """Lets a stage share the loops of another, where they are alike."""
+    read = [each.op.output(0) for each in s.stages if isinstance(each.op, PlaceholderOp)]
+    args = [*read, *(tensor for op in s.outputs for tensor in op.outputs)]
+    for other in _stages(s):
+        if not other.leaf_iter_vars or other is stage:
+            continue
+        axis = draw(st.sampled_from(other.leaf_iter_vars))
+        tried = s.copy()
+        with suppress(CompileError):
+            tried[stage.op].compute_with(tried[other.op], axis)
+            lower(tried, args)
+            stage.compute_with(other, axis)
+            return
 
 
 def _accumulate(s: Schedule, stage: Stage, draw: Draw) -> None:

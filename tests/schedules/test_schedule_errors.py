@@ -172,6 +172,11 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a value of floats that changes along i and no other axis, .* found none in"),
     "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected a value of floats that changes along  and no other axis"),
     "hoist_no_axis": (lambda p: p.s.hoist(p.C, "i"), "hoist of C: expected"),
+    # compute_with
+    "with_text": (lambda p: p.s[p.C].compute_with("D", p.i), "C: compute_with: expected another stage of this schedule, got 'D'"),
+    "with_itself": (lambda p: p.s[p.C].compute_with(p.s[p.C], p.i), r"C: compute_with: expected another stage of this schedule, got stage\(C\)"),
+    "with_read": (lambda p: p.s[p.D].compute_with(p.s[p.C], p.i), "D: compute_with: expected stages that don't depend on each other, but D reads C"),
+    "with_input": (lambda p: p.s[p.A].compute_with(p.s[p.C], p.i), "A: compute_with: expected a computed tensor, got a placeholder"),
     # groups
     "group_empty": (lambda p: p.s.create_group(p.B, p.B), "create_group: expected stages between inputs and outputs, got none"),
     "group_inputs": (lambda p: p.s.create_group(p.B, p.A, "yes"), "create_group: include_inputs: expected True or False, got str 'yes'"),

@@ -11,6 +11,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.known_sums import reading_sums
 from minitvm.te.autodiff.known_values import reading_values
 from minitvm.te.autodiff.moves import moves_of
 from minitvm.te.autodiff.reductions import Term, chooses, terms_of
@@ -95,7 +96,7 @@ def gradient(
         backward.begin_with_head(result, adjoint)
     with deep_expressions("gradient"):
         backward.run(in_order([result.op for result in results]))
-        return reading_values(backward.found(), results)
+        return reading_sums(reading_values(backward.found(), results), results)
 
 
 # -- Arguments ------------------------------------------------------------------------------------

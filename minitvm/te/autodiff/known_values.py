@@ -16,17 +16,16 @@ otherwise it stays as it is. An adjoint that only one other reads, once, is seen
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
-from minitvm.te.autodiff.functions import number
+from minitvm.te.autodiff.products import Product, factor_of, product_of
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
@@ -61,104 +60,6 @@ def reading_values(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> lis
     return _Rewriting(adjoints, {*forward}, known).made()
 
 
-# -- Products -------------------------------------------------------------------------------------
-
-
-@final
-@record()
-class _Product:
-    """A number times powers of factors, each under the key of its structure."""
-
-    number: float
-    powers: Mapping[Hashable, tuple[PrimExpr, int]]
-
-    def times(self, other: _Product, sign: int = 1) -> _Product:
-        """This product times a power, 1 or -1, of another one."""
-        powers = dict(self.powers)
-        for key, (factor, power) in other.powers.items():
-            total = powers.pop(key, (factor, 0))[1] + sign * power
-            if total:
-                powers[key] = factor, total
-        by = other.number if sign > 0 else 1.0 / other.number
-        return _Product(self.number * by, powers)
-
-    def divides(self, other: _Product) -> bool:
-        """Whether the other product has all factors of this one."""
-        return all(
-            0 < abs(power) <= abs(theirs) and (power > 0) is (theirs > 0)
-            for key, (_, power) in self.powers.items()
-            for theirs in (other.powers.get(key, (None, 0))[1],)
-        )
-
-    def value(self, like: PrimExpr) -> PrimExpr:
-        """The product as an expression of the dtype of `like`."""
-        factors = [x for x, power in self.powers.values() for _ in range(power)]
-        divisors = [x for x, power in self.powers.values() for _ in range(-power)]
-        if self.number != 1 or not factors:
-            factors.append(e.const(self.number, like.dtype))
-        made = functools.reduce(operator.mul, factors)
-        return made / functools.reduce(operator.mul, divisors) if divisors else made
-
-
-_ONE = _Product(1.0, {})
-
-
-def _product_of(node: PrimExpr) -> _Product:
-    """An expression of floats as a product. Of a sum, the factors that all terms have in common are
-    factors, and the rest is one."""
-    value = number(node)
-    if value is not None:
-        return _Product(float(value), {}) if value else _factor(node)
-    if isinstance(node, e.Mul):
-        return _product_of(node.a).times(_product_of(node.b))
-    if isinstance(node, e.Div):
-        divisor = _product_of(node.b)
-        return _product_of(node.a).times(divisor, -1)
-    if isinstance(node, e.Add | e.Sub):
-        terms = [*_terms_of(node)]
-        common = _common(terms)
-        if common.powers:
-            rest = _sum([each.times(common, -1) for each in terms], node)
-            return common.times(_factor(rest))
-    return _factor(node)
-
-
-def _factor(node: PrimExpr) -> _Product:
-    return _Product(1.0, {structural_key(node): (node, 1)})
-
-
-def _terms_of(node: PrimExpr, sign: float = 1.0) -> Iterator[_Product]:
-    if isinstance(node, e.Add | e.Sub):
-        yield from _terms_of(node.a, sign)
-        yield from _terms_of(node.b, sign if isinstance(node, e.Add) else -sign)
-    else:
-        yield _Product(sign, {}).times(_product_of(node))
-
-
-def _common(terms: Sequence[_Product]) -> _Product:
-    """The factors that all terms have."""
-    first, *others = terms
-    powers: dict[Hashable, tuple[PrimExpr, int]] = {}
-    for key, (factor, power) in first.powers.items():
-        all_powers = [power, *(each.powers.get(key, (factor, 0))[1] for each in others)]
-        least = min(all_powers) if power > 0 else max(all_powers)
-        if least * power > 0:
-            powers[key] = factor, least
-    return _Product(1.0, powers)
-
-
-def _sum(terms: Sequence[_Product], like: PrimExpr) -> PrimExpr:
-    """The sum of terms; those with a minus are subtracted."""
-    total: PrimExpr | None = None
-    for each in sorted(terms, key=lambda term: term.number < 0):
-        if total is not None and each.number < 0:
-            total = total - replace(each, number=-each.number).value(like)
-        else:
-            total = each.value(like) if total is None else total + each.value(like)
-    assert total is not None
-    return total
-
-
 # -- Values of the program ------------------------------------------------------------------------
 
 
@@ -179,17 +80,17 @@ class _Known:
     """
 
     tensor: Tensor
-    product: _Product
+    product: Product
     anchor: ProducerLoad
 
-    def at(self, indices: Sequence[PrimExpr]) -> _Product:
+    def at(self, indices: Sequence[PrimExpr]) -> Product:
         """The product for the element at some indices."""
         axes = [axis.var for axis in cast(ComputeOp, self.tensor.op).axis]
         values = dict(zip(axes, indices, strict=True))
-        made = _Product(self.product.number, {})
+        made = Product(self.product.number, {})
         for factor, power in self.product.powers.values():
             here = substitute(factor, values)
-            made = made.times(_Product(1.0, {structural_key(here): (here, power)}))
+            made = made.times(Product(1.0, {structural_key(here): (here, power)}))
         return made
 
 
@@ -200,7 +101,7 @@ def _known_of(op: Operation) -> _Known | None:
     (body,) = op.body
     if not isinstance(body, e.Mul | e.Div) or not body.dtype.is_float or _is_large(body):
         return None
-    product = _product_of(body)
+    product = product_of(body)
     factors = [factor for factor, _ in product.powers.values()]
     if len(factors) < 2:
         return None
@@ -322,21 +223,21 @@ class _ReadValue(Mutator):
     def _replaced(self, node: PrimExpr) -> PrimExpr:
         if not node.dtype.is_float:
             return node
-        product = _product_of(node)
+        product = product_of(node)
         found = self._reading(product)
         return self.descend(node) if found is product else self.descend(found.value(node))
 
     visit_Mul = visit_Div = visit_Add = visit_Sub = _replaced
 
-    def _reading(self, product: _Product) -> _Product:
+    def _reading(self, product: Product) -> Product:
         known = self._known
         while (indices := _place_in(product, known)) is not None:
-            read = _factor(known.tensor(*indices))
+            read = factor_of(known.tensor(*indices))
             product = read.times(product.times(known.at(indices), -1))
         return product
 
 
-def _place_in(product: _Product, known: _Known) -> Sequence[PrimExpr] | None:
+def _place_in(product: Product, known: _Known) -> Sequence[PrimExpr] | None:
     """The indices of an element of a known value that divides a product, if there is one."""
     factors = [factor for factor, _ in product.powers.values()]
     for node in walk_once(*factors):

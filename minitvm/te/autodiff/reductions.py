@@ -96,7 +96,7 @@ class _Reduction:
 
     def terms(self) -> Iterator[Term]:
         combiner = self._reduce.combiner
-        if _is_sum(combiner):
+        if is_sum(combiner):
             return self._of_sum()
         choices = _choices_of(combiner)
         if choices is not None:
@@ -237,7 +237,8 @@ _Choice = Callable[[Var, Var], PrimExpr]
 """Whether a reducer takes its left operand, by both operands' positions."""
 
 
-def _is_sum(combiner: CommReducer) -> bool:
+def is_sum(combiner: CommReducer) -> bool:
+    """Whether a reducer adds up each of its operands."""
     return _is_operator(combiner, e.Add)
 
 

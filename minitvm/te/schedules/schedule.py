@@ -159,6 +159,9 @@ class Schedule(GraphPrimitives):
         for each in [*made.stages, *made.groups]:
             if each.attach_stage is not None and each.attach_ivar is not None:
                 each.attach_ivar = _loop_now(each.attach_stage, each.attach_ivar)
+        for stage in made.stages:
+            if stage.with_stage is not None and stage.with_ivar is not None:
+                stage.with_ivar = _loop_now(stage.with_stage, stage.with_ivar)
         return made
 
     def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
@@ -208,8 +211,9 @@ class Schedule(GraphPrimitives):
             new.attach_ivar = old.attach_ivar
             new.attach_stage = stages.get(old.attach_stage)
             new.group = groups.get(old.group)
-        for stage in made.stages:
+        for before, stage in stages.items():
             stage.is_output = stage.op in outputs
+            stage.with_stage = stages.get(before.with_stage) if before.with_stage else None
         return made
 
 

@@ -130,6 +130,8 @@ class Stage(LoopNest, Attachable):
         The data axis along which each element goes on from the one before.
     scope : str
         The kind of memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
+    with_stage, with_ivar : Stage and IterVar, or None
+        The stage in whose loops this one is computed beside it, and the innermost of these loops.
     """
 
     __slots__ = (
@@ -151,6 +153,8 @@ class Stage(LoopNest, Attachable):
         "storage_alignments",
         "store_predicate",
         "time",
+        "with_ivar",
+        "with_stage",
     )
 
     def __init__(self, op: Operation, schedule: StageGraph[Stage], is_output: bool = False) -> None:
@@ -183,6 +187,8 @@ class Stage(LoopNest, Attachable):
         self.relations = []
         self.iter_var_attrs = {}
         self.accumulates: IterVar | None = None
+        self.with_stage: Stage | None = None
+        self.with_ivar: IterVar | None = None
 
     def text_in(self, trace: Trace) -> str:
         return f"s[{trace.tensor(self.origin_op.output(0))}]"
@@ -196,6 +202,66 @@ class Stage(LoopNest, Attachable):
 
     def __repr__(self) -> str:
         return f"stage({self.name})"
+
+    @primitive
+    def compute_with(self, other: Stage, scope: IterVar) -> Stage:
+        """Compute in the loops of another stage, beside it, from the outermost loop to `scope`.
+
+        Before::
+
+            for i:
+                for k: A[i] += X[i, k]
+            for i:
+                for k: B[i] += X[i, k] * Y[i, k]
+
+        After ``s[B].compute_with(s[A], k)``::
+
+            for i:
+                for k:
+                    A[i] += X[i, k]
+                    B[i] += X[i, k] * Y[i, k]
+
+        So what both read is loaded once, or is still in a cache. The loops of both stages are alike
+        down to `scope`: as many, of the same extents and kinds (Halide's ``compute_with``).
+
+        Parameters
+        ----------
+        other : Stage
+            A stage computed at the same place, which doesn't depend on this one, nor this on it.
+        scope : IterVar
+            One of its loops.
+
+        Raises
+        ------
+        CompileError
+            When `other` is no such stage, or is computed in the loops of a third; when `scope` is
+            none of its loops; when one of the two has no loops of its own. ``lower`` raises one
+            when the places or the loops aren't alike.
+        """
+        where = f"{self.name}: compute_with"
+        if not isinstance(other, Stage) or other.schedule is not self.schedule or other is self:
+            raise CompileError(f"{where}: expected another stage of this schedule, got {other!r}")
+        other.leaf_index(where, scope)
+        for each in (self, other):
+            each.check_movable("compute_with")
+            if not isinstance(each.op, ComputeOp) or each.accumulates is not None:
+                raise CompileError(
+                    f"{where}: expected stages of te.compute whose elements are computed one by "
+                    f"one, got {each.name}"
+                )
+        if other.with_stage is not None:
+            raise CompileError(
+                f"{where}: expected a stage in loops of its own, got {other.name}, which is "
+                f"computed with {other.with_stage.name}: name that"
+            )
+        for reader, read in ((self, other), (other, self)):
+            if self.schedule.consumes(reader, read):
+                raise CompileError(
+                    f"{where}: expected stages that don't depend on each other, but {reader.name} "
+                    f"reads {read.name}, directly or through others"
+                )
+        self.with_stage, self.with_ivar = other, scope
+        return self
 
     @primitive
     def simplify(self) -> Stage:
@@ -542,7 +608,7 @@ class Stage(LoopNest, Attachable):
                 "place is given"
             )
         is_read = what == "compute_at" and bool(self.schedule.readers(self))
-        if self.is_output and not is_read:
+        if self.is_output and not is_read and what != "compute_with":
             raise CompileError(
                 f"{self.name}: {what}: expected a stage that others read, got an output, which "
                 "is computed as a whole: give the cache of cache_write a place instead"
@@ -582,6 +648,7 @@ class Stage(LoopNest, Attachable):
         made.is_ahead, made.time = self.is_ahead, self.time
         made.is_double_buffered = self.is_double_buffered
         made.accumulates = self.accumulates
+        made.with_ivar = self.with_ivar
         made.storage_alignments = dict(self.storage_alignments)
         made.store_predicate = self.store_predicate
         made.all_iter_vars = list(self.all_iter_vars)

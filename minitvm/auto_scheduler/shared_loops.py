@@ -1,0 +1,157 @@
+"""Reductions that read the same elements in the same loops are computed together, in one pass.
+
+::
+
+    for i: for k: A[i] += x[i, k]                 for i:
+    for i: for k: B[i] += x[i, k] * y[i, k]           for k:
+                                                          A[i] += x[i, k]
+                                                          B[i] += x[i, k] * y[i, k]
+
+Loops are the same if they come from axes of the same extents by the same splits and fusions. That
+is asked after loops were chosen for each stage by itself, and each stage keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import cache
+from itertools import takewhile
+from typing import TypeAlias, final
+
+from minitvm.arith.atoms import structural_key
+from minitvm.auto_scheduler.across import reads_of
+from minitvm.auto_scheduler.choice import choose
+from minitvm.runtime.dtype import DType
+from minitvm.runtime.record import record
+from minitvm.te.schedules.relation import Fuse, Rebase, Split
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.shared_loops import in_order_of_reading
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.functor import substitute
+from minitvm.tir.stmt import ForKind
+
+_MOST = 4  # reductions in the same loops: results of more don't stay in registers
+_AT_RUN_TIME = (ForKind.SERIAL, ForKind.PARALLEL)
+_Key: TypeAlias = tuple[Hashable, ...]
+
+
+def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
+    """Lets reductions among `stages` share the loops of others that read the same; None where none
+    does."""
+    found: list[list[_Loops]] = []
+    for stage in s.stages:
+        loops = _loops_of(s, stage) if stage in stages else None
+        if loops is None:
+            continue
+        group = next((each for each in found if _fits(s, loops, each, found)), None)
+        if group is None:
+            found.append([loops])
+            continue
+        first = group[0]
+        choose(s, "strategy", "computed in the loops of {first}, which reads the same",
+               stage=stage.name, first=first.stage.name)  # fmt: skip
+        stage.compute_with(first.stage, first.scope)
+        group.append(loops)
+    return any(len(each) > 1 for each in found) or None
+
+
+@final
+@record()
+class _Loops:
+    """The loops of a reduction.
+
+    Attributes
+    ----------
+    stage
+        Its stage.
+    key
+        What is equal for loops that are the same.
+    scope
+        The innermost that is a loop at run time.
+    reads
+        The elements that are read in an iteration, in terms of the places of the axes.
+    """
+
+    stage: Stage
+    key: _Key
+    scope: IterVar
+    reads: frozenset[Hashable]
+
+
+def _fits(
+    s: Schedule, loops: _Loops, group: Sequence[_Loops], groups: Sequence[Sequence[_Loops]]
+) -> bool:
+    """Whether a reduction may be computed with others, and reads what the first of them reads."""
+    first = group[0]
+    if loops.key != first.key or len(group) >= _MOST or first.reads.isdisjoint(loops.reads):
+        return False
+    mine = {each.stage for each in group} | {loops.stage}
+    if any(s.consumes(a, b) for a in mine for b in mine):
+        return False
+    place = loops.stage.attach_stage, loops.stage.attach_ivar
+    here = [x for x in s.stages if (x.attach_stage, x.attach_ivar) == place and not x.inlined]
+    together = [[each.stage for each in other] for other in groups if other is not group]
+    together = [each for each in together if each[0] in here]
+    others = {x for each in together for x in each}
+    alone = [[x] for x in here if x not in mine and x not in others]
+    return in_order_of_reading(s, [[*mine], *together, *alone]) is not None
+
+
+def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
+    """The loops of a reduction that may be shared; None for any other stage."""
+    op = stage.op
+    if not isinstance(op, ComputeOp) or not op.reduce_axis or stage.inlined:
+        return None
+    if stage.accumulates is not None or stage.time is not None or stage.store_predicate is not None:
+        return None
+    keys = _keys_of(stage, op)
+    if keys is None:
+        return None
+    attrs = [stage.attrs_of(leaf) for leaf in stage.leaf_iter_vars]
+    if any(each.intrin or each.thread or each.pragmas or each.prefetches for each in attrs):
+        return None
+    pairs = zip(stage.leaf_iter_vars, attrs, strict=True)
+    shared = [leaf for leaf, _ in takewhile(lambda pair: pair[1].kind in _AT_RUN_TIME, pairs)]
+    if not shared:
+        return None
+    loops = tuple(
+        (keys[leaf], each.kind) for leaf, each in zip(stage.leaf_iter_vars, attrs, strict=True)
+    )
+    return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], _reads(s, op))
+
+
+def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
+    """A key for each axis and each loop, of where it comes from; None where that isn't known."""
+    keys: dict[IterVar, _Key] = {}
+    for place, axis in enumerate((*op.axis, *op.reduce_axis)):
+        dom = domain_of(axis)
+        is_data = place < len(op.axis)
+        keys[axis] = place, is_data, structural_key(dom.min), structural_key(dom.extent)
+    for relation in stage.relations:
+        match relation:
+            case Split(parent, outer, inner, factor, nparts):
+                key = "split", keys[parent], structural_key(factor), structural_key(nparts)
+                keys[outer], keys[inner] = ("outer", *key), ("inner", *key)
+            case Fuse(outer, inner, fused):
+                keys[fused] = "fuse", keys[outer], keys[inner]
+            case Rebase(parent, rebased):
+                keys[rebased] = keys[parent]
+            case _:
+                return None
+    return keys
+
+
+def _reads(s: Schedule, op: ComputeOp) -> frozenset[Hashable]:
+    """What an iteration reads, with the variables of places for those of the axes."""
+    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
+    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
+    loads = [substitute(each, places) for each in reads_of(s, op)]
+    return frozenset(map(structural_key, loads))
+
+
+@cache
+def _place(number: int, dtype: DType) -> Var:
+    """The variable that stands for the axis at a place in all operations."""
+    return Var(f"axis{number}", dtype)

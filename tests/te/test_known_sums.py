@@ -1,0 +1,141 @@
+"""Adjoints read sums that the program, or another adjoint, computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.autodiff.known_sums import reading_sums
+from minitvm.te.schedules.operation_graph import in_order
+from minitvm.te.tensor import Tensor
+
+Mean = Callable[[Any, Any], Any]
+F = torch.nn.functional
+
+
+def _row_sums(x: Tensor, value: Callable[..., Any], name: str = "S") -> Any:
+    k = te.reduce_axis((0, x.shape[1]), name="k")
+    return te.compute((x.shape[0],), lambda i: te.sum(value(i, k), axis=k), name=name)
+
+
+def _sums_in(*adjoints: Tensor) -> list[str]:
+    """The sums that adjoints compute, of their inputs, as text."""
+    ops = in_order([each.op for each in adjoints])
+    return [str(op.body[0]) for op in ops if op.name.endswith(("_grad", "_sum")) and op.reduce_axis]  # type: ignore[attr-defined]  # of te.compute
+
+
+def _layer_norm(x: Tensor, w: Tensor, mean: Callable[..., Any]) -> Any:
+    n = x.shape[1]
+    m = mean(x, n)
+    c = te.compute(x.shape, lambda i, j: x[i, j] - m[i], name="c")
+    v = _row_sums(x, lambda i, k: c[i, k] * c[i, k], "v")
+    return te.compute(x.shape, lambda i, j: c[i, j] * te.rsqrt(v[i] / n + 1e-5) * w[j], name="Y")
+
+
+def _mean_of_sum(x: Tensor, n: Any) -> Any:
+    s = _row_sums(x, lambda i, k: x[i, k])
+    return te.compute((x.shape[0],), lambda i: s[i] / n, name="m")
+
+
+def _sum_of_parts(x: Tensor, n: Any) -> Any:
+    return _row_sums(x, lambda i, k: x[i, k] / n, "m")
+
+
+def _times_reciprocal(x: Tensor, n: Any) -> Any:
+    s = _row_sums(x, lambda i, k: x[i, k])
+    r = 1.0 / n if isinstance(n, int) else te.const(1.0, x.dtype) / n.astype(x.dtype)
+    return te.compute((x.shape[0],), lambda i: s[i] * r, name="m")
+
+
+def _unbiased(x: Tensor, n: Any) -> Any:
+    """No mean: the deviations from it have a sum."""
+    s = _row_sums(x, lambda i, k: x[i, k])
+    return te.compute((x.shape[0],), lambda i: s[i] / (n - 1), name="m")
+
+
+MEANS = [_mean_of_sum, _sum_of_parts, _times_reciprocal, _unbiased]
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("is_symbolic", [False, True])
+def test_the_gradient_of_a_norm(mean: Mean, is_symbolic: bool) -> None:
+    m, n = (te.size_var("m"), te.size_var("n")) if is_symbolic else (5, 33)
+    x, w = te.placeholder((m, n), "float64", name="X"), te.placeholder((n,), "float64", name="w")
+    y = _layer_norm(x, w, mean)
+    dy = te.placeholder((m, n), "float64", name="dY")
+    dx, dw = te.gradient(y, [x, w], dy)
+    is_split = all("c_grad" not in each for each in _sums_in(dx))
+    assert is_split is (mean is not _unbiased)
+    rng = np.random.default_rng(0)
+    a, b, g = (rng.standard_normal(shape) for shape in ((5, 33), 33, (5, 33)))
+    found = np.empty((5, 33)), np.empty(33)
+    tvm.build([dx, dw], [x, w, dy, dx, dw])(a, b, g, *found)
+    ta, tb = (torch.tensor(each, requires_grad=True) for each in (a, b))
+    c = ta - ta.sum(1, keepdim=True) / (33 - (mean is _unbiased))
+    made = c * torch.rsqrt((c * c).sum(1, keepdim=True) / 33 + 1e-5) * tb
+    for one, other in zip(found, torch.autograd.grad(made, [ta, tb], torch.tensor(g)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_a_batch_norm_computes_two_sums_backward() -> None:
+    shape = (4, 6, 9)
+    x = te.placeholder(shape, "float64", name="X")
+    w, bias = (te.placeholder((6,), "float64", name=name) for name in ("w", "bias"))
+
+    def sums(value: Callable[..., Any], name: str) -> Any:
+        a, b = te.reduce_axis((0, 4), name="a"), te.reduce_axis((0, 9), name="b")
+        return te.compute((6,), lambda i: te.sum(value(a, i, b), axis=[a, b]), name=name)
+
+    s = sums(lambda *at: x[at], "s")
+    d = te.compute(shape, lambda n, i, j: x[n, i, j] - s[i] / 36.0, name="d")
+    v = sums(lambda *at: d[at] * d[at], "v")
+    y = te.compute(
+        shape, lambda n, i, j: d[n, i, j] * te.rsqrt(v[i] / 36.0 + 1e-5) * w[i] + bias[i], name="Y"
+    )
+    dy = te.placeholder(shape, "float64", name="dY")
+    found = te.gradient(y, [x, w, bias], dy)
+    assert sorted(_sums_in(*found), key=len) == [
+        "sum(dY[n, i0, j], axis=[n, j])",
+        "sum(d[n, i0, j] * dY[n, i0, j], axis=[n, j])",
+    ]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(each) for each in (shape, 6, 6, shape)]
+    made = [np.empty(each) for each in (shape, 6, 6)]
+    tvm.build(found, [x, w, bias, dy, *found])(*arrays, *made)
+    *leaves, head = (torch.tensor(each, requires_grad=True) for each in arrays)
+    wanted = torch.autograd.grad(
+        F.batch_norm(leaves[0], None, None, *leaves[1:], True), leaves, head
+    )
+    for one, other in zip(made, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+def _adjoint_by(value: Callable[..., Any], where: Callable[..., Any] | None = None) -> str:
+    """The body of a sum over rows, in a program that computes ``sum(X[i, j], j)``."""
+    x, v = te.placeholder((4, 8), name="X"), te.placeholder((4,), name="v")
+    s = _row_sums(x, lambda i, k: x[i, k])
+    k = te.reduce_axis((0, 8), name="k")
+    condition = {} if where is None else {"where": where(k)}
+    d = te.compute((4,), lambda i: te.sum(value(x, v, i, k), axis=k, **condition), name="D")
+    return str(reading_sums([d], [s])[0].op.body[0])
+
+
+def test_multiples_of_a_known_sum_read_it() -> None:
+    assert _adjoint_by(lambda x, v, i, k: x[i, k] * v[i] * 3.0) == "v[i] * S[i] * 3.0"
+    assert _adjoint_by(lambda x, v, i, k: v[i] * x[i, k] + x[i, k] * v[i]) == "v[i] * 2.0 * S[i]"
+    assert _adjoint_by(lambda x, v, i, k: v[i] * v[i]) == "v[i] * v[i] * 8.0"
+
+
+def test_other_sums_stay_as_they_are() -> None:
+    assert _adjoint_by(lambda x, v, i, k: x[3 - i, k]) == "S[3 - i]"
+    assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, 7 - k])
+    assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k] * x[i, k])
+    assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k], lambda k: k < 3)
+    assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k] - v[i])  # which may be small
+    assert "sum" in _adjoint_by(lambda x, v, i, k: te.exp(x[i, k]) + te.sin(x[i, k]))
