@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import gcd, inf, prod
 from typing import TypeAlias
 
@@ -24,7 +25,8 @@ from minitvm.auto_scheduler.cost import (
     Unit,
     copy_cycles,
     cost,
-    tile_cycles,
+    cycles_in_panels,
+    kept_level,
     waiting_cycles,
 )
 from minitvm.runtime.dtype import DType
@@ -167,58 +169,87 @@ def blocks_of(
     >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2)
     True
     """
-    itemsize = nest.itemsize
-    copies = copied or thrashes(nest, nest.depth, target)
-    copies = copies or _pays_to_copy(nest, tile, target)
-    step = max(tile.rows * itemsize, 0 if copies else min(nest.step_bytes, CACHE_LINE))
-    streams = _passes_memory(nest, target)
-    rows_bytes = target.cache_bytes(1) // (2 if streams else 1)
-    panels_bytes = target.cache_bytes(2) // (1 if streams else 2)
+    nest, itemsize = replace(nest, is_packed=True), nest.itemsize
+    across = copied or thrashes(nest, nest.depth, target)
+    step = max(tile.rows * itemsize, 0 if across else min(nest.step_bytes, CACHE_LINE))
+    rows_bytes = int(target.cache_bytes(1) / SHARE)
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, max(1, rows_bytes // step))
     steps = (depth or nest.steps[cut] or 1) * nest.inside(cut)
-    strip = strip_of(nest, tile, steps, target) if copies else None
-    most = max(1, panels_bytes // (steps * tile.columns * itemsize))
-    width = most * tile.columns
+    strip = strip_of(nest, tile, steps, target)
+    most = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
     if nest.columns is None:
-        made = Blocks(None, min(width, _COLUMNS), depth, cut, strip)
-        return made if copied else _shared(made)
-    panels = -(-nest.columns // tile.columns)
-    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
-    times = (
-        tile_cycles(nest, tile, steps, target),
-        copy_cycles(tile.columns * steps * itemsize),
-        _row_cycles(nest, tile, steps, target, copied=copied),
-    )
+        width = min(most * tile.columns, _COLUMNS)
+        return Blocks(
+            None, width, depth, cut, strip if copied else None, shares_rows=across and not copied
+        )
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
-    most_row_parts = 1 if nest.rows[0] is None else outermost
-    column_parts, row_parts = _parts_for_cores(
-        panels, row_tiles, most, most_row_parts, nest.others, times, target.num_cores
-    )
-    if column_parts > 1:
-        width = -(-panels // column_parts) * tile.columns
-    height = -(-outermost // row_parts)
+    panels = -(-nest.columns // tile.columns)
+    most_row_parts = 1 if nest.rows[0] is None else min(target.num_cores, outermost)
+    may_copy = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
+    best, least = Blocks(), inf
+    for width in _widths(panels, most):
+        column_parts = -(-panels // width)
+        ways = [(True, False)] if across else [(False, False)] + [(True, False)] * may_copy
+        if across and not copied and column_parts > 1:
+            ways = [(False, True)]  # each task would make the copy again
+        for (strips, shared), row_parts in product(ways, range(1, most_row_parts + 1)):
+            height = -(-outermost // row_parts)
+            made = Blocks(
+                None if row_parts == 1 else height * unit,
+                None if column_parts == 1 else width * tile.columns,
+                depth,
+                cut,
+                strip if strips else None,
+                shares_rows=shared,
+            )
+            cycles = _cycles_in(nest, tile, made, steps, target)
+            if cycles < least * (1 - 1e-9):  # sums of floats differ by rounding
+                best, least = made, cycles
     if in_memory and depth is not None:
-        each_row = min(width, nest.columns) * prod(each or USUAL for each in nest.rows[1:])
-        height = min(
-            height,
-            max(1, target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)),
+        each_row = min(best.columns or nest.columns, nest.columns) * prod(
+            each or USUAL for each in nest.rows[1:]
         )
-    made = Blocks(
-        None if height == outermost else height * unit,
-        None if column_parts == 1 else width,
-        depth,
-        cut,
-        strip,
-    )
-    return made if copied or column_parts == 1 else _shared(made)
+        most_rows = target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)
+        height = min(-(-(best.rows or outermost * unit) // unit), max(1, most_rows))
+        best = replace(best, rows=None if height == outermost else height * unit)
+    return best
 
 
-def _passes_memory(nest: Nest, target: Target) -> bool:
-    """Whether factors and result together exceed all caches: then the rows' factor comes from
-    memory for each block of columns, and fewer, wider blocks pay, though their panels leave no room
-    in the L2 cache."""
-    return target.level_of(_bytes_of(nest)) > 3
+def _panels_bytes(target: Target) -> int:
+    """The most bytes of the panels of a block: half of the L2 cache, or of a core's part of the
+    half of L3 that is ours."""
+    return max(target.cache_bytes(2), target.cache_bytes(3) // target.num_cores // 2) // 2
+
+
+def _widths(panels: int, most: int) -> list[int]:
+    """The numbers of panels in a block, `most` or fewer, that make different numbers of blocks;
+    the widest first."""
+    counts = range(-(-panels // most), panels + 1)[:_MOST_COUNTS]
+    return sorted({-(-panels // count) for count in counts}, reverse=True)
+
+
+def _cycles_in(nest: Nest, tile: Tile, blocks: Blocks, steps: int, target: Target) -> float:
+    """The cycles of a contraction's tasks over `steps` steps of the sum: those of one core for all
+    of them, and of all cores until the slowest is done. One core does all tasks where there is one
+    thread, or the others are busy."""
+    width, cores = blocks.columns or nest.width, target.num_cores
+    panels = -(-nest.width // tile.columns)
+    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
+    column_parts = -(-nest.width // width)
+    rows = nest.rows[0] or USUAL
+    row_parts = -(-rows // (blocks.rows or rows))
+    tasks = prod(each or 1 for each in nest.others) * column_parts * row_parts
+    each_rows, each_columns = -(-row_tiles // row_parts), -(-panels // column_parts)
+
+    each, panel = cycles_in_panels(nest, tile, width, steps, target)
+    size, in_order = tile.rows * steps * nest.itemsize, blocks.strip or blocks.shares_rows
+    row = waiting_cycles(size, _held(nest, target), target, in_order=bool(in_order))
+    if blocks.strip is not None:
+        row += copy_cycles(size)
+    task = each_columns * (each_rows * each + panel) + each_rows * row
+    alone = panels * (row_tiles * each + row_parts * panel) + column_parts * row_tiles * row
+    return -(-tasks // cores) * cores * task + alone
 
 
 def _bytes_of(nest: Nest) -> int:
@@ -236,31 +267,7 @@ def _held(nest: Nest, target: Target) -> int:
     """The bytes that lie with the rows' factor in the cache from which it comes for each block of
     columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
     size = _rows_bytes(nest)
-    return size if target.level_of(int(SHARE * size)) < 3 else _bytes_of(nest)
-
-
-def _pays_to_copy(nest: Nest, tile: Tile, target: Target) -> bool:
-    """Whether it takes less time to copy the rows' factor once than to wait for it, row by row, for
-    each block of columns: what lies in the order in which it is read comes ahead of its use."""
-    if None in (*nest.rows, nest.columns, *nest.steps) or len(nest.rows) > 1:
-        return False
-    width = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize)
-    blocks = nest.width // max(tile.columns, width)
-    size = _rows_bytes(nest)
-    waiting = waiting_cycles(size * (blocks - 1), _held(nest, target), target)
-    return waiting > copy_cycles(size)
-
-
-def _row_cycles(nest: Nest, tile: Tile, steps: int, target: Target, *, copied: bool) -> float:
-    """The cycles in which a task gets the rows of a tile: it copies them, or waits for them."""
-    size = tile.rows * steps * nest.itemsize
-    return copy_cycles(size) if copied else waiting_cycles(size, _held(nest, target), target)
-
-
-def _shared(blocks: Blocks) -> Blocks:
-    """Blocks whose tasks share one copy of the rows' factor, if it is copied: each column's task
-    would make it again."""
-    return replace(blocks, strip=None, shares_rows=blocks.strip is not None)
+    return size if kept_level(size, target) < 3 else _bytes_of(nest)
 
 
 def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:
@@ -301,35 +308,7 @@ def _depth(steps: int | None, most: int) -> int | None:
     in each block."""
     if steps is None:
         return most
-    if steps <= most + most // 4:
+    if steps <= most + most // 8:
         return None
     even = next((each for each in range(most, most // 2, -1) if steps % each == 0), None)
     return even or -(-steps // -(-steps // most))
-
-
-def _parts_for_cores(
-    panels: int,
-    row_tiles: int,
-    most_panels: int,
-    most_row_parts: int,
-    batches: Sequence[int | None],
-    times: tuple[float, float, float],
-    cores: int,
-) -> tuple[int, int]:
-    """The numbers of parts of columns and of rows with which the slowest core is done first; each
-    part packs its own panels, and copies its own rows. `times` are those of computing a tile, of
-    packing a panel, and of copying the rows of a tile."""
-    tile, panel, row = times
-    best, least = (1, 1), inf
-    fewest = -(-panels // most_panels)
-    for column_parts in range(fewest, panels + 1)[:_MOST_COUNTS]:
-        for row_parts in range(1, min(cores, most_row_parts) + 1):
-            tasks = prod(each or 1 for each in batches) * column_parts * row_parts
-            rows, columns = -(-row_tiles // row_parts), -(-panels // column_parts)
-            task = columns * (rows * tile + panel) + rows * row
-            alone = panels * (row_tiles * tile + row_parts * panel) + column_parts * row_tiles * row
-            # One core does all tasks where there is one thread, or the others are busy.
-            time = -(-tasks // cores) * cores * task + alone
-            if time < least * (1 - 1e-9):  # sums of floats differ by rounding
-                best, least = (column_parts, row_parts), time
-    return best
