@@ -217,9 +217,9 @@ def blocks_of(
 
 
 def _panels_bytes(target: Target) -> int:
-    """The most bytes of the panels of a block: half of the L2 cache, or of a core's part of the
-    half of L3 that is ours."""
-    return max(target.cache_bytes(2), target.cache_bytes(3) // target.num_cores // 2) // 2
+    """The most bytes of the panels of a block: half of the L2 cache; or an eighth of a core's part
+    of L3, through which both factors and the result pass until the panels are read again."""
+    return max(target.cache_bytes(2) // 2, target.cache_bytes(3) // target.num_cores // 8)
 
 
 def _widths(panels: int, most: int) -> list[int]:
