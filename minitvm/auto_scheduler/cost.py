@@ -193,9 +193,10 @@ def cycles_in_panels(
     level = max(2, _panel_level(nest, tile, width, steps, target))
     each = _step(nest, tile.rows, tile.columns, level, 0.0, target) / nest.unit.depth
     size = tile.columns * steps * nest.itemsize
-    # What is written beyond L2 passes it twice.
-    written = 2 * size / target.bytes_per_cycle(level) if level > 2 else 0.0
-    return steps * each + _around(nest, tile.rows, tile.columns, target), copy_cycles(size) + written
+    packing = copy_cycles(size)
+    if level > 2:  # what is written passes the cache twice
+        packing += 2 * size / target.bytes_per_cycle(level)
+    return steps * each + _around(nest, tile.rows, tile.columns, target), packing
 
 
 def copy_cycles(size: int) -> float:
@@ -233,11 +234,11 @@ def kept_level(size: int, target: Target) -> int:
 def waiting_cycles(size: int, held: int, target: Target, *, in_order: bool = True) -> float:
     """The cycles that a core waits, while it computes, for `size` bytes which come from the L3
     cache, if it keeps `held` bytes, or else from memory. Half of them come from L3 ahead of their
-    use. From memory all of them are late, and what isn't read `in_order` takes twice as long."""
+    use. From memory all come late: in half again the time, or, if not read `in_order`, twice it."""
     level = kept_level(held, target)
     if level < 3:
         return 0.0
-    late = 0.5 if level == 3 else 1.0 if in_order else 2.0
+    late = 0.5 if level == 3 else 1.5 if in_order else 2.0
     return late * size / target.bytes_per_cycle(level)
 
 

@@ -1,13 +1,14 @@
 """The space of a contraction's tiles and blocks, searched for the least cost.
 
-Blocks are for the caches. The panels of the columns' factor are read once for each tile of rows, so
-as many panels are packed at a time as fit half of the L2 cache. A block has as many steps of the
-sum as the rows of a tile may have in the L1 cache.
+Blocks are for the caches. A block has as many steps of the sum as the rows of a tile may have in
+the L1 cache. The panels of its columns are read once for each tile of rows, and the rows once for
+each block of columns: few panels stay in the L2 cache, and many in L3 are read from end to end, but
+let all rows come again less often from L3 or from memory. The model counts both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -27,6 +28,7 @@ from minitvm.auto_scheduler.cost import (
     cost,
     cycles_in_panels,
     kept_level,
+    transfer_cycles,
     waiting_cycles,
 )
 from minitvm.runtime.dtype import DType
@@ -166,7 +168,7 @@ def blocks_of(
     >>> unit = vectors(f32, znver4)
     >>> nest = Nest((2048,), 2048, (2048,), (), f32, 4, 4 * 2048, 4, unit)
     >>> made = blocks_of(nest, Tile(8, 32), znver4)
-    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2)
+    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(3) // 8
     True
     """
     nest, itemsize = replace(nest, is_packed=True), nest.itemsize
@@ -186,24 +188,25 @@ def blocks_of(
     outermost = -(-(nest.rows[0] or USUAL) // unit)
     panels = -(-nest.columns // tile.columns)
     most_row_parts = 1 if nest.rows[0] is None else min(target.num_cores, outermost)
-    may_copy = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
+    is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
     best, least = Blocks(), inf
-    for width in _widths(panels, most):
+    heights = _sizes(outermost, range(1, most_row_parts + 1))
+    for width in _sizes(panels, range(-(-panels // most), panels + 1)[:_MOST_COUNTS]):
         column_parts = -(-panels // width)
-        ways = [(True, False)] if across else [(False, False)] + [(True, False)] * may_copy
-        if across and not copied and column_parts > 1:
-            ways = [(False, True)]  # each task would make the copy again
-        for (strips, shared), row_parts in product(ways, range(1, most_row_parts + 1)):
-            height = -(-outermost // row_parts)
+        # Each of several tasks would make the copy again.
+        shares = column_parts > 1 and not copied
+        ways = [shares] if across else [False, True] if shares and is_known else [False]
+        times = cycles_in_panels(nest, tile, width * tile.columns, steps, target)
+        for shared, height in product(ways, heights):
             made = Blocks(
-                None if row_parts == 1 else height * unit,
+                None if height == outermost else height * unit,
                 None if column_parts == 1 else width * tile.columns,
                 depth,
                 cut,
-                strip if strips else None,
+                strip if across and not shared else None,
                 shares_rows=shared,
             )
-            cycles = _cycles_in(nest, tile, made, steps, target)
+            cycles = _cycles_in(nest, tile, made, times, steps, target)
             if cycles < least * (1 - 1e-9):  # sums of floats differ by rounding
                 best, least = made, cycles
     if in_memory and depth is not None:
@@ -222,34 +225,43 @@ def _panels_bytes(target: Target) -> int:
     return max(target.cache_bytes(2) // 2, target.cache_bytes(3) // target.num_cores // 8)
 
 
-def _widths(panels: int, most: int) -> list[int]:
-    """The numbers of panels in a block, `most` or fewer, that make different numbers of blocks;
-    the widest first."""
-    counts = range(-(-panels // most), panels + 1)[:_MOST_COUNTS]
-    return sorted({-(-panels // count) for count in counts}, reverse=True)
+def _sizes(total: int, counts: Iterable[int]) -> list[int]:
+    """The different sizes of equal parts, for numbers of parts; the largest first."""
+    return sorted({-(-total // count) for count in counts}, reverse=True)
 
 
-def _cycles_in(nest: Nest, tile: Tile, blocks: Blocks, steps: int, target: Target) -> float:
+def _cycles_in(
+    nest: Nest,
+    tile: Tile,
+    blocks: Blocks,
+    times: tuple[float, float],
+    steps: int,
+    target: Target,
+) -> float:
     """The cycles of a contraction's tasks over `steps` steps of the sum: those of one core for all
-    of them, and of all cores until the slowest is done. One core does all tasks where there is one
-    thread, or the others are busy."""
-    width, cores = blocks.columns or nest.width, target.num_cores
+    of them, where there is one thread, or the others are busy; and of all cores until the slowest
+    is done. `times` are those of computing a tile, and of packing a panel."""
+    tile_cycles, panel_cycles = times
+    cores, rows = target.num_cores, nest.rows[0] or USUAL
     panels = -(-nest.width // tile.columns)
     row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
-    column_parts = -(-nest.width // width)
-    rows = nest.rows[0] or USUAL
+    column_parts = -(-nest.width // (blocks.columns or nest.width))
     row_parts = -(-rows // (blocks.rows or rows))
     tasks = prod(each or 1 for each in nest.others) * column_parts * row_parts
     each_rows, each_columns = -(-row_tiles // row_parts), -(-panels // column_parts)
 
-    each, panel = cycles_in_panels(nest, tile, width, steps, target)
-    size, in_order = tile.rows * steps * nest.itemsize, blocks.strip or blocks.shares_rows
-    row = waiting_cycles(size, _held(nest, target), target, in_order=bool(in_order))
-    if blocks.strip is not None:
+    size, held = tile.rows * steps * nest.itemsize, _held(nest, target)
+    copies = blocks.strip is not None or blocks.shares_rows
+    row = waiting_cycles(size, held, target, in_order=copies)
+    once = 0.0
+    if blocks.shares_rows:
+        once = row_tiles * (copy_cycles(size) + transfer_cycles(2 * size, held, target))
+    elif copies:
         row += copy_cycles(size)
-    task = each_columns * (each_rows * each + panel) + each_rows * row
-    alone = panels * (row_tiles * each + row_parts * panel) + column_parts * row_tiles * row
-    return -(-tasks // cores) * cores * task + alone
+    task = each_columns * (each_rows * tile_cycles + panel_cycles) + each_rows * row
+    alone = panels * (row_tiles * tile_cycles + row_parts * panel_cycles)
+    alone += column_parts * row_tiles * row
+    return -(-tasks // cores) * cores * task + alone + 2 * once
 
 
 def _bytes_of(nest: Nest) -> int:
