@@ -106,7 +106,7 @@ def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: 
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
-        text = f"in tasks of {' and '.join(sides)}, whose panels stay in the L2 cache"
+        text = f"in tasks of {' and '.join(sides)}, whose panels stay in the caches"
         note("blocks", text, rows=blocks.rows, columns=blocks.columns)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"

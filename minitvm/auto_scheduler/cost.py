@@ -38,6 +38,7 @@ from minitvm.tir import expr as e
 USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
+_LATE = 0.125  # of the time in which data come, if they are read in their order
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
@@ -170,6 +171,8 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     steps = nest.depth
     sums = steps if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
     panel = _panel_level(nest, tile, width, sums, target)
+    if nest.is_packed and blocks.columns is None:
+        panel = min(panel, 2)  # blocks are chosen later
     moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
@@ -182,10 +185,18 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     return nest.outer * total
 
 
-def tile_cycles(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
-    """The cycles of one whole tile over some steps of the sum, its panel in L2."""
-    each = _step(nest, tile.rows, tile.columns, 2, 0.0, target) / nest.unit.depth
-    return steps * each + _around(nest, tile.rows, tile.columns, target)
+def cycles_in_panels(
+    nest: Nest, tile: Tile, width: int, steps: int, target: Target
+) -> tuple[float, float]:
+    """The cycles of one whole tile over some steps of the sum, in panels of a block of `width`
+    columns; and those in which a panel is packed."""
+    level = max(2, _panel_level(nest, tile, width, steps, target))
+    each = _step(nest, tile.rows, tile.columns, level, 0.0, target) / nest.unit.depth
+    size = tile.columns * steps * nest.itemsize
+    packing = copy_cycles(size)
+    if level > 2:  # what is written passes the cache twice
+        packing += 2 * size / target.bytes_per_cycle(level)
+    return steps * each + _around(nest, tile.rows, tile.columns, target), packing
 
 
 def copy_cycles(size: int) -> float:
@@ -213,11 +224,22 @@ def transfer_cycles(size: int, held: int, target: Target) -> float:
     return 0.0 if level == 1 else size / target.bytes_per_cycle(level)
 
 
-def waiting_cycles(size: int, held: int, target: Target) -> float:
-    """The cycles that a core waits for `size` bytes which come from caches beyond L2 that hold
-    `held` bytes, or from memory, while it computes: half of the time in which they come."""
-    level = target.level_of(int(SHARE * held))
-    return 0.0 if level < 3 else size / target.bytes_per_cycle(level) / 2
+def kept_level(size: int, target: Target) -> int:
+    """The cache that keeps `size` bytes from one use to the next, while other data pass through it;
+    half of an L3 cache is for other cores."""
+    level = target.level_of(int(SHARE * size))
+    return target.level_of(int(2 * SHARE * size)) if level > 2 else level
+
+
+def waiting_cycles(size: int, held: int, target: Target, *, in_order: bool = True) -> float:
+    """The cycles that a core waits, while it computes, for `size` bytes which come from the L3
+    cache, if it keeps `held` bytes, or else from memory. Half of them come from L3 ahead of their
+    use. From memory all come late: in half again the time, or, if not read `in_order`, twice it."""
+    level = kept_level(held, target)
+    if level < 3:
+        return 0.0
+    late = 0.5 if level == 3 else 1.5 if in_order else 2.0
+    return late * size / target.bytes_per_cycle(level)
 
 
 def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:
@@ -241,14 +263,13 @@ def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target)
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
     each = width * nest.itemsize + _rows_bytes(nest, tile)
-    level = target.level_of(int(SHARE * each * steps))
-    return min(level, 2) if nest.is_packed else level  # packed in blocks that fit L2
+    return kept_level(each * steps, target)
 
 
 def _rows_moved(nest: Nest, tile: Tile, tiles: int, target: Target) -> float:
     """The cycles of a step in which the rows' factor comes from the cache that holds all of it; its
     part for a tile of rows stays in L1 for the `tiles` of a block's columns."""
-    level = target.level_of(int(SHARE * (nest.a_bytes or 0)))
+    level = kept_level(nest.a_bytes or 0, target)
     return 0.0 if level == 1 else _rows_bytes(nest, tile) / target.bytes_per_cycle(level) / tiles
 
 
@@ -265,12 +286,17 @@ def _step(
         split += min(1.0, size / c / CACHE_LINE)
         size += CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
-    moved = rows_moved + (size / target.bytes_per_cycle(panel) if panel > 1 else 0.0)
+    came = size / target.bytes_per_cycle(panel) if panel > 1 else 0.0
+    moved = rows_moved + came
+    if nest.is_packed and panel > 2:
+        # Panels are read from end to end: nearly all comes to L2 ahead, if it comes fast enough.
+        moved = rows_moved + size / target.bytes_per_cycle(2) + _LATE * came
     return max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.
         unit.under_way * terms.operations * unit.cycles + moved / 2,
         loads / (_SUSTAINED * cpu.loads) + moved,
+        came,
     )
 
 

@@ -1,17 +1,19 @@
 """The space of a contraction's tiles and blocks, searched for the least cost.
 
-Blocks are for the caches. The panels of the columns' factor are read once for each tile of rows, so
-as many panels are packed at a time as fit half of the L2 cache. A block has as many steps of the
-sum as the rows of a tile may have in the L1 cache.
+Blocks are for the caches. A block has as many steps of the sum as the rows of a tile may have in
+the L1 cache. The panels of its columns are read once for each tile of rows, and the rows once for
+each block of columns: few panels stay in the L2 cache, and many in L3 are read from end to end, but
+let all rows come again less often from L3 or from memory. The model counts both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import gcd, inf, prod
 from typing import TypeAlias
 
@@ -24,7 +26,9 @@ from minitvm.auto_scheduler.cost import (
     Unit,
     copy_cycles,
     cost,
-    tile_cycles,
+    cycles_in_panels,
+    kept_level,
+    transfer_cycles,
     waiting_cycles,
 )
 from minitvm.runtime.dtype import DType
@@ -164,61 +168,100 @@ def blocks_of(
     >>> unit = vectors(f32, znver4)
     >>> nest = Nest((2048,), 2048, (2048,), (), f32, 4, 4 * 2048, 4, unit)
     >>> made = blocks_of(nest, Tile(8, 32), znver4)
-    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(2)
+    >>> made.columns * made.depth * 4 <= znver4.cache_bytes(3) // 8
     True
     """
-    itemsize = nest.itemsize
-    copies = copied or thrashes(nest, nest.depth, target)
-    copies = copies or _pays_to_copy(nest, tile, target)
-    step = max(tile.rows * itemsize, 0 if copies else min(nest.step_bytes, CACHE_LINE))
-    streams = _passes_memory(nest, target)
-    rows_bytes = target.cache_bytes(1) // (2 if streams else 1)
-    panels_bytes = target.cache_bytes(2) // (1 if streams else 2)
+    nest, itemsize = replace(nest, is_packed=True), nest.itemsize
+    across = copied or thrashes(nest, nest.depth, target)
+    step = max(tile.rows * itemsize, 0 if across else min(nest.step_bytes, CACHE_LINE))
+    rows_bytes = int(target.cache_bytes(1) / SHARE)
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, max(1, rows_bytes // step))
     steps = (depth or nest.steps[cut] or 1) * nest.inside(cut)
-    strip = strip_of(nest, tile, steps, target) if copies else None
-    most = max(1, panels_bytes // (steps * tile.columns * itemsize))
-    width = most * tile.columns
+    strip = strip_of(nest, tile, steps, target)
+    most = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
     if nest.columns is None:
-        made = Blocks(None, min(width, _COLUMNS), depth, cut, strip)
-        return made if copied else _shared(made)
-    panels = -(-nest.columns // tile.columns)
-    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
-    times = (
-        tile_cycles(nest, tile, steps, target),
-        copy_cycles(tile.columns * steps * itemsize),
-        _row_cycles(nest, tile, steps, target, copied=copied),
-    )
+        width = min(most * tile.columns, _COLUMNS)
+        return Blocks(
+            None, width, depth, cut, strip if copied else None, shares_rows=across and not copied
+        )
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
-    most_row_parts = 1 if nest.rows[0] is None else outermost
-    column_parts, row_parts = _parts_for_cores(
-        panels, row_tiles, most, most_row_parts, nest.others, times, target.num_cores
-    )
-    if column_parts > 1:
-        width = -(-panels // column_parts) * tile.columns
-    height = -(-outermost // row_parts)
+    panels = -(-nest.columns // tile.columns)
+    most_row_parts = 1 if nest.rows[0] is None else min(target.num_cores, outermost)
+    is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
+    best, least = Blocks(), inf
+    heights = _sizes(outermost, range(1, most_row_parts + 1))
+    for width in _sizes(panels, range(-(-panels // most), panels + 1)[:_MOST_COUNTS]):
+        column_parts = -(-panels // width)
+        # Each of several tasks would make the copy again.
+        shares = column_parts > 1 and not copied
+        ways = [shares] if across else [False, True] if shares and is_known else [False]
+        times = cycles_in_panels(nest, tile, width * tile.columns, steps, target)
+        for shared, height in product(ways, heights):
+            made = Blocks(
+                None if height == outermost else height * unit,
+                None if column_parts == 1 else width * tile.columns,
+                depth,
+                cut,
+                strip if across and not shared else None,
+                shares_rows=shared,
+            )
+            cycles = _cycles_in(nest, tile, made, times, steps, target)
+            if cycles < least * (1 - 1e-9):  # sums of floats differ by rounding
+                best, least = made, cycles
     if in_memory and depth is not None:
-        each_row = min(width, nest.columns) * prod(each or USUAL for each in nest.rows[1:])
-        height = min(
-            height,
-            max(1, target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)),
+        each_row = min(best.columns or nest.columns, nest.columns) * prod(
+            each or USUAL for each in nest.rows[1:]
         )
-    made = Blocks(
-        None if height == outermost else height * unit,
-        None if column_parts == 1 else width,
-        depth,
-        cut,
-        strip,
-    )
-    return made if copied or column_parts == 1 else _shared(made)
+        most_rows = target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)
+        height = min(-(-(best.rows or outermost * unit) // unit), max(1, most_rows))
+        best = replace(best, rows=None if height == outermost else height * unit)
+    return best
 
 
-def _passes_memory(nest: Nest, target: Target) -> bool:
-    """Whether factors and result together exceed all caches: then the rows' factor comes from
-    memory for each block of columns, and fewer, wider blocks pay, though their panels leave no room
-    in the L2 cache."""
-    return target.level_of(_bytes_of(nest)) > 3
+def _panels_bytes(target: Target) -> int:
+    """The most bytes of the panels of a block: half of the L2 cache; or an eighth of a core's part
+    of L3, through which both factors and the result pass until the panels are read again."""
+    return max(target.cache_bytes(2) // 2, target.cache_bytes(3) // target.num_cores // 8)
+
+
+def _sizes(total: int, counts: Iterable[int]) -> list[int]:
+    """The different sizes of equal parts, for numbers of parts; the largest first."""
+    return sorted({-(-total // count) for count in counts}, reverse=True)
+
+
+def _cycles_in(
+    nest: Nest,
+    tile: Tile,
+    blocks: Blocks,
+    times: tuple[float, float],
+    steps: int,
+    target: Target,
+) -> float:
+    """The cycles of a contraction's tasks over `steps` steps of the sum: those of one core for all
+    of them, where there is one thread, or the others are busy; and of all cores until the slowest
+    is done. `times` are those of computing a tile, and of packing a panel."""
+    tile_cycles, panel_cycles = times
+    cores, rows = target.num_cores, nest.rows[0] or USUAL
+    panels = -(-nest.width // tile.columns)
+    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
+    column_parts = -(-nest.width // (blocks.columns or nest.width))
+    row_parts = -(-rows // (blocks.rows or rows))
+    tasks = prod(each or 1 for each in nest.others) * column_parts * row_parts
+    each_rows, each_columns = -(-row_tiles // row_parts), -(-panels // column_parts)
+
+    size, held = tile.rows * steps * nest.itemsize, _held(nest, target)
+    copies = blocks.strip is not None or blocks.shares_rows
+    row = waiting_cycles(size, held, target, in_order=copies)
+    once = 0.0
+    if blocks.shares_rows:
+        once = row_tiles * (copy_cycles(size) + transfer_cycles(2 * size, held, target))
+    elif copies:
+        row += copy_cycles(size)
+    task = each_columns * (each_rows * tile_cycles + panel_cycles) + each_rows * row
+    alone = panels * (row_tiles * tile_cycles + row_parts * panel_cycles)
+    alone += column_parts * row_tiles * row
+    return -(-tasks // cores) * cores * task + alone + 2 * once
 
 
 def _bytes_of(nest: Nest) -> int:
@@ -236,31 +279,7 @@ def _held(nest: Nest, target: Target) -> int:
     """The bytes that lie with the rows' factor in the cache from which it comes for each block of
     columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
     size = _rows_bytes(nest)
-    return size if target.level_of(int(SHARE * size)) < 3 else _bytes_of(nest)
-
-
-def _pays_to_copy(nest: Nest, tile: Tile, target: Target) -> bool:
-    """Whether it takes less time to copy the rows' factor once than to wait for it, row by row, for
-    each block of columns: what lies in the order in which it is read comes ahead of its use."""
-    if None in (*nest.rows, nest.columns, *nest.steps) or len(nest.rows) > 1:
-        return False
-    width = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize)
-    blocks = nest.width // max(tile.columns, width)
-    size = _rows_bytes(nest)
-    waiting = waiting_cycles(size * (blocks - 1), _held(nest, target), target)
-    return waiting > copy_cycles(size)
-
-
-def _row_cycles(nest: Nest, tile: Tile, steps: int, target: Target, *, copied: bool) -> float:
-    """The cycles in which a task gets the rows of a tile: it copies them, or waits for them."""
-    size = tile.rows * steps * nest.itemsize
-    return copy_cycles(size) if copied else waiting_cycles(size, _held(nest, target), target)
-
-
-def _shared(blocks: Blocks) -> Blocks:
-    """Blocks whose tasks share one copy of the rows' factor, if it is copied: each column's task
-    would make it again."""
-    return replace(blocks, strip=None, shares_rows=blocks.strip is not None)
+    return size if kept_level(size, target) < 3 else _bytes_of(nest)
 
 
 def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:
@@ -301,35 +320,7 @@ def _depth(steps: int | None, most: int) -> int | None:
     in each block."""
     if steps is None:
         return most
-    if steps <= most + most // 4:
+    if steps <= most + most // 8:
         return None
     even = next((each for each in range(most, most // 2, -1) if steps % each == 0), None)
     return even or -(-steps // -(-steps // most))
-
-
-def _parts_for_cores(
-    panels: int,
-    row_tiles: int,
-    most_panels: int,
-    most_row_parts: int,
-    batches: Sequence[int | None],
-    times: tuple[float, float, float],
-    cores: int,
-) -> tuple[int, int]:
-    """The numbers of parts of columns and of rows with which the slowest core is done first; each
-    part packs its own panels, and copies its own rows. `times` are those of computing a tile, of
-    packing a panel, and of copying the rows of a tile."""
-    tile, panel, row = times
-    best, least = (1, 1), inf
-    fewest = -(-panels // most_panels)
-    for column_parts in range(fewest, panels + 1)[:_MOST_COUNTS]:
-        for row_parts in range(1, min(cores, most_row_parts) + 1):
-            tasks = prod(each or 1 for each in batches) * column_parts * row_parts
-            rows, columns = -(-row_tiles // row_parts), -(-panels // column_parts)
-            task = columns * (rows * tile + panel) + rows * row
-            alone = panels * (row_tiles * tile + row_parts * panel) + column_parts * row_tiles * row
-            # One core does all tasks where there is one thread, or the others are busy.
-            time = -(-tasks // cores) * cores * task + alone
-            if time < least * (1 - 1e-9):  # sums of floats differ by rounding
-                best, least = (column_parts, row_parts), time
-    return best

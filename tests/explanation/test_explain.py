@@ -271,7 +271,7 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
             "matrix product of A and B: 512 x 512 sums of 512 products, NN",
             "vector registers: the fewest cycles, loads and edges counted",
             "B is packed into panels of",
-            "columns, whose panels stay in the L2 cache",
+            "columns, whose panels stay in the caches",
         ),
     ),
     "blocks of steps": (
