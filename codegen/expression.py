@@ -56,10 +56,10 @@ def _emit_arithmetic(emitter: Emitter, node: e.Arithmetic) -> Value:
 
 
 def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
-    if emitter.target.has_mask_registers and node.a.lanes in _MASKS:
+    if emitter.target.has_mask_registers and node.a.dtype.lanes in _MASKS:
         count = first_lanes(emitter, node)
         if count is not None:
-            return _first_lanes(emitter, count, node.a.lanes)
+            return _first_lanes(emitter, count, node.a.dtype.lanes)
     a, b = emitter.emit(node.a), emitter.emit(node.b)
     dtype = node.a.dtype
     if dtype.is_float:
