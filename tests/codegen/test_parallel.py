@@ -177,6 +177,25 @@ def test_a_choice_that_changes_once(
         both(func, np.arange(size, dtype="int32") % 7, 5, kernel=kernel)
 
 
+@pytest.mark.parametrize("inner", [-3, 1, 2, 7])
+@pytest.mark.parametrize("middle", [-2, 1, 3])
+def test_digits_of_a_fused_loop(inner: int, middle: int) -> None:
+    """Quotients and remainders by sizes, of any sign."""
+    a, b = Var("a"), Var("b")
+    buffer = decl_buffer((31, 3), "int32", "Y")
+
+    def write(ib: Any, y: Any) -> None:
+        with ib.for_range(0, 31, kind="parallel") as x:
+            y[x, 0] = tir.floordiv(tir.floordiv(x, a), b)
+            y[x, 1] = tir.floormod(tir.floordiv(x, a), b)
+            y[x, 2] = tir.floormod(x, a)
+
+    func = built(write, buffer)
+    (handle,) = func.params
+    func = PrimFunc((a, b, handle), func.body, func.buffer_map, "write")
+    both(func, inner, middle, np.zeros((31, 3), "int32"))
+
+
 def test_bounds_are_read_before_the_region() -> None:
     """The loop writes what its extent was read from."""
     sizes, out = decl_buffer((4,), "int32", "S"), decl_buffer((4,), "int32", "Y")

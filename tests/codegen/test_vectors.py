@@ -116,7 +116,7 @@ def test_the_first_lanes(dtype: DType, target: str) -> None:
         for number in range(-2, lanes + 2):
             found = np.zeros(34, numpy_dtype(dtype))
             kernel(array_of(dtype, values), found, number)
-            expected = [0] * 34
+            expected: list[Any] = [0] * 34
             last = min(max(number, 0), lanes) + 1
             expected[1:last] = values_of(dtype, array_of(dtype, values))[1:last]
             pairs = zip(values_of(dtype, found), expected, strict=True)
