@@ -553,14 +553,12 @@ def test_rows_of_windows_are_not_streamed(columns: int) -> None:
     n, half = 400, 3
     A, B = te.placeholder((n, 2 * half + 1), name="A"), te.placeholder((n, columns), name="B")
     k = te.reduce_axis((0, 2 * half + 1), name="k")
-    inside = [lambda i: i + k - half >= 0, lambda i: i + k - half < n]
-    C = te.compute(
-        (n, columns),
-        lambda i, j: te.sum(
-            A[i, k] * B[i + k - half, j], axis=k, where=te.all(*(each(i) for each in inside))
-        ),
-        name="C",
-    )
+
+    def element(i: Any, j: Any) -> Any:
+        row = i + k - half
+        return te.sum(A[i, k] * B[row, j], axis=k, where=te.all(row >= 0, row < n))
+
+    C = te.compute((n, columns), element, name="C")
     assert "cache_write" in auto_schedule(C, HASWELL).trace()
     a, b = (
         np.random.default_rng(0).random(t, "float32") for t in ((n, 2 * half + 1), (n, columns))
