@@ -191,8 +191,8 @@ def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
 
 
 def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
-    """Whether two axes index neighbouring dimensions of a read, so that they can be joined, or
-    none."""
+    """Whether `axis` and `inner` index neighbouring dimensions of a read, so that they can be
+    joined, or no dimension at all."""
     places = [
         [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
         for each in (axis, inner)

@@ -87,7 +87,7 @@ def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
         copy, _ = read_by_sums(tensor, op, tensor.name, None)
     except CompileError:
         return True
-    return elements_of(copy) == copied  # every index is a single axis
+    return elements_of(copy) == copied  # no dimension of the copy stands for a sum of several axes
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
