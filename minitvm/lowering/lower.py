@@ -51,7 +51,8 @@ def pipeline(
 ) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own,
     and their accesses are checked here; the loops of a schedule are checked where they are made,
-    before they are moved. `kind` is the kind of target whose rules replace calls.
+    before they are moved. `kind` is the kind of target whose registered rules replace calls: after
+    the passes that users added to phase 0, and again at the end of phase 3 if users added passes.
 
     Loops are partitioned before the one run of the simplifier, which simplifies the parts.
     Conditions move out of loops before the loops become vectors, so that only conditions that
