@@ -1,4 +1,4 @@
-"""Loops of which data name the one iteration that does something."""
+"""Replaces a loop in which data choose the only iteration with an effect by that iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
 def enter_once(func: PrimFunc) -> PrimFunc:
-    """A loop that works only where its variable equals a value is that iteration.
+    """Replaces a loop that has an effect only where its variable equals a value by that iteration.
 
     Before::
 
@@ -30,9 +30,9 @@ def enter_once(func: PrimFunc) -> PrimFunc:
             if c >= 0 and c < 64:
                 count[c] = count[c] + 1
 
-    The loop is serial, the equality is the first condition on all that it does, and nothing in the
-    loop changes the value. A value that is read from memory is read only where the loop surely
-    runs, which has constant bounds.
+    The loop is serial, the equality is the first condition around its whole body, and nothing in
+    the loop changes the value. A value from memory is read only where the loop surely runs; the
+    loop has constant bounds.
     """
     return with_body(func, _EnterOnce().stmt(func.body))
 
@@ -65,7 +65,8 @@ class _EnterOnce(Mutator):
 
 
 def _value_of(condition: PrimExpr, var: Var, values: range) -> PrimExpr | None:
-    """What a condition says that a variable of these values equals, if that is what it says."""
+    """The value that a condition requires a variable to equal; None if the condition isn't such an
+    equality."""
     if not isinstance(condition, e.EQ):
         return None
     for own, other in ((condition.a, condition.b), (condition.b, condition.a)):
