@@ -1,4 +1,4 @@
-"""The state that the expressions of one function share while they become LLVM values."""
+"""The emitter of expressions: the state that they share while one function is emitted."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Emitter:
         self.pointers: dict[Buffer, Value] = {}
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
         self.constants: dict[Var, list[int] | None] = {}  # the lanes of masks, where all are known
-        self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
+        self.nontemporal: Buffer | None = None  # its vectors are aligned, and bypass the caches
         self.stores_past_caches = False  # whether the function has such stores
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # the flag of the products of dimensions
-        self.has_called_out = False  # and so may have changed anything in memory
-        # The changing variables, and the memory of the buffers, in the expression being emitted.
+        self.has_called_out = False  # a callee may have changed any memory
+        # The variables that change, and the memory of the buffers, in the expression being emitted.
         self.needs: set[object] = set()
         self._nodes = nodes
         self._dimensions: dict[PrimExpr, PrimExpr] = {}
@@ -102,15 +102,15 @@ class Emitter:
         return i64(node.value) if isinstance(node, e.IntImm) else self.cast(node, INT64)
 
     def dimension(self, node: PrimExpr) -> Value:
-        """The exact value of a dimension, a stride or an offset of a buffer, which no pass has
-        widened, as ``i64``."""
+        """The exact value of a dimension, a stride or an offset of a buffer, as ``i64``. No pass
+        has widened these."""
         made = self._dimensions.get(node)
         if made is None:
             made = self._dimensions[node] = widened(node)
         return self.index(made)
 
     def sum(self, a: Value, b: Value, flags: str = "nsw") -> Value:
-        """``a + b`` of ``i64``; no instruction where the sum is known."""
+        """``a + b`` of ``i64``; no instruction if the sum is constant."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x + y)
@@ -119,7 +119,7 @@ class Emitter:
         return self.text.binary("add", a, b, flags)
 
     def product(self, a: Value, b: Value, flags: str | None = None) -> Value:
-        """``a * b`` of ``i64``; no instruction where the product is known."""
+        """``a * b`` of ``i64``; no instruction if the product is constant."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x * y)
