@@ -6,7 +6,7 @@ A chain is a loop whose elements depend on each other: ``reduce``, ``accumulate`
 from __future__ import annotations
 
 CHAINS = r"""
-; ; Whether the bytes from the first to the last element of x lie apart from the bytes of y. %x.span
+; Whether the bytes from the first to the last element of x lie apart from the bytes of y. %x.span
 ; is the distance from the first element to the last.
 define internal i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %y, i64 %y.span, i64 %y.size) {
   %x.down = call i64 @llvm.smin.i64(i64 %x.span, i64 0)
@@ -25,7 +25,7 @@ define internal i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %y, i64 %y.s
   ret i1 %apart
 }
 
-; ; Whether an element of a result is written again, or an input is read at its place: before the
+; Whether an element of a result is written again, or an input is read at its place: before the
 ; write (accumulate) or after it, since numpy allows operands to overlap that are read ahead of the
 ; result.
 define internal i1 @is_serial(ptr %base, ptr %args, ptr %steps, i64 %n) {
@@ -72,7 +72,7 @@ ranges:
                               i64 %size)
   br i1 %apart, label %fine, label %beside
 beside:
-  ; ; With equal steps, the operands are the same, or interleave.
+  ; With equal steps, the operands are the same, or interleave.
   %even = icmp eq i64 %from.step, %far
   %off = srem i64 %distance, %far
   %same = icmp eq i64 %distance, 0
@@ -146,7 +146,7 @@ none:
   ret i64 0
 }
 
-; ; A chain that takes less time than the checks of its arrays. Their results are known here, since
+; A chain that takes less time than the checks of its arrays. Their results are known here, since
 ; numpy aligns the elements of its numbers. False: nothing was done, and the kernel must be called
 ; with the checks.
 define internal i1 @run_short_chain(ptr %kernel, ptr %args, ptr %steps, i64 %n, ptr %addresses) {

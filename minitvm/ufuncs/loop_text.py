@@ -60,7 +60,7 @@ _WORDS = {
 }
 
 _TEXT = r"""
-; ; A loop, its kernels, and their operands (kernels.LoopFields, KernelFields, OperandFields).
+; A loop, its kernels, and their operands (kernels.LoopFields, KernelFields, OperandFields).
 %Loop = type {
   ptr base, i64 kernels, i64 may_ask, i64 may_chain, i64 inputs, i64 names, i64 count, i64 words,
   [MOST_KERNELS x ptr] table
@@ -69,7 +69,7 @@ _TEXT = r"""
   i64 form, i64 is_chain, ptr extents, ptr call, ptr resource, ptr last_error, i64 count,
   ptr operands, ptr packed, ptr plain
 }
-; ; The first fields of a PackedFunc (call_path_text.StoredFunction).
+; The first fields of a PackedFunc (call_path_text.StoredFunction).
 %Packed = type { ptr function, ptr resource, ptr variants }
 %Operand = type {
   i64 position, i64 source, i64 rank, i64 batched, i32 dtype, i32 output, i64 size, ptr dims,
@@ -96,7 +96,7 @@ leave:
   ret void
 }
 
-; ; The number of elements of an operand's core; %compact becomes 0 if they don't lie side by side.
+; The number of elements of an operand's core; %compact becomes 0 if they don't lie side by side.
 define internal i64 @core_of(ptr %operand, ptr %dimensions, ptr %steps, ptr %compact) {
 entry:
   %rank = load %Operand.rank, ptr %operand
@@ -132,7 +132,7 @@ leave:
   ret i64 %elements
 }
 
-; ; Calls the variant of a packed function that takes some arrays, without the precautions for calls
+; Calls the variant of a packed function that takes some arrays, without the precautions for calls
 ; by arbitrary C code. Returns 0; -1 with an exception pending; or VARIANT, if the precautions are
 ; needed and nothing was written. If the caller holds the GIL, long kernels release it.
 define internal i32 @call_variant(ptr %packed, ptr %values, ptr %codes, i32 %count) {
@@ -182,7 +182,7 @@ other:
   ret i32 VARIANT
 }
 
-; ; Describes the operands for %n elements, from the addresses %args on, and calls.
+; Describes the operands for %n elements, from the addresses %args on, and calls.
 define internal i32 @call_for(ptr %kernel, ptr %args, ptr %dimensions, ptr %steps, i64 %n,
                               ptr %tensors, ptr %values, ptr %codes, ptr %words) {
 entry:
@@ -371,7 +371,7 @@ no:
   ret i1 false
 }
 
-; ; The kernel of a form for the extents of the core dimensions: an existing one, one that Python
+; The kernel of a form for the extents of the core dimensions: an existing one, one that Python
 ; makes, or the kernel for all extents. Null after an exception.
 define internal ptr @kernel_for(ptr %loop, i64 %form, ptr %dimensions) {
 entry:
@@ -557,7 +557,7 @@ leave:
   ret void
 }
 
-; ; The loop that numpy calls. Lanes of a vector that stand for no element compute as well, and
+; The loop that numpy calls. Lanes of a vector that stand for no element compute as well, and
 ; divide zero by zero. So no floating-point exceptions are reported, since many would be theirs.
 define void @ufunc_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
   call void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop)
