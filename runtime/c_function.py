@@ -20,7 +20,7 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import PENDING, STRUCTURES, native_text
 
 _TEXT = r"""
-; ---- What Python fills in --------------------------------------------------------------------
+; ---- Set by Python ---------------------------------------------------------------------------
 @describe = global ptr null    ; the text of an exception, as bytes
 
 ; ---- The error of each thread ------------------------------------------------------------------

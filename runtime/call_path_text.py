@@ -163,7 +163,7 @@ _TEXT = r"""
   i32 recording  ; 0: refuses tensors that torch records; 1: takes them, and becomes 2
 }
 
-; ---- What Python fills in --------------------------------------------------------------------
+; ---- Set by Python ---------------------------------------------------------------------------
 @routes = global [ROUTES x %Route] zeroinitializer     ; up to one of no type
 @dtypes = global [DTYPES x i32] zeroinitializer        ; the DLDataType of numpy's type numbers
 @constants = global ptr null                           ; dict: DType or Device to its 8 bytes

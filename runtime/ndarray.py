@@ -120,7 +120,7 @@ class NDArray(_Storage):
             self._seen = dlpack.read_tensor(tensor, bool(state & dlpack.READ_ONLY))
             return self._seen
 
-    # ---- What it is ------------------------------------------------------------------------------
+    # ---- Properties ------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:

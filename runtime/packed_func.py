@@ -615,8 +615,8 @@ class Function(Bridged, PackedFunc):
         Raises
         ------
         TypeError, ValueError
-            When the function writes nothing, or reads what it writes, or the inputs don't determine
-            the shape of an output.
+            When the function writes nothing, or reads an argument that it writes, or the inputs
+            don't determine the shape of an output.
         """
         return Returning(self)
 

@@ -40,7 +40,7 @@ MACHINES = {
 _ELSEWHERE = dict.fromkeys(MACHINES["x86_64"], "0") | {"PAUSE": ""}
 
 _TEXT = r"""
-; ---- What the threads share ------------------------------------------------------------------
+; ---- Shared by the threads -------------------------------------------------------------------
 %CPUs = type [1024 x i8]  ; a bit for each; Linux can be built for 8192
 
 %Worker = type {

@@ -1,4 +1,5 @@
-"""The effects of statements and calls: what they may write decides which values stay the same."""
+"""The effects of statements and calls: the memory that they write, and the values that stay
+stable."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def match_computation(
     op : ComputeOp
         The computation of the stage.
     domain : mapping of IterVar to Range
-        For each axis and reduce axis of `op`, its range inside of the part that is replaced: a
-        begin in terms of the loops outside, and a constant extent.
+        For each data axis and reduction axis of `op`, its range inside of the part that is
+        replaced: a begin in terms of the loops outside, and a constant extent.
     stage, axis : str
         Their names, for messages.
 

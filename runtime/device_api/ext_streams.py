@@ -186,7 +186,7 @@ class Stream:
         """Whether nothing is pending, and no failure is untold."""
         return self.finished == self.queued and not self.untold
 
-    # ---- What is put on it -----------------------------------------------------------------------
+    # ---- Operations ------------------------------------------------------------------------------
 
     def put(self, item: Item) -> None:
         """Put an item behind the others."""

@@ -246,7 +246,7 @@ class _ReadAlong(Mutator):
         return ProducerLoad(tensor, (place(time), *others))
 
 
-# -- What is refused ------------------------------------------------------------------------------
+# -- Refused scans ---------------------------------------------------------------------------------
 
 
 def _check_ages(scan: ScanOp) -> None:

@@ -4,8 +4,9 @@
 
     sum(dy[i, k] * w[k] * (rsqrt(v[i]) / n), k)    ->    sum(dy[i, k] * w[k], k) * (rsqrt(v[i]) / n)
 
-What is left is a product or a sum of the usual forms, and has fewer operations. The same holds for
-the terms ``a + b`` of a minimum or a maximum, whose "factors" are the terms of the additions.
+The remaining expression is a product or a sum of the usual forms, and has fewer operations. The
+same holds for the terms ``a + b`` of a minimum or a maximum, whose "factors" are the terms of the
+additions.
 """
 
 from __future__ import annotations

@@ -253,15 +253,15 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for ki.v: B[0] += B.rf[ki.v]
 
         The loops of ``s[B]`` begin anew. Where a reducer chooses one of two tuples and isn't
-        commutative, but a component is the reduce axis itself, the partial results are combined in
-        the order of that component: among equal elements, the same one as before is found.
+        commutative, but a component is the reduction axis itself, the partial results are combined
+        in the order of that component: among equal elements, the same one as before is found.
 
         Parameters
         ----------
         tensor : Tensor
             The result of a reduction; if it has several results, any of them.
         axis : IterVar
-            A loop over a reduce axis.
+            A loop over a reduction axis.
         factor_axis : int
             The position of the new dimension in the partial results; from the end if negative.
 
@@ -273,8 +273,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When `tensor` is no reduction, `axis` is no loop over a reduce axis, or `factor_axis` is
-            out of range.
+            When `tensor` is no reduction, `axis` is no loop over a reduction axis, or `factor_axis`
+            is out of range.
         """
         stage, op = self._reduction("rfactor", tensor)
         where = f"rfactor of {stage.name}"

@@ -227,8 +227,8 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When an argument is none of the loops, they aren't neighbours, or data and reduce axes
-            are mixed.
+            When an argument is none of the loops, they aren't neighbours, or data and reduction
+            axes are mixed.
         """
         axes = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
         if not axes:
@@ -319,7 +319,7 @@ class LoopNest(Traced):
         """Run the iterations of a loop as lanes of vectors. The extent of the loop must be a
         constant.
 
-        A reduce axis becomes a reduction over lanes, for sums, products, minima and maxima.
+        A reduction axis becomes a reduction over lanes, for sums, products, minima and maxima.
 
         Raises
         ------
@@ -365,7 +365,7 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When `var` is none of the loops, or a reduce axis: threads would race.
+            When `var` is none of the loops, or a reduction axis: threads would race.
         """
         where = f"{self.name}: parallel"
         self.leaf_index(where, var)
