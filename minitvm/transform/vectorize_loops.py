@@ -151,8 +151,9 @@ def _serial(node: s.For) -> s.For:
 
 
 def _natural_width(lanes: int) -> int:
-    """The lanes of a vector that suits the machine: `lanes` itself if it is a power of two or a
-    small multiple of one, and otherwise the greatest power of two below it."""
+    """The lanes of a vector that suits the machine. It is `lanes` itself if this is a power of two,
+    or small; the greatest power of two that divides `lanes`, if a few such vectors make up the
+    whole; and otherwise the greatest power of two below `lanes`."""
     power = lanes & -lanes
     if lanes == power or lanes < 2 * _LEAST_STRIP:
         return lanes
