@@ -202,8 +202,8 @@ class _Lowering:
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _domain(self, stage: Stage, axis: IterVar) -> Range:
-        """The range of a root axis: an axis along which elements are running totals has one
-        step."""
+        """The range of a root axis. The reduction axis of a running total has one step: the term
+        that an element adds."""
         grown = self._grown.get(stage)
         if grown is None or axis is not grown.step:
             return domain_of(axis)

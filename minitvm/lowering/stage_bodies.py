@@ -91,7 +91,7 @@ class ReadBuffers(InlineReads):
         self._buffers = buffers
 
     def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
-        # The range of an axis reads the value that a tensor has before the loops.
+        # The range of an axis may refer to the original tensor, before any rewrite.
         buffer = self._buffers[self._schedule.now(tensor)]
         stage = self._schedule.stage_map.get(tensor.op)
         return BufferLoad(buffer, indices if stage is None else at_step(stage, buffer, indices))

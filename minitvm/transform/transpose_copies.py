@@ -215,7 +215,8 @@ def _block_size(
 
 
 def _power_of_two(extent: int, wanted: int, *extents: int) -> int:
-    """The greatest power of two up to `extent` and `wanted`; None if it is too small to pay."""
+    """The greatest power of two up to all extents and up to `wanted`, which counts as a least block
+    if it is smaller; 0 for an empty extent."""
     most = min(extent, max(wanted, _LEAST), *extents)
     return 1 << (most.bit_length() - 1) if most > 0 else 0
 

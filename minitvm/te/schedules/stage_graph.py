@@ -98,7 +98,7 @@ class StageGraph(Generic[S]):
 
     def readers(self, stage: S) -> list[S]:
         """The stages that read a stage's tensors."""
-        # The range of an axis reads the original tensor.
+        # The range of an axis may refer to the original tensor, before any rewrite.
         found = self._readers.get(stage, {})
         return [*found] if len(found) < 2 else sorted(found, key=self.stages.index)
 
