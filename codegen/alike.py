@@ -1,7 +1,7 @@
-"""Loop nests that do the same with other buffers: one function, which LLVM compiles once.
+"""Shares loop nests that differ only in their buffers: one function, which LLVM compiles once.
 
-A network has many layers of one kind. Their nests differ in nothing but the buffers, so that LLVM,
-which takes most of the time of a build, need not see each of them.
+A network has many layers of one kind. Their nests differ only in the buffers. LLVM takes most of
+the time of a build, so it should compile each kind once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minitvm.tir import stmt as s
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import ForKind, Stmt
 
-_MANY = 4  # nests: LLVM compiles fewer in about the time of a build's other parts
+_MANY = 4  # nests: LLVM compiles fewer in about the time that the rest of a build takes
 
 
 def nests_alike(body: Stmt) -> set[Stmt]:
-    """The outermost serial loops that are like several others."""
+    """The outermost serial loops of which there are several of the same kind."""
     nests = [each for each in _outermost(body) if not needs_the_gil(each)]
     if len(nests) < _MANY:
         return set()
@@ -33,8 +33,8 @@ def nests_alike(body: Stmt) -> set[Stmt]:
 
 
 def _kind(nest: Stmt) -> int:
-    """The same number for nests that do the same, and seldom for others: those would be functions
-    of their own for nothing."""
+    """A number that is the same for nests of the same kind. Others seldom share it: each would then
+    become a function of its own without need."""
     return hash(
         tuple(each.value if type(each) is e.IntImm else type(each) for each in walk_once(nest))
     )
@@ -54,12 +54,13 @@ def _outermost(body: Stmt) -> Iterator[s.For]:
 
 
 def call_nest(node: Stmt, outer: Emitter, failure: Value, emit: Callable[[Inside], Value]) -> Value:
-    """Calls a nest as a function, and gives its status. `emit` writes it into the function, whose
-    last parameter is the memory for the values of a failed assertion, and returns the function."""
+    """Calls a nest as a function, and returns its status. `emit` emits the nest into the function
+    and returns it; the function's last parameter is the memory for the values of a failed
+    assertion."""
     text, captured = outer.text, captured_by(node, outer)
     name = next(name for n in itertools.count(1) if text.module.claim(name := f"nest.{n}"))
     inside = function_of(captured, outer, name, ("ptr noalias failure",), attributes="noinline ")
     arguments = [value for _, value in captured]
     status = text.call(emit(inside), "i32", [*arguments, failure])
-    text.forget()  # the nest has written
+    text.forget()  # the nest may have written to memory
     return status

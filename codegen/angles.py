@@ -16,7 +16,8 @@ from minitvm.codegen.llvm_text import FunctionText, Value, i64, integer
 from minitvm.codegen.slow_lanes import guarded
 
 Angle = tuple[Value, Lanes, Lanes]
-"""The number of quarter turns, of which two bits count, and the rest with its rounding error."""
+"""The number of quarter turns, whose two lowest bits count, and the rest with its rounding
+error."""
 OfAngle = Callable[[Angle], Lanes]
 
 
@@ -38,7 +39,7 @@ def tan(x: Lanes) -> Lanes:
 def _of_angle(
     name: str, x: Lanes, function: OfAngle, *, odd: bool = True, needs_rest: bool = False
 ) -> Lanes:
-    """An even or odd function, of the magnitude."""
+    """An even or odd function, computed from the magnitude."""
     a, form = abs(x), format_of(x)
 
     def far(each: Lanes) -> Lanes:
@@ -66,8 +67,8 @@ def _near_angle(x: Lanes, needs_rest: bool) -> Angle:
 
 
 def _sine(angle: Angle, turns: int) -> Lanes:
-    """The sine, that many quarter turns on: by their number, a sine or a cosine of the rest, or
-    the opposite."""
+    """The sine of an angle plus a number of quarter turns: a sine or a cosine of the rest, or its
+    negation, depending on the number."""
     quarter, r, _ = angle
     text, form = r.text, format_of(r)
     z = r * r
@@ -81,7 +82,8 @@ def _sine(angle: Angle, turns: int) -> Lanes:
 
 
 def _tangent(angle: Angle) -> Lanes:
-    """A sine by a cosine; of an odd number of quarter turns the opposite of their quotient."""
+    """The quotient of sine and cosine; for an odd number of quarter turns, the negated quotient of
+    cosine and sine."""
     quarter, r, rest = angle
     form = format_of(r)
     z = r * r
@@ -106,7 +108,8 @@ def _is_odd(quarter: Value, r: Lanes) -> Value:
 
 
 def asin(x: Lanes) -> Lanes:
-    """``pi / 2`` less twice that of ``sqrt((1 - a) / 2)``, of magnitudes beyond 1 / 2."""
+    """The arc sine; for magnitudes a beyond 1 / 2 it is ``pi / 2`` less twice the arc sine of
+    ``sqrt((1 - a) / 2)``."""
     a = abs(x)
     is_great, t, rest = _arc_of_sine(a)
     high, low = format_of(x).parts(HALF_PI, ONE, 2)
@@ -115,8 +118,8 @@ def asin(x: Lanes) -> Lanes:
 
 
 def acos(x: Lanes) -> Lanes:
-    """``pi / 2`` less the arc sine; of magnitudes beyond 1 / 2 twice that of ``sqrt((1 - a) / 2)``,
-    or pi less that."""
+    """``pi / 2`` less the arc sine; for magnitudes a beyond 1 / 2 it is twice the arc sine of
+    ``sqrt((1 - a) / 2)``, or pi less that value."""
     is_great, t, rest = _arc_of_sine(abs(x))
     t, rest = t.where(is_great, t + t, t), t.where(is_great, rest + rest, rest)
     is_negative = x < 0.0
@@ -130,13 +133,13 @@ def acos(x: Lanes) -> Lanes:
 
 
 def _signed(x: Lanes, sign: Lanes) -> Lanes:
-    """`x`, or its opposite where `sign` has the bit of the sign."""
+    """`x`, negated where the sign bit of `sign` is set."""
     return x.of_bits(x.text.binary("xor", x.bits, sign.bits))
 
 
 def _arc_of_sine(a: Lanes) -> tuple[Value, Lanes, Lanes]:
-    """Whether a magnitude is beyond 1 / 2, and the arc of it, or of ``sqrt((1 - a) / 2)``, as a
-    sum."""
+    """Whether a magnitude is beyond 1 / 2; and the arc sine of the magnitude, or of ``sqrt((1 - a)
+    / 2)``, as a sum."""
     is_great = a > 0.5
     z = a.where(is_great, a.times_plus(-0.5, 0.5), a * a)
     t = a.where(is_great, z.sqrt(), a)
@@ -144,7 +147,8 @@ def _arc_of_sine(a: Lanes) -> tuple[Value, Lanes, Lanes]:
 
 
 def atan(x: Lanes) -> Lanes:
-    """``pi / 2`` less that of ``1 / a``, of magnitudes beyond 1."""
+    """The arc tangent; for magnitudes a beyond 1 it is ``pi / 2`` less the arc tangent of ``1 /
+    a``."""
     a = abs(x)
     is_great = a > 1.0
     t = a.where(is_great, a.number(1.0) / a, a)
@@ -155,12 +159,12 @@ def atan(x: Lanes) -> Lanes:
 
 
 def atan2(y: Lanes, x: Lanes) -> Lanes:
-    """The arc of the quotient of the less and the greater magnitude, or a quarter or half turn more
-    or less."""
+    """The arc tangent of the quotient of the lesser and the greater magnitude, plus or minus a
+    quarter or a half turn where needed."""
     a, b, form = abs(y), abs(x), format_of(x)
     is_steep = a > b
     less, greater = x.where(is_steep, b, a), x.where(is_steep, a, b)
-    ones = x.where(less.equals(0.0), 0.0, 1.0)  # of two zeros 0, of two infinities 1
+    ones = x.where(less.equals(0.0), 0.0, 1.0)  # 0 for two zeros, 1 for two infinities
     t = x.where(less.equals(greater), ones, less / greater)
     rest = _rest_of_arc(t)
     is_back = x.text.icmp("slt", x.bits, x.integer(0))
@@ -182,7 +186,8 @@ def _rest_of_arc(t: Lanes) -> Lanes:
 
 
 def _far_angle(x: Lanes) -> Angle:
-    """Of one number from ``far`` on: of infinity and NaN the rest is NaN."""
+    """The quarter turns and the rest of one number from ``far`` on. For infinity and NaN the rest
+    is NaN."""
     text, wide = x.text, x.as_double() if x.is_single else x
     turns = _quarter_turns(text, wide.bits)
     rest = text.binary("shl", turns, integer("i128", 2))  # in units of 2**-128, signed
@@ -203,9 +208,9 @@ def _far_angle(x: Lanes) -> Angle:
 
 
 def _quarter_turns(text: FunctionText, bits: Value) -> Value:
-    """Those of a ``double``, in units of ``2**-126``, without whole turns: the product of the
-    significand and of 192 bits of 2 / pi. The bits before count whole turns, those behind
-    nothing."""
+    """The quarter turns of a ``double``, in units of ``2**-126``, without whole turns: the product
+    of the significand and 192 bits of 2 / pi. The bits before these only count whole turns, and the
+    bits behind are too small to matter."""
     exponent = text.binary("lshr", bits, i64(52))
     significand = text.binary("and", bits, i64((1 << 52) - 1))
     significand = text.binary("or", significand, i64(1 << 52))
@@ -223,7 +228,7 @@ def _quarter_turns(text: FunctionText, bits: Value) -> Value:
 
 
 def _fraction(like: Lanes, units: Value) -> Pair:
-    """``units * 2**-128``, of which the first 106 bits from the highest one."""
+    """``units * 2**-128``, rounded to 106 bits from its highest one."""
     text = like.text
     zeros = text.intrinsic("ctlz", "i128", units, integer("i1", 0))
     normal = text.binary("shl", units, zeros)
@@ -241,8 +246,8 @@ _FIRST = 1075 - 62  # the exponent whose bits begin where the table does
 
 @cache
 def _two_over_pi() -> tuple[int, ...]:
-    """The bits of 2 / pi behind the point, in words, with one of zeros before: enough for the
-    greatest double. Machin's formula gives pi."""
+    """The bits of 2 / pi behind the point, in words, with one word of zeros in front: enough for
+    the greatest double. Machin's formula gives pi."""
     size = 19 * 64
     more = size + 64
     pi = 4 * (4 * _arc_of_inverse(5, more) - _arc_of_inverse(239, more))

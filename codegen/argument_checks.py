@@ -1,7 +1,7 @@
 """The checks of each argument of a compiled function: kind, shape, memory and strides.
 
 Each check is a comparison, a branch and the call of a report
-(:mod:`minitvm.codegen.argument_errors`). On the way the variables among the dimensions get values.
+(:mod:`minitvm.codegen.argument_errors`). The checks also bind the variables among the dimensions.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Checks:
     emitter: Emitter
     errors: ArgumentErrors
     written: Collection[Buffer]
-    # The source of each variable's value, in the words of messages.
+    # The text for the source of each variable's value, as messages show it.
     sources: dict[Var, str] = field(default_factory=dict)
 
     @contextmanager
     def unless(self, conditions: Iterable[Value]) -> Iterator[None]:
         """Opens the block that runs unless all conditions hold, and that ends the function. Each is
-        asked for where those before it hold."""
+        evaluated only where the ones before it hold."""
         wrong = self.text.block("wrong")
         for holds in conditions:
             self.text.go_on_if(holds, wrong)
@@ -109,7 +109,7 @@ def _is_one_of(text: FunctionText, code: Value, accepted: Sequence[ArgTypeCode])
 
 
 def read_tensor(checks: Checks, position: int, buffer: Buffer, code: Value, where: Value) -> Tensor:
-    """An array argument of the right kind, rank, dtype and device."""
+    """Reads an array argument; checks its kind, rank, dtype and device."""
     text = checks.text
     handle = text.load("ptr", where, 8)
     ndim, dtype = buffer.ndim, dtype_word(buffer.dtype)
@@ -137,19 +137,20 @@ def bind_shape(checks: Checks, tensor: Tensor) -> None:
             checks.sources[expr] = f" ({source})"
     offset = tensor.buffer.elem_offset
     if isinstance(offset, Var) and offset not in variables:
-        # A DLTensor's offset counts bytes, and is in the pointer already.
+        # A DLTensor's byte offset is already in the pointer.
         variables[offset] = integer(register_type(offset.dtype), 0)
 
 
 def _extent(checks: Checks, tensor: Tensor, dim: int, var: Var, extent: Value) -> Value:
-    """An extent as a variable's value: not negative, and in the range of the variable."""
+    """Binds a variable to an extent, which must not be negative, and must be in the range of the
+    variable."""
     fits = checks.text.icmp("ule", extent, i64(min(var.dtype.max(), INT64.max())))
     checks.require(fits, "extent", tensor.position, dim, str(var.dtype), extent)
     return checks.emitter.conversions.cast(extent, INT64, var.dtype)
 
 
 def check_memory(checks: Checks, tensor: Tensor) -> None:
-    """Shape, memory and alignment."""
+    """Checks shape, memory and alignment."""
     text, position, buffer = checks.text, tensor.position, tensor.buffer
     expected = [checks.emitter.dimension(expr) for expr in buffer.shape]
     dims = [dim for dim in range(buffer.ndim) if dim not in tensor.bound]
@@ -175,7 +176,7 @@ def check_memory(checks: Checks, tensor: Tensor) -> None:
 def _memory_fits(
     text: FunctionText, tensor: Tensor, data: Value, alignment: int
 ) -> Iterator[Value]:
-    """The conditions: there is memory, or no element, and it is aligned."""
+    """The conditions that there is memory unless the array is empty, and that it is aligned."""
     exists = text.icmp("ne", data, NULL)
     if _is_not(text, tensor.size, 0).text != "true":
         exists = text.any_of(exists, text.icmp("eq", tensor.size, i64(0)))
@@ -186,21 +187,21 @@ def _memory_fits(
 
 
 def _source(checks: Checks, expr: PrimExpr) -> str:
-    """The source of an expected extent, in the words of messages."""
+    """The text for the source of an expected extent, as messages show it."""
     if isinstance(expr, Var):
         return checks.sources.get(expr, f" ({expr.name})")
     return "" if e.const_int(expr) is not None else f" ({expr})"
 
 
 def _size(checks: Checks, tensor: Tensor) -> Value:
-    """The number of elements of an array. An array of more bytes than 63 bits count is refused."""
+    """The number of elements of an array. An array of 2**63 bytes or more is refused."""
     text, most = checks.text, INT64.max() // tensor.buffer.dtype.itemsize
     largest = prod(_largest(extent) for extent in tensor.buffer.shape)
     size = i64(1)
     for extent in tensor.extents:
         if largest <= most:
             size = checks.emitter.product(size, extent)
-        else:  # with any extent of 0 it is 0
+        else:  # an extent of 0 makes it 0
             size = text.intrinsic("smul.fix.sat", "i64", size, extent, i32(0))
     if largest > most:
         checks.require(text.icmp("sle", size, i64(most)), "size", tensor.position)
@@ -213,7 +214,7 @@ def _largest(extent: PrimExpr) -> float:
 
 
 def _is_not(text: FunctionText, value: Value, number: int) -> Value:
-    """Whether a value, which may be constant, is another than a number."""
+    """Whether a value, which may be constant, differs from a number."""
     if value.text.isdigit():
         return integer("i1", int(value.text) != number)
     return text.icmp("ne", value, i64(number))
@@ -223,8 +224,9 @@ def _is_not(text: FunctionText, value: Value, number: int) -> Value:
 
 
 def check_strides(checks: Checks, tensor: Tensor) -> None:
-    """A compact array's strides must be so; a strided buffer's are bound. Strides of dimensions of
-    one element don't matter, nor does any in an empty array."""
+    """Checks that a compact array has compact strides; binds the strides of a strided buffer. The
+    stride of a dimension with one element doesn't count, and an empty array's strides don't
+    either."""
     text, buffer = checks.text, tensor.buffer
     if buffer.layout and buffer.ndim:
         _check_layout(checks, tensor)
@@ -263,7 +265,7 @@ def _fits_stride(
 
 def _check_layout(checks: Checks, tensor: Tensor) -> None:
     """Requires the strides of a declared layout, as :mod:`minitvm.runtime.mdspan` does: also in
-    dimensions of one element and of none, whose strides lead nowhere."""
+    dimensions with one element or none, whose strides lead to no element."""
     text, layout, position = checks.text, tensor.buffer.layout, tensor.position
     if layout == "stride_relaxed":
         return
@@ -282,9 +284,9 @@ def _check_layout(checks: Checks, tensor: Tensor) -> None:
 
 
 def _require_given(checks: Checks, tensor: Tensor) -> None:
-    """Requires strides where row-major ones would be wrong. A caller that can ask for a variant is
-    asked for strides, too, where numpy calls an array with strides of its own compact: along a
-    dimension of one element, or where there is no element."""
+    """Requires strides to be given where row-major ones would be wrong. A caller that can ask for a
+    variant must also give strides where numpy counts an array with other strides as compact: along
+    a dimension with one element, or in an empty array."""
     text, layout = checks.text, tensor.buffer.layout
     known = text.icmp("ne", load_field(text, tensor.handle, "strides"), NULL)
     if layout != "left" or tensor.buffer.ndim == 1:
@@ -297,8 +299,8 @@ def _require_given(checks: Checks, tensor: Tensor) -> None:
 
 
 def _declared_strides(text: FunctionText, tensor: Tensor) -> list[Value]:
-    """The strides of a row-major or column-major array. A stride that int64 doesn't hold is no
-    array's, so it becomes the largest int64."""
+    """The strides of a row-major or column-major array. No array has a stride beyond int64, so such
+    a stride becomes the largest int64."""
     order = 1 if tensor.buffer.layout == "left" else -1
     made = [i64(1)]
     for extent in tensor.extents[::order][:-1]:
@@ -334,7 +336,7 @@ def _bind_strides(checks: Checks, tensor: Tensor) -> None:
 
 
 def _stride(checks: Checks, tensor: Tensor, dim: int, var: Var, stride: Value) -> Value:
-    """A stride as a variable's value, which may be negative."""
+    """Binds a variable to a stride, which may be negative."""
     cast = checks.emitter.conversions.cast
     narrow = cast(stride, INT64, var.dtype)
     if var.dtype.bits < 64:
@@ -345,7 +347,7 @@ def _stride(checks: Checks, tensor: Tensor, dim: int, var: Var, stride: Value) -
 
 
 def _given_strides(checks: Checks, tensor: Tensor) -> Value:
-    """The address of the strides; DLPack lets a compact array have none."""
+    """The address of the strides; in DLPack a compact array may have none."""
     text = checks.text
     strides = load_field(text, tensor.handle, "strides")
     compact = text.alloca("i64", tensor.buffer.ndim)

@@ -1,4 +1,4 @@
-"""The messages of compiled functions about their arguments.
+"""The error messages of compiled functions about their arguments.
 
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
 here, which finds the mistake where several are possible. They are the same for every kernel, so one
@@ -41,8 +41,8 @@ _DEVICES = tuple(_DEVICE_NAMES.get(i, "unknown device") for i in range(max(_DEVI
 @record()
 class Message:
     """One message: the class of the error (a name of :data:`minitvm.runtime.errors.RAISABLE`), the
-    text for ``PyErr_Format``, and the LLVM types of the values it shows; `tables` name the numbers
-    among them. `arrangement`: a variant of the function may take these arrays."""
+    text for ``PyErr_Format``, and the LLVM types of the values that it shows. `tables` give names
+    to numbers among the values. `arrangement`: a variant of the function may take these arrays."""
 
     kind: str
     format: str
@@ -51,7 +51,7 @@ class Message:
     arrangement: bool = False
 
 
-# The mistakes in one argument. Each text follows "fmm: argument 1 'Y': expected ".
+# The mistakes in one argument. Each text continues "fmm: argument 1 'Y': expected ".
 MESSAGES: dict[str, Message] = {
     "kind": Message("TypeError", "%s, got %s", ("ptr", "i32"), {1: _KINDS}),
     "null": Message("TypeError", "an array, got a null pointer"),
@@ -122,7 +122,7 @@ class ArgumentErrors:
         self._arg_names = arg_names
 
     def report(self, name: str, position: int, *values: int | str | Value) -> None:
-        """Reports a message of :data:`MESSAGES` about an argument, or the first that fits, by a
+        """Reports a message of :data:`MESSAGES` about an argument, or the first fitting one by a
         function of :data:`SEARCHES`; ends the function with the status."""
         message = MESSAGES.get(name)
         asking = [self._ret_type_code] if message is not None and message.arrangement else []
@@ -146,7 +146,7 @@ class ArgumentErrors:
         return self._text.call_external(REPORT_PREFIX + _OVERLAPS, "i32", operands)
 
     def _call(self, name: str, values: Sequence[int | str | Value], shown: tuple[str, ...]) -> None:
-        """`shown` are the types of the last of `values`."""
+        """`shown` are the types of the last `values`, which the message shows."""
         string = self._text.module.string
         operands = [
             string(v) if isinstance(v, str) else i32(v) if isinstance(v, int) else v for v in values
@@ -189,7 +189,7 @@ def messages_text(triple: str, data_layout: str) -> str:
 
 
 def _raise(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
-    """As :func:`raise_error`, whether or not the caller holds the GIL."""
+    """As :func:`raise_error`, for callers with or without the GIL."""
     state = take_gil_anew(text)
     raise_error(text, kind, format, values)
     text.call_external("PyGILState_Release", "void", [state])
@@ -207,7 +207,8 @@ def _close(text: FunctionText) -> None:
 def _return_report(
     text: FunctionText, message: str, *values: Value, asking: Sequence[Value] = ()
 ) -> None:
-    """Ends a function that has an argument's parameters by a call of a message's function."""
+    """Ends a function by calling a message's function, with the same parameters about an
+    argument."""
     reporter = Value("ptr", f"@{REPORT_PREFIX}{message}")
     arguments = [*asking, *text.params[: len(_ARGUMENT)], *values]
     text.ret(text.call(reporter, "i32", arguments))
@@ -282,7 +283,7 @@ def _first(text: FunctionText, found: Callable[[Value], Value]) -> Value:
     return number
 
 
-# Which message about an argument it is: the parameters after those of _ARGUMENT, and the search.
+# The searches for the fitting message: the parameters after those of _ARGUMENT, and the search.
 SEARCHES: dict[str, tuple[Sequence[str], Callable[..., None]]] = {
     "array": (
         ("ptr advice", "ptr dtype", "i32 code", "ptr handle", "i32 ndim", "i32 word"),
@@ -295,7 +296,8 @@ SEARCHES: dict[str, tuple[Sequence[str], Callable[..., None]]] = {
 
 
 def asks(text: FunctionText, code: Value, wish: int) -> Value:
-    """Whether a caller asks for that, by ``*ret_type_code``, alone or beside other wishes."""
+    """Whether a caller makes the request `wish`, by ``*ret_type_code``, alone or with other
+    requests."""
     with_others = text.binary("or", code, i32(ALL_WISHES ^ wish))
     return text.icmp("eq", with_others, i32(ALL_WISHES))
 
@@ -333,5 +335,5 @@ def _found_dtype(text: FunctionText, format: str, word: Value) -> tuple[Value, l
 
 
 def percent_escaped(text: str) -> str:
-    """`text` as it stands in a format."""
+    """`text` escaped for a format."""
     return text.replace("%", "%%")

@@ -1,4 +1,4 @@
-"""Calls in expressions: control, vectors, memory, LLVM's intrinsics and C functions."""
+"""Emits calls in expressions: control, vectors, memory, LLVM's intrinsics and C functions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import walk_once
 from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS
 
-# The features that the intrinsics of tensor intrinsics need: without them LLVM ends the process.
+# The features required by the LLVM intrinsics of tensor intrinsics: without them LLVM ends the
+# process.
 _FEATURES = {each.llvm: each.features for each in (*DOT_PRODUCTS, *MATRIX_PRODUCTS)}
 _AMX = frozenset({"amx-tile"})
 _TILE = "<256 x i32>"  # a tile of AMX
-_OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # how the names of their own intrinsics begin
+_OF_TARGETS = ("llvm.x86.", "llvm.aarch64.")  # the prefixes of their own intrinsics
 # The functions that fold vectors to one value, by the names of VECTOR_FOLDS.
 _OF_FLOATS = {"vector_reduce_add": "fadd", "vector_reduce_mul": "fmul"}
 _FLOAT_EXTREMA = {"vector_reduce_min": "minimum", "vector_reduce_max": "maximum"}
@@ -33,7 +34,7 @@ _CHEAP = (e.Var, e.IntImm, e.FloatImm, e.Add, e.Sub, e.Mul, e.Min, e.Max, e.Cast
 
 
 def emit_call(emitter: Emitter, node: e.Call) -> Value:
-    """A call by its operator's name."""
+    """Emits a call, by the name of its operator."""
     if node.op in INTRINSICS:
         args = [emitter.emit(a) for a in node.args]
         return emitter.math.emit(node.op, node.args[0].dtype.element, args)
@@ -78,8 +79,8 @@ def _is_cheap_and_safe(node: PrimExpr) -> bool:
 
 
 def _emit_reinterpret(emitter: Emitter, node: e.Call) -> Value:
-    """The memory form of a value, read as another dtype. Neighbours in memory are loaded in that
-    dtype at once."""
+    """The memory form of a value, read as another dtype. Neighbours in memory are loaded in the
+    other dtype directly."""
     source, wanted = node.args[0], memory_type(node.dtype)
     if isinstance(source, e.BufferLoad) and unless_all(source.predicate) is None:
         where = address(emitter, source.buffer, source.indices)
@@ -196,8 +197,8 @@ def _emit_llvm_intrinsic(emitter: Emitter, node: e.Call) -> Value:
 
 
 def _emit_of_tiles(emitter: Emitter, name: str, node: e.Call) -> Value:
-    """An instruction of AMX. A tile is a vector of 256 words here, and of a type of its own there,
-    which can't be in memory: LLVM does away with the casts where it isn't."""
+    """An instruction of AMX. A tile is a vector of 256 words here, and has a type of its own there,
+    whose values can't be in memory: LLVM removes the casts of tiles that aren't."""
     text = emitter.text
     args = []
     for value in map(emitter.emit, node.args[1:]):
@@ -213,7 +214,7 @@ def _emit_of_tiles(emitter: Emitter, name: str, node: e.Call) -> Value:
 
 
 def _emit_bits(emitter: Emitter, node: PrimExpr) -> Value:
-    """A value as a target's own instructions take it: 16-bit floats as they are in memory."""
+    """A value as a target's own instructions take it: 16-bit floats in their memory form."""
     value, dtype = emitter.emit(node), node.dtype
     if not dtype.is_float or dtype.bits != 16:
         return value
@@ -231,7 +232,7 @@ def _emit_extern(emitter: Emitter, node: e.Call) -> Value:
             )
         args.append(emitter.conversions.to_memory(emitter.emit(arg), arg.dtype))
     made = emitter.text.call_external(name, memory_type(node.dtype), args)
-    emitter.text.forget()  # the callee may have written memory that was read before
+    emitter.text.forget()  # the callee may have written memory
     return emitter.conversions.from_memory(made, node.dtype)
 
 

@@ -1,4 +1,5 @@
-"""Statements in functions of their own: what they use from outside are the parameters."""
+"""Outlines statements: a function of their own gets the captured buffers and variables as
+parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Captured: TypeAlias = tuple[Var | Buffer, Value]
 @final
 @record()
 class Inside:
-    """A function under construction, and the values there of what comes from outside."""
+    """A function under construction, and its values for the captured buffers and variables."""
 
     text: FunctionText
     variables: dict[Var, Value]
@@ -29,7 +30,8 @@ class Inside:
 
 
 def captured_by(node: Stmt, outer: Emitter) -> list[Captured]:
-    """The buffers and variables from outside that `node` uses, but for constants."""
+    """The captured buffers and variables: those that `node` uses from outside, except for
+    constants."""
     buffers: dict[Buffer, None] = {}
     inside: set[Buffer | Var] = set()
     for each in walk_once(node):
@@ -61,9 +63,9 @@ def function_of(
     has_barrier: bool = False,
 ) -> Inside:
     """An internal function that returns a status, with the captured values and an `environment` as
-    parameters: so a pointer that came through memory is still known to have no alias. It may have
-    one where other tasks write to the buffer in between, at a barrier. Functions that do the same
-    are one."""
+    parameters: so a pointer that came through memory is still known to have no alias. With a
+    barrier it may have one, since other tasks write to the buffer meanwhile. Equal functions are
+    shared."""
     addresses = [value.text for _, value in captured]
     params: list[str] = []
     for position, (key, value) in enumerate(captured):

@@ -1,4 +1,4 @@
-"""Binary formats, and the polynomials that elementary functions are made of in each.
+"""The binary floating-point formats, and the polynomials of the elementary functions in each.
 
 The polynomials are minimax ones, by the algorithm of Remez, in the error relative to the function:
 they add less than 2**-27 (float) or 2**-55 (double). ``python -m tests.codegen.minimax`` computes
@@ -30,9 +30,9 @@ class Format:
         erf(x) = 1 - exp(-(x + x * erf))                                  (to erf_is_one)
     """
 
-    digits: int  # of the significand, behind the point
+    digits: int  # digits of the significand behind the point
     bias: int  # of the exponent
-    far: float  # beyond it, the reduction by multiples of pi / 2 is not exact enough
+    far: float  # from here on the reduction by multiples of pi / 2 isn't exact enough
     tanh_is_one: float
     erf_is_one: float
     exp: tuple[float, ...]
@@ -48,7 +48,7 @@ class Format:
 
     @property
     def rounder(self) -> float:
-        """Added to a number, it leaves the nearest integer in the lowest bits."""
+        """A number whose addition to another leaves the nearest integer in the lowest bits."""
         return 1.5 * 2.0**self.digits
 
     @property
@@ -78,7 +78,7 @@ class Format:
         return tuple(made)
 
 
-# Numbers to 63 decimals, as integers.
+# Constants with 63 decimals, as integers.
 ONE = 10**63
 LN2 = 693147180559945309417232121458176568075500134360255254120680009
 LN10 = 2302585092994045684017991454684364207601101488628772976033327901

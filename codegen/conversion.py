@@ -69,7 +69,7 @@ class Conversions:
         if source == target:
             return value
         if target.is_bool:
-            if source.is_float:  # NaN differs from zero
+            if source.is_float:  # NaN counts as true
                 return self._text.fcmp("une", value, floating(value.type, 0.0))
             return self._text.icmp("ne", value, integer(value.type, 0))
         if source.is_float:
@@ -108,7 +108,7 @@ class Conversions:
 
     def to_memory(self, value: Value, dtype: DType, *, rounded: bool = True) -> Value:
         """The memory form of a value about to be stored. `rounded`: `dtype` holds it exactly. A
-        value that was only widened goes back unchanged, a NaN with its payload."""
+        value that was only widened is stored unchanged, a NaN with its payload."""
         if dtype.is_bool:
             return self._text.convert("zext", value, "i8")
         if not dtype.is_float or dtype.bits != 16:
@@ -140,8 +140,8 @@ class Conversions:
         return self._float_to_float(wide, FLOAT64, target)
 
     def _sticky_int(self, value: Value, source: DType) -> Value:
-        """A 64-bit integer in at most 53 significant bits, rounded to odd where it had more, so
-        that rounding it again to at most 51 bits is as rounding once."""
+        """A 64-bit integer rounded to odd, to 53 significant bits if it has more, so that a second
+        rounding to at most 51 bits equals a single one."""
         text = self._text
         low = text.binary("and", value, integer(value.type, 0x7FF))
         sticky = text.binary(
@@ -156,9 +156,9 @@ class Conversions:
         return text.select(text.binary("and", large, lost), sticky, value)
 
     def _float_to_int(self, value: Value, target: DType) -> Value:
-        """Towards zero, at most the nearest integer that `target` has, NaN as 0. Where a float
-        holds these integers and they fit 32 bits, the float is limited first: vectors of such
-        conversions have instructions."""
+        """A float rounded towards zero and limited to the range of `target`; NaN becomes 0. Where a
+        float holds these bounds and they fit 32 bits, the float is limited first, since vectors of
+        such conversions have instructions."""
         text, type = self._text, value.type
         digits = 53 if element_type(type) == "double" else 24
         if target.bits > min(digits, 32) or (target.is_uint and target.bits == 32):
@@ -185,8 +185,8 @@ class Conversions:
         return self.round(narrow, target)
 
     def _round_to_odd(self, value: Value) -> Value:
-        """A double as a float that is, where it is inexact, one of the two neighbours: the one
-        with an odd significand (Boldo and Melquiond, "When double rounding is odd", 2005)."""
+        """A double rounded to odd: if it is no float, the result is that neighbour which has an odd
+        significand (Boldo and Melquiond, "When double rounding is odd", 2005)."""
         text = self._text
         nearest = text.convert("fptrunc", value, "float")
         back = text.convert("fpext", nearest, "double")
@@ -194,7 +194,7 @@ class Conversions:
         one = integer(bits.type, 1)
         magnitude = text.intrinsic("fabs", value.type, value)
         too_large = text.fcmp("ogt", text.intrinsic("fabs", back.type, back), magnitude)
-        # Towards zero first (of an infinity, the largest finite), then odd.
+        # Rounded towards zero first (infinity to the largest finite number), then made odd.
         truncated = text.select(too_large, text.binary("sub", bits, one), bits)
         odd = text.binary("or", truncated, one)
         inexact = text.fcmp("one", back, value)
@@ -216,8 +216,8 @@ class Conversions:
     def _emulated(
         self, name: str, result: str, value: Value, emit: Callable[[FunctionText, Value], Value]
     ) -> Value:
-        """A conversion of many instructions. On vectors it is a function of its own: unrolled code
-        has hundreds of them, on which LLVM would work for seconds."""
+        """A conversion of many instructions. On vectors it is a function of its own, since LLVM
+        would take seconds for the hundreds of conversions of unrolled code."""
         lanes = lanes_of(value.type)
         if lanes == 1:
             return emit(self._text, value)
@@ -225,8 +225,8 @@ class Conversions:
 
 
 def _float16_to_float32(text: FunctionText, value: Value) -> Value:
-    """The conversion without an instruction for it. A multiplication rebiases the exponent, which
-    is exact, for subnormals too."""
+    """The conversion where there is no instruction for it. A multiplication rebiases the exponent;
+    it is exact, also for subnormals."""
     wide = text.convert("zext", value, "i32")
     type = wide.type
     magnitude = text.binary("and", wide, integer(type, 0x7FFF))
@@ -242,8 +242,9 @@ def _float16_to_float32(text: FunctionText, value: Value) -> Value:
 
 
 def _float32_to_float16(text: FunctionText, value: Value) -> Value:
-    """The conversion without an instruction for it. Subnormal results are rounded by adding 0.5,
-    whose last bit is theirs; normal results by the carry of an integer addition."""
+    """The conversion where there is no instruction for it. Subnormal results are rounded by adding
+    0.5, whose unit in the last place is theirs; normal results by the carry of an integer
+    addition."""
     bits = text.convert("bitcast", value, "i32")
     type = bits.type
     magnitude = text.binary("and", bits, integer(type, 0x7FFFFFFF))

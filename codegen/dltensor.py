@@ -17,7 +17,7 @@ _FIELDS = {
     "device_id": (12, "i32"),
     "ndim": (16, "i32"),
     "dtype": (20, "i32"),
-    "ndim_and_dtype": (16, "i64"),  # both at once: x86-64 and AArch64 are little-endian
+    "ndim_and_dtype": (16, "i64"),  # both in one load: x86-64 and AArch64 are little-endian
     "shape": (24, "ptr"),
     "strides": (32, "ptr"),
     "byte_offset": (40, "i64"),
@@ -43,10 +43,9 @@ def _align(type: str) -> int:
 @final
 @record(frozen=False)
 class Tensor:
-    """A tensor argument, as far as a function has read it. Its bytes lie in ``[low, end)``, and
-    element 0 is at `first`, which a negative stride puts behind others; strides (counted in
-    elements) lead from one to the others. The extents of the dimensions in `bound` gave variables
-    their values."""
+    """The fields of a tensor argument that a function has read. Its bytes lie in ``[low, end)``.
+    Element 0 is at `first`; with a negative stride, other elements lie before it. Strides are
+    counted in elements. The extents of the dimensions in `bound` were bound to variables."""
 
     position: int
     name: str

@@ -1,9 +1,9 @@
-"""Elementary functions by arithmetic alone, so that they run in the lanes of vectors.
+"""Elementary functions computed by arithmetic alone, so that they run in the lanes of vectors.
 
-Each is the classic reduction of its argument, and a polynomial on the rest (Muller, "Elementary
-Functions", 3rd ed., 2016, chapters 3 and 11; for erf, ``1 - erf(x) = exp(-x * Q(x))``, where Q is
-smooth). Every function takes all arguments, NaN, infinities, zeros and subnormals included. Errors
-are in docs/numerics.md; a scalar gets the same bits as a lane.
+Each consists of the classic reduction of its argument, and a polynomial of the rest (Muller,
+"Elementary Functions", 3rd ed., 2016, chapters 3 and 11; for erf, ``1 - erf(x) = exp(-x * Q(x))``,
+where Q is smooth). Every function takes all arguments, NaN, infinities, zeros and subnormals
+included. Errors are in docs/numerics.md; a scalar gets the same bits as a lane.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state that the expressions of one function share while they become LLVM values."""
+"""The emitter of expressions: the state that they share while one function is emitted."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Emitter:
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # the flag of the products of dimensions
-        self.has_called_out = False  # and so may have changed anything in memory
-        # The changing variables, and the memory of the buffers, in the expression being emitted.
+        self.has_called_out = False  # a callee may have changed any memory
+        # The variables that change, and the memory of the buffers, in the expression being emitted.
         self.needs: set[object] = set()
         self._nodes = nodes
         self._dimensions: dict[PrimExpr, PrimExpr] = {}
@@ -104,15 +104,15 @@ class Emitter:
         return i64(node.value) if isinstance(node, e.IntImm) else self.cast(node, INT64)
 
     def dimension(self, node: PrimExpr) -> Value:
-        """The exact value of a dimension, a stride or an offset of a buffer, which no pass has
-        widened, as ``i64``."""
+        """The exact value of a dimension, a stride or an offset of a buffer, as ``i64``. No pass
+        has widened these."""
         made = self._dimensions.get(node)
         if made is None:
             made = self._dimensions[node] = widened(node)
         return self.index(made)
 
     def sum(self, a: Value, b: Value, flags: str = "nsw") -> Value:
-        """``a + b`` of ``i64``; no instruction where the sum is known."""
+        """``a + b`` of ``i64``; no instruction if the sum is constant."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x + y)
@@ -121,7 +121,7 @@ class Emitter:
         return self.text.binary("add", a, b, flags)
 
     def product(self, a: Value, b: Value, flags: str | None = None) -> Value:
-        """``a * b`` of ``i64``; no instruction where the product is known."""
+        """``a * b`` of ``i64``; no instruction if the product is constant."""
         x, y = literal(a), literal(b)
         if x is not None and y is not None:
             return i64(x * y)

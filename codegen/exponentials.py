@@ -31,7 +31,8 @@ def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
 
 
 def exp_of_pair(x: Pair) -> Lanes:
-    """``exp`` of a sum, also where the first number overflowed, and the other is NaN."""
+    """``exp`` of the sum of a pair, also where the first number overflowed and the second is
+    NaN."""
     high = _clamped(x[0])
     n, r, lost = reduced_exactly(high)
     r, rest = r.plus_smaller(high.where(high.equals(x[0]), x[1], 0.0))
@@ -39,13 +40,13 @@ def exp_of_pair(x: Pair) -> Lanes:
 
 
 def _of_parts(n: Lanes, r: Lanes, rest: Lanes) -> Lanes:
-    """``2**n * exp(r + rest)``, of a rounding error of r."""
+    """``2**n * exp(r + rest)``; `rest` is the rounding error of r."""
     total, lost = r.number(1.0).plus_smaller(r)
     return scaled(total + (r * r).times_plus(r.polynomial(format_of(r).exp), rest + lost), n)
 
 
 def expm1(x: Lanes) -> Lanes:
-    """Twice the half of it, as 2**n may overflow."""
+    """``expm1``, as twice its half, since 2**n may overflow."""
     form = format_of(x)
     within = x.clamped(-(form.digits + 3) * LN2 / ONE, (form.bias + 1.4) * LN2 / ONE)
     high, low = _less(within, 0.5)
@@ -54,8 +55,9 @@ def expm1(x: Lanes) -> Lanes:
 
 
 def _less(x: Lanes, part: float) -> Pair:
-    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number is
-    not the nearest. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n is a normal number."""
+    """``part * (exp(x) - 1)`` in a little more than the digits of the format; the first number of
+    the pair need not be the nearest float. It is ``(2**n - 1) + 2**n * (exp(r) - 1)``, where 2**n
+    is a normal number."""
     n, r, rest = reduced_exactly(x)
     scale = power_of_two(n if part == 1.0 else n + math.log2(part))
     least = scale - part
@@ -66,8 +68,8 @@ def _less(x: Lanes, part: float) -> Pair:
 
 
 def sinh(x: Lanes) -> Lanes:
-    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p - m) * cosh(r) + (p + m) * sinh(r)``, of
-    the magnitude; twice the half of it, as 2**n may overflow."""
+    """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p - m) * cosh(r) + (p + m) * sinh(r)``, for
+    the magnitude; computed as twice its half, since 2**n may overflow."""
     a = abs(x)
     p, m, sine, cosine = _hyperbolic(a)
     c, lost = p.plus_smaller(-m)
@@ -77,7 +79,7 @@ def sinh(x: Lanes) -> Lanes:
 
 def cosh(x: Lanes) -> Lanes:
     """With ``p = 2**n / 2`` and ``m = 2**-n / 2``, ``(p + m) * cosh(r) + (p - m) * sinh(r)``;
-    twice the half of it, as 2**n may overflow."""
+    computed as twice its half, since 2**n may overflow."""
     p, m, sine, cosine = _hyperbolic(abs(x))
     c, lost = p.plus_smaller(m)
     half = c + (p - m).times_plus(sine, c.times_plus(cosine, lost))
@@ -104,8 +106,8 @@ def tanh(x: Lanes) -> Lanes:
 
 
 def sigmoid(x: Lanes) -> Lanes:
-    """``1 / (1 + 2**n * exp(r))`` of the opposite; for n above zero ``2**-n / (2**-n + exp(r))``,
-    as the other overflows where the result is still a number."""
+    """``1 / (1 + 2**n * exp(r))`` for the negated argument. For n above zero it is ``2**-n / (2**-n
+    + exp(r))``, since the first form overflows where the result is still finite."""
     form = format_of(x)
     end = 2 * form.bias * LN2 / ONE
     n, r = reduced((-x).clamped(-end, end))
@@ -136,7 +138,7 @@ def reduced(x: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def reduced_exactly(x: Lanes, log_base: int = ONE) -> tuple[Lanes, Lanes, Lanes]:
-    """As :func:`reduced`, of multiples of ``log_b(2)``; and the rounding error of r."""
+    """As :func:`reduced`, by multiples of ``log_b(2)``; and the rounding error of r."""
     n = _nearest(x, log_base)
     first, second = format_of(x).parts(LN2, log_base, 2)
     long = n.times_plus(-first, x)
@@ -150,7 +152,8 @@ def _nearest(x: Lanes, log_base: int) -> Lanes:
 
 
 def _clamped(x: Lanes, log_base: int = ONE) -> Lanes:
-    """To where powers are infinite, or :func:`scaled` multiplies by zero."""
+    """`x` limited to the range beyond which powers are infinite, or :func:`scaled` multiplies by
+    zero."""
     form, step = format_of(x), LN2 / log_base
     return x.clamped(-2 * form.bias * step, (form.bias + 2) * step)
 
@@ -174,8 +177,8 @@ def power_of_two(n: Lanes) -> Lanes:
 
 def scaled(x: Lanes, n: Lanes) -> Lanes:
     """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
-    become infinite. Where n is minus twice the exponent's bias, both are zero: CPUs take a hundred
-    cycles and more for a product that is too small, and none for a product with zero."""
+    become infinite. Where n is minus twice the exponent's bias, both factors are zero: CPUs take a
+    hundred cycles and more for a product that underflows, but not for a product with zero."""
     rounder = format_of(x).rounder
     half = n.times_plus(0.5, rounder) - rounder
     return x * power_of_two(half) * power_of_two(n - half)

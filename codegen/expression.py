@@ -1,4 +1,4 @@
-"""Expressions of the loop IR, as LLVM values: a function for each class of node."""
+"""Emits expressions of the loop IR as LLVM values: a function for each class of node."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _first_lanes(emitter: Emitter, bound: PrimExpr, lanes: int) -> Value:
     text = emitter.text
     count = text.intrinsic("smax", "i64", emitter.index(bound), i64(0))
     count = text.intrinsic("umin", "i64", count, i64(lanes))
-    # bzhi clears the bits from the count on, and none for a count of 64.
+    # bzhi clears the bits from the count on; a count of 64 clears none.
     bits = text.intrinsic("x86.bmi.bzhi.64", "i64", i64(-1), count)
     return text.convert_whole(text.convert("trunc", bits, f"i{lanes}"), f"<{lanes} x i1>")
 
@@ -88,8 +88,8 @@ def _emit_not(emitter: Emitter, node: e.Not) -> Value:
 
 
 def _emit_let(emitter: Emitter, node: e.Let) -> Value:
-    """The scope is lexical: where the body binds the variable again, as substitution can make it,
-    the outer value comes back behind it."""
+    """Emits a let. The scope is lexical: if the body binds the variable again, which substitution
+    can cause, the outer value is restored behind it."""
     text, variables = emitter.text, emitter.variables
     value = emitter.emit(node.value)
     outer = variables.get(node.var)
@@ -107,7 +107,7 @@ def _emit_let(emitter: Emitter, node: e.Let) -> Value:
 def _emit_ramp(emitter: Emitter, node: e.Ramp) -> Value:
     text, base, first = emitter.text, node.base, 0
     stride = emitter.emit(node.stride)
-    if isinstance(base, e.Add) and literal(stride) is not None:  # progressions share what they can
+    if isinstance(base, e.Add) and literal(stride) is not None:  # progressions share their bases
         known = literal(emitter.emit(base.b))
         base, first = (base, 0) if known is None else (base.a, known)
     steps = multiples(text, stride, node.lanes, first)

@@ -1,8 +1,8 @@
-"""Minima and maxima of floats: NaN if an operand is NaN; which of two zeros comes back is open.
+"""Minima and maxima of floats: NaN if an operand is NaN; of two zeros either may be the result.
 
-Arm has an instruction for that. x86 has one that returns its second operand where one of the two is
-NaN. So one operand, which stays the second, needs no care. Of the others, each two are compared
-with each other, and where a comparison finds NaN, the result becomes NaN.
+Arm has an instruction for this. x86 has one that returns its second operand if one of the two is
+NaN. So the operand that stays the second needs no test for NaN. The other operands are compared in
+pairs, and where a comparison finds NaN, the result becomes NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOGETHER = 2  # terms that share a comparison
 
 
 def operands_of(node: PrimExpr, kind: type[e.Min] | type[e.Max]) -> Iterator[PrimExpr]:
-    """What a minimum of minima, or a maximum of maxima, is taken of."""
+    """The operands of a minimum of minima, or of a maximum of maxima."""
     if isinstance(node, kind):
         yield from operands_of(node.a, kind)
         yield from operands_of(node.b, kind)
@@ -42,7 +42,7 @@ def extremum(emitter: Emitter, kind: type[e.Min] | type[e.Max], values: Sequence
         return made
     pairs = zip(checked[::2], [*checked[1::2], checked[-1]], strict=False)
     is_nan = text.any_of(*[text.fcmp("uno", a, b) for a, b in pairs])
-    # All bits are NaN, too: without registers for masks, they are put in by an `or`.
+    # A float with all bits set is NaN: without registers for masks, an `or` sets the bits.
     is_one = len(checked) == 1 and emitter.target.has_mask_registers
     return text.select(is_nan, checked[0] if is_one else all_ones(type), made)
 

@@ -22,10 +22,10 @@ from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import walk_once
 from minitvm.tir.stmt import PrimFunc, Stmt
 
-# Operations from which on a kernel releases the GIL. That costs up to 100 ns, but beside a thread
-# that is busy in Python the kernel then waits for up to 5 ms, the switch interval, to have it back.
-# So many operations are some 60 us of vectorised code, and less than 4 ms of code that isn't: a
-# kernel that keeps the GIL makes others wait no longer than any thread of Python may.
+# Operations from which on a kernel releases the GIL. Releasing costs up to 100 ns; but if another
+# thread is busy in Python, the kernel waits for up to 5 ms, the switch interval, to get the GIL
+# back. This number of operations takes some 60 us of vectorised code, and less than 4 ms of scalar
+# code: a kernel that keeps the GIL makes others wait no longer than any thread of Python may.
 LEAST_WORK = 4e6
 
 
@@ -36,7 +36,7 @@ def needs_the_gil(node: Stmt) -> bool:
 
 
 def _function_of_python(call: e.Call) -> str:
-    """The function of Python's C API that is called, which expects that the GIL is held; or ""."""
+    """The function of Python's C API that a call calls, which needs the GIL; "" for other calls."""
     name = call.args[0] if call.op == "call_extern" and call.args else None
     if isinstance(name, e.StringImm) and name.value.startswith(("Py", "_Py")):
         return name.value
@@ -71,7 +71,7 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
 
 
 def take_gil_anew(text: FunctionText) -> Value:
-    """Takes the GIL in a thread that may have it or not; the result is for
+    """Takes the GIL in a thread that may or may not have it; the result is for
     ``PyGILState_Release``."""
     return text.call_external("PyGILState_Ensure", "i32", [])
 

@@ -69,7 +69,7 @@ class Integers:
         return self._text.intrinsic(prefix + name.lower(), a.type, a, b)
 
     def _divide(self, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
-        """Quotient and remainder, rounded towards zero; of a division by zero, 0 and 0."""
+        """Quotient and remainder, rounded towards zero; both 0 for a division by zero."""
         text = self._text
         prefix = "s" if dtype.is_int else "u"
         divisor = _constant_of(b)
@@ -81,7 +81,7 @@ class Integers:
             safe = text.select(by_zero, one, b)
             quotient = text.select(by_zero, zero, text.binary("udiv", a, safe))
             return quotient, text.binary("urem", a, safe) if divisor != 0 else zero
-        # The least integer by -1 overflows, and traps on x86: negate instead, which wraps.
+        # Dividing the least integer by -1 overflows, and traps on x86: negation wraps instead.
         by_minus_one = text.icmp("eq", b, integer(b.type, -1))
         safe = text.select(text.binary("or", by_zero, by_minus_one), one, b)
         quotient = text.binary("sdiv", a, safe)
@@ -89,7 +89,7 @@ class Integers:
         return text.select(by_zero, zero, quotient), text.binary("srem", a, safe)
 
     def _floor(self, name: str, b: Value, quotient: Value, remainder: Value) -> Value:
-        """Quotient or remainder rounded down, from those rounded towards zero."""
+        """The quotient or remainder rounded down, from the pair rounded towards zero."""
         text = self._text
         zero = integer(b.type, 0)
         nonzero = text.icmp("ne", remainder, zero)
@@ -145,7 +145,7 @@ _RING = {"Add": "add", "Sub": "sub", "Mul": "mul"}
 
 
 def _constant_of(value: Value) -> int | None:
-    """The value of an integer constant, in all lanes of a splat alike; None of anything else."""
+    """The value of an integer constant, or of a splat of one; None for anything else."""
     digits = value.text.removesuffix(")").rsplit(" ", 1)[-1]
     return int(digits) if digits.lstrip("-").isdigit() else None
 

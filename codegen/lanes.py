@@ -1,4 +1,4 @@
-"""Floats in registers, one or a vector of them, with the operators of arithmetic.
+"""Arithmetic on floats in registers: operators on a float or a vector of floats.
 
 Formulas are emitted as written: no operation is contracted or reordered, so a lane of a vector gets
 the bits that a scalar gets.
@@ -21,7 +21,7 @@ from minitvm.runtime.record import record
 from minitvm.tir.scalars import round_float
 
 _LONG = 8  # coefficients of a polynomial
-_EXACT = 2  # terms whose rounding errors count
+_EXACT = 2  # the first terms, whose rounding errors count
 
 Pair = tuple["Lanes", "Lanes"]
 """A number as the unevaluated sum of two: the nearest float, and the rest, rounded."""
@@ -32,8 +32,8 @@ Pair = tuple["Lanes", "Lanes"]
 class Lanes:
     """A ``float`` or ``double``, or a vector of them, in the function `text`.
 
-    The other operand of an operator may be a Python number, which is rounded to the type. `fuses`
-    says that the target multiplies and adds with one rounding by an instruction.
+    The other operand of an operator may be a Python number, which is rounded to the type. `fuses`:
+    the target has an instruction that multiplies and adds with one rounding.
     """
 
     text: FunctionText
@@ -46,7 +46,7 @@ class Lanes:
 
     @property
     def lanes(self) -> int:
-        """How many."""
+        """The number of lanes."""
         return lanes_of(self.value.type)
 
     @property
@@ -116,9 +116,9 @@ class Lanes:
         return self.of(self.text.intrinsic("fma", self.value.type, *operands))
 
     def polynomial(self, coefficients: tuple[float, ...]) -> Lanes:
-        """``c[0] + c[1] * x + c[2] * x**2 + ...``: short ones by Horner's rule. Of long ones only
-        the first terms are, and of the others neighbours are joined in pairs again and again
-        (Estrin's scheme), which takes less steps one after another."""
+        """``c[0] + c[1] * x + c[2] * x**2 + ...``: short ones by Horner's rule. In long ones, only
+        the first terms are computed by it; neighbours of the other terms are joined in pairs again
+        and again (Estrin's scheme), which shortens the chain of dependent steps."""
         first, rest = list(coefficients), []
         if len(first) > _LONG:
             first, rest = first[:_EXACT], first[_EXACT:]
@@ -134,7 +134,8 @@ class Lanes:
         return made
 
     def _times_plus_about(self, factor: Lanes, addend: Lanes) -> Lanes:
-        """With one rounding if an instruction fuses, otherwise with two."""
+        """``self * factor + addend``: with one rounding if an instruction fuses, otherwise with
+        two."""
         return self.times_plus(factor, addend) if self.fuses else self * factor + addend
 
     def as_double(self) -> Lanes:
@@ -146,7 +147,7 @@ class Lanes:
         return self.of(self.text.convert("fptrunc", self.value, "float"))
 
     def clamped(self, low: float, high: float) -> Lanes:
-        """NaN stays NaN."""
+        """`self` limited to ``[low, high]``; NaN stays NaN."""
         above = self.where(self < low, self.number(low), self)
         return self.where(above > high, self.number(high), above)
 
@@ -174,12 +175,12 @@ class Lanes:
         return total, (self - (total - virtual)) + (self._lanes(other) - virtual)
 
     def plus_smaller(self, other: Lanes) -> Pair:
-        """The sum, where the magnitude of `other` isn't greater."""
+        """The sum and its rounding error, if the magnitude of `other` isn't greater."""
         total = self + other
         return total, other - (total - self)
 
     def times_exactly(self, other: Lanes) -> Pair:
-        """The product, where neither it nor its rest under- or overflows."""
+        """The product and its rounding error, if neither of them under- or overflows."""
         product = self * other
         if self.fuses:
             return product, self.times_plus(other, -product)
@@ -190,14 +191,14 @@ class Lanes:
         return product, (((a * c - product) + a * d) + b * c) + b * d
 
     def _halves(self) -> Pair:
-        """Two numbers of half as many digits with this sum (of a ``double``)."""
+        """Two numbers with half as many digits whose sum is `self`, a ``double``."""
         rounded = self.text.binary("add", self.bits, self.integer(1 << 26))
         high = self.of_bits(self.text.binary("and", rounded, self.integer(-1 << 27)))
         return high, self - high
 
     def _fused_by_hand(self, factor: Lanes, addend: Lanes) -> Lanes:
-        """``self * factor + addend``: exact where the result is a float of the type, and otherwise
-        with one rounding nearly always."""
+        """``self * factor + addend``: exact if the result is a float of the type, and otherwise
+        nearly always with one rounding."""
         if self.is_single:
             product = self.as_double() * factor.as_double()
             return (product + addend.as_double()).as_float()
@@ -219,7 +220,8 @@ class Lanes:
 
 
 def quotient_of_pairs(dividend: Pair, divisor: Pair) -> Pair:
-    """The quotient of two numbers to nearly twice the digits; the first isn't quite the nearest."""
+    """The quotient of two pairs to nearly twice the digits; its first number need not be the
+    nearest float."""
     inverse = divisor[0].number(1.0) / divisor[0]
     quotient = dividend[0] * inverse
     error = (-quotient).times_plus(divisor[0], dividend[0])

@@ -1,4 +1,4 @@
-"""The check of a call of an LLVM intrinsic, by LLVM itself."""
+"""Checks calls of LLVM intrinsics by asking LLVM itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from minitvm.codegen.llvm_text import Value
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 
-# Intrinsics of one kind of processor, by the word behind "llvm." in their names: LLVM reads them
-# for any target, and ends the process where it can't make code of them.
+# Intrinsics of one kind of processor, by the word behind "llvm." in their names: LLVM parses them
+# for any target, and ends the process where it can't generate code for them.
 _PROCESSORS = frozenset((
     "aarch64", "amdgcn", "arm", "bpf", "dx", "hexagon", "loongarch", "mips", "nvvm", "ppc", "r600",
     "riscv", "s390", "spv", "ve", "wasm", "x86", "xcore",
 ))  # fmt: skip
 
-# Of these every target makes code.
+# Every target can generate code for these.
 _EVERYWHERE = frozenset((
     "abs", "bitreverse", "bswap", "ceil", "copysign", "cos", "ctlz", "ctpop", "cttz", "exp",
     "exp10", "exp2", "fabs", "floor", "fma", "fmuladd", "fshl", "fshr", "log", "log10", "log2",
@@ -38,15 +38,16 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], target: Target)
     Raises
     ------
     CompileError
-        When it has none, with LLVM's own words, or it is one of another kind of processor, or the
-        target lacks its instruction.
+        When LLVM has no such intrinsic, with LLVM's own message; when it belongs to another kind of
+        processor, or the target lacks its instruction.
     """
     processor = name.split(".")[1]
     if processor in _PROCESSORS and processor != target.arch.removesuffix("_64"):
         raise CompileError(
             f"{name}: expected an intrinsic for {target.arch}, got one for {processor}"
         )
-    # Some arguments must be constants, which stay themselves; of others only the type is asked.
+    # Constant arguments stay constants, since some must be; other arguments become undefined values
+    # of their type.
     given = tuple((each.type, "poison" if each.text[0] in "%@" else each.text) for each in args)
     reason = _refusal(name, type, given)
     if reason is not None:
@@ -64,13 +65,13 @@ def check_intrinsic(name: str, type: str, args: Sequence[Value], target: Target)
             )
 
 
-# There are no constants of the type of a tile.
+# The type of a tile has no constants.
 _TILE = "%tile = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> poison)"
 
 
 @lru_cache(maxsize=256)
 def _refusal(name: str, type: str, args: tuple[tuple[str, str], ...]) -> str | None:
-    """LLVM's reason to refuse a call; None where it takes it."""
+    """LLVM's reason for refusing a call; None if it accepts the call."""
     passed = ", ".join(f"{kind} {'%tile' if kind == 'x86_amx' else text}" for kind, text in args)
     tile = _TILE if "%tile" in passed else ""
     body = f"{tile}\n  call {type} @{name}({passed})\n  ret void"
@@ -82,8 +83,8 @@ def _refusal(name: str, type: str, args: tuple[tuple[str, str], ...]) -> str | N
     return None
 
 
-# Run by a process of its own, since LLVM ends the process that asks for an instruction that isn't
-# there: it reads a module, and makes code of it.
+# The program of a separate process, which reads a module and generates code for it: LLVM ends a
+# process that asks for an instruction that the target lacks.
 _MAKE_CODE = """
 import resource, sys
 packages, triple, cpu, features = sys.argv[1:]
@@ -102,11 +103,11 @@ _PATIENCE = 60.0  # seconds
 def _end(
     name: str, type: str, args: tuple[tuple[str, str], ...], machine: tuple[str, str, str]
 ) -> str | None:
-    """LLVM's last message when it ends at a call; None where it makes code of the call, or where no
-    process can be asked."""
+    """LLVM's last message if it ends the process at a call; None if it generates code for the call,
+    or if no process can be started."""
     if not sys.executable:
         return None
-    import subprocess  # 5 ms that an import needn't pay
+    import subprocess  # on demand: its import takes 5 ms
 
     texts = [f"%a{i}" if text == "poison" else text for i, (_, text) in enumerate(args)]
     passed = [f"{kind} {text}" for (kind, _), text in zip(args, texts, strict=True)]
@@ -125,6 +126,6 @@ def _end(
     except subprocess.TimeoutExpired:
         return "nothing, for a minute"
     said = re.search(r"LLVM ERROR: (.*)", done.stderr)
-    if said is None and done.returncode >= 0:  # it isn't LLVM that ended
+    if said is None and done.returncode >= 0:  # LLVM didn't end the process
         return None
     return said[1].rstrip(": ") if said else f"nothing, with signal {-done.returncode}"

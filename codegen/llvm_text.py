@@ -1,8 +1,8 @@
 """LLVM IR as text: the one file that writes it.
 
-Values know their LLVM types, so an operation's text needs no type from its caller; equal pure
-values within reach of each other are one value. The result goes to LLVM's parser, which names the
-intrinsics' overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and checks every line.
+Values know their LLVM types, so an operation's text needs no type from its caller. Equal pure
+values in one scope are shared. The text goes to LLVM's parser, which names the intrinsics'
+overloads (``@llvm.sqrt`` on a ``float`` is ``@llvm.sqrt.f32``) and checks every line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def integer(type: str, value: int) -> Value:
 
 def floating(type: str, value: float) -> Value:
     """A ``float`` or ``double`` constant, given exactly; of a vector type, in every lane."""
-    exact = math.nan if value != value else value  # of all NaN, the quiet one without payload
+    exact = math.nan if value != value else value  # every NaN becomes the quiet one without payload
     return _splat(type, f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}")
 
 
@@ -100,7 +100,7 @@ NULL = Value("ptr", "null")
 
 
 def poison(type: str) -> Value:
-    """A value that nothing may depend on."""
+    """A value on which nothing may depend."""
     return Value(type, "poison")
 
 
@@ -158,8 +158,8 @@ class ModuleText:
     """A module under construction: globals, declarations and functions."""
 
     def __init__(self, name: str, triple: str, data_layout: str) -> None:
-        self.imports: list[str] = []  # LLVM IR of the user's, to be linked in
-        self.has_plain_loops = False  # innermost loops of scalars, which LLVM may make vectors of
+        self.imports: list[str] = []  # the user's LLVM IR, to be linked in
+        self.has_plain_loops = False  # innermost scalar loops, which LLVM may vectorise
         self._header = (
             f'source_filename = "{_quote(_encoded(name))}"\n'
             f'target datalayout = "{data_layout}"\n'
@@ -171,7 +171,7 @@ class ModuleText:
         self._strings: dict[bytes, Value] = {}
         self._claimed: set[str] = set()
         self._shared: dict[str, str] = {}
-        self.lines_of: dict[str, int] = {}  # how long code is that has stood inline
+        self.lines_of: dict[str, int] = {}  # the lines of code that was emitted inline
 
     def string(self, text: str) -> Value:
         """A pointer to a constant, zero-terminated string."""
@@ -218,8 +218,8 @@ class ModuleText:
         self._functions.append(text)
 
     def shared(self, name: str, text: str) -> str:
-        """The name of the first function with a text, but for the names of blocks: `name`, unless
-        there was one before."""
+        """The name of the first function with this text, apart from the names of blocks: `name`,
+        unless there is an earlier one."""
         return self._shared.setdefault(_HINT.sub(r"\1.\2", text), name)
 
     def claim(self, name: str) -> bool:
@@ -235,7 +235,7 @@ class ModuleText:
 
 
 def symbol(name: str) -> str:
-    """A name as it stands after ``@``: quoted where LLVM's grammar wants it."""
+    """A name as LLVM's grammar wants it after ``@``, quoted if necessary."""
     return name if re.fullmatch(r"[A-Za-z_.$][\w.$]*", name) else f'"{_quote(_encoded(name))}"'
 
 
@@ -249,10 +249,10 @@ _Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key, and what 
 
 
 class FunctionText:
-    """A function under construction: a current block, and a method for each kind of operation.
+    """A function under construction, with a current block, and a method for each kind of operation.
 
-    Pure operations are shared: within a :meth:`scope`, and in the scopes around it, the same text
-    is emitted once. A scope must be opened wherever control may skip the emitted code.
+    Pure operations are shared: the same text is emitted once within a :meth:`scope` and the scopes
+    around it. A scope must be opened wherever control may skip the emitted code.
     """
 
     def __init__(
@@ -266,8 +266,8 @@ class FunctionText:
         attributes: str = "",
         is_shared: bool = False,
     ) -> None:
-        """Each of `params` is an LLVM type, with its attributes, and a name. A function `is_shared`
-        if another one that does the same may stand for it."""
+        """Each of `params` is an LLVM type, with its attributes, and a name. `is_shared`: an equal
+        function may stand for this one."""
         self.module = module
         self._called, self._is_shared = name, is_shared
         pairs = [each.rsplit(" ", 1) for each in params]
@@ -285,8 +285,8 @@ class FunctionText:
         self.current = Block("entry")
 
     def finish(self) -> Value:
-        """Adds the finished function to its module, and returns it; where it is shared, the first
-        one like it, which is there already."""
+        """Adds the finished function to its module, and returns it. A shared function returns the
+        first equal one, if the module has it already."""
         lines = [self._signature, "entry:", *self._allocas, *self._lines, *self._rare, "}"]
         text = "\n".join(lines)
         name = self.module.shared(self._called, text) if self._is_shared else self._called
@@ -307,7 +307,7 @@ class FunctionText:
         return [self.block(hint) for hint in hints]
 
     def place(self, block: Block) -> None:
-        """Goes on at the start of `block`."""
+        """Continues at the start of `block`."""
         self._lines.append(f"{block.label}:")
         self.current = block
 
@@ -322,7 +322,8 @@ class FunctionText:
 
     @contextmanager
     def inside(self, block: Block, then: Block | None = None) -> Iterator[None]:
-        """A scope in a new block, which goes on to `then`, or else ends or leaves the function."""
+        """A scope in a new block, which continues at `then`, unless the code ends the block
+        itself."""
         self.place(block)
         with self.scope():
             yield
@@ -331,8 +332,8 @@ class FunctionText:
 
     @contextmanager
     def aside(self, block: Block) -> Iterator[None]:
-        """A scope in a new block that leaves the function and seldom runs: it stands at the end, so
-        that the usual way runs straight on."""
+        """A scope in a new block that leaves the function and seldom runs. It is placed at the end,
+        so that the usual path has no jumps."""
         usual, current, self._lines = self._lines, self.current, []
         with self.inside(block):
             yield
@@ -350,7 +351,7 @@ class FunctionText:
     @contextmanager
     def unless(self, holds: Value) -> Iterator[None]:
         """Opens a block that leaves the function, for the rare case that a condition doesn't hold;
-        what follows stands behind it."""
+        the following code is placed behind it."""
         block, after = self.blocks("failed", "checked")
         self.branch_if(holds, after, block, likely=True)
         with self.inside(block):
@@ -358,15 +359,15 @@ class FunctionText:
         self.place(after)
 
     def go_on_if(self, condition: Value, otherwise: Block) -> None:
-        """Goes on in a new block if a condition holds, as it nearly always does, and else in
-        `otherwise`."""
+        """Continues in a new block if a condition holds, which is the usual case; otherwise jumps
+        to `otherwise`."""
         after = self.block("right")
         self.branch_if(condition, after, otherwise, likely=True)
         self.place(after)
 
     def go_on_if_any(self, conditions: Iterable[Value], otherwise: Block) -> None:
-        """As :meth:`go_on_if`, if one of some conditions holds; each is asked for when those before
-        it don't."""
+        """As :meth:`go_on_if`, if one of some conditions holds. Each is evaluated only if the ones
+        before it don't hold."""
         after = self.block("right")
         with self.scope():
             for condition in conditions:
@@ -413,7 +414,7 @@ class FunctionText:
         self._lines.append(f"  br label %{target.label}")
 
     def branch_if(self, condition: Value, yes: Block, no: Block, *, likely: bool = False) -> None:
-        """`likely` says that `yes` is taken nearly always."""
+        """`likely`: `yes` is taken nearly always."""
         weights = ', !prof !{!"branch_weights", i32 1048575, i32 1}' if likely else ""
         self._lines.append(
             f"  br i1 {condition.text}, label %{yes.label}, label %{no.label}{weights}"
@@ -427,13 +428,13 @@ class FunctionText:
         self._lines.append(f"  ret {'void' if value is None else value}")
 
     def phi(self, type: str, *incoming: tuple[Value, Block]) -> Value:
-        """A value by the block that control came from."""
+        """A value that depends on the block from which control came."""
         listed = ", ".join(f"[ {v.text}, %{b.label} ]" for v, b in incoming)
         return self._define(type, f"phi {type} {listed}")
 
     def phi_open(self, begin: Value, came_from: Block, latch: Block) -> tuple[Value, Value]:
-        """A loop's variable that starts at `begin`, and its value in the next round, which
-        :meth:`phi_close` defines on the way to `latch`'s end."""
+        """A loop's variable that starts at `begin`; and its value in the next iteration, which
+        :meth:`phi_close` defines before `latch`'s end."""
         upcoming = self._name(begin.type)
         return self.phi(begin.type, (begin, came_from), (upcoming, latch)), upcoming
 
@@ -458,9 +459,9 @@ class FunctionText:
         signed: bool = True,
         runs: bool = True,
     ) -> Iterator[Value]:
-        """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`
-        says that there is one. Its `blocks` are the body, the block that counts, to which the body
-        branches, and the block behind the loop."""
+        """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`:
+        there is at least one such number. The `blocks` are the body, the block that counts, to
+        which the body branches, and the block behind the loop."""
         before, less = self.current, "slt" if signed else "ult"
         head, latch, done = blocks
         if runs:
@@ -517,7 +518,7 @@ class FunctionText:
         )
 
     def convert_whole(self, value: Value, type: str) -> Value:
-        """The bits of a value as another type of as many."""
+        """The bits of a value as another type of the same width."""
         return self._pure(type, f"bitcast {value} to {type}")
 
     def intrinsic(self, name: str, type: str, *args: Value, flags: str = "") -> Value:
@@ -529,8 +530,8 @@ class FunctionText:
     def element_pointer(
         self, type: str, pointer: Value, index: Value, *, inbounds: bool = True
     ) -> Value:
-        """The address of element `index` of an array of `type` at `pointer`; of one that there may
-        not be, unless it is `inbounds`."""
+        """The address of element `index` of an array of `type` at `pointer`; unless it is
+        `inbounds`, the element need not exist."""
         if index.text == "0":
             return pointer
         flag = "inbounds " if inbounds else ""
@@ -548,7 +549,8 @@ class FunctionText:
         return self._pure(element_type(vector.type), f"extractelement {vector}, {number}")
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int | None]) -> Value:
-        """A vector of lanes by their numbers in `a` and, counted on, `b`; None for any value."""
+        """A vector of lanes, given by their numbers; the lanes of `b` are numbered behind those of
+        `a`. None stands for any value."""
         order = ", ".join("i32 poison" if lane is None else f"i32 {lane}" for lane in lanes)
         type = vector_type(element_type(a.type), len(lanes))
         return self._pure(type, f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>")
@@ -582,7 +584,7 @@ class FunctionText:
         return Value("ptr", name)
 
     def load(self, type: str, pointer: Value, align: int, mask: Value | None = None) -> Value:
-        """A value; of a vector 0 in the lanes that `mask` leaves out."""
+        """Loads a value; the lanes of a vector that `mask` leaves out are 0."""
         if mask is None:
             return self._define(type, f"load {type}, {pointer}, align {align}")
         return self._define(
@@ -592,7 +594,7 @@ class FunctionText:
         )
 
     def store(self, value: Value, pointer: Value, align: int, mask: Value | None = None) -> None:
-        """Writes a value; of a vector the lanes that `mask` chooses."""
+        """Stores a value; of a vector, only the lanes that `mask` chooses."""
         if mask is None:
             self._lines.append(f"  store {value}, {pointer}, align {align}")
             return
@@ -602,7 +604,7 @@ class FunctionText:
         )
 
     def store_past_caches(self, value: Value, pointer: Value, align: int) -> None:
-        """Writes a value to memory that is not to be in the caches."""
+        """Stores a value past the caches."""
         self._lines.append(f"  store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
 
     def word(self, table: Value, position: Value | int, type: str = "i64") -> Value:
@@ -660,8 +662,8 @@ class FunctionText:
     def outlined(
         self, name: str, result: str, args: Sequence[Value], emit: Callable[..., Value]
     ) -> Value:
-        """A pure function of `args`, by a call of it: the first call in the module defines it.
-        `emit` is given the text of the function and its parameters."""
+        """Calls a pure function of `args`; the first call in the module defines the function.
+        `emit` gets the text of the function and its parameters."""
         if self.module.claim(name):
             function = FunctionText(
                 self.module, name, result, [f"{arg.type} x{i}" for i, arg in enumerate(args)],
@@ -674,8 +676,8 @@ class FunctionText:
     def inline_or_outlined(
         self, name: str, result: str, args: Sequence[Value], emit: Callable[..., Value], lines: int
     ) -> Value:
-        """As :meth:`outlined`; but the code stands here where the module has none of it yet, or it
-        has no more than so many `lines`."""
+        """As :meth:`outlined`, but the code is emitted inline if the module doesn't have it yet, or
+        if it has at most `lines` lines."""
         written = self.module.lines_of.get(name, 0)
         if written > lines:
             return self.outlined(name, result, args, emit)

@@ -14,7 +14,7 @@ from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 
 
 def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
-    """The logarithm of a base, by the natural one of the base."""
+    """The logarithm to a base, which is given by its natural logarithm."""
 
     def emit(x: Lanes) -> Lanes:
         k, m = split(x)
@@ -24,7 +24,7 @@ def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
 
 
 def log1p(x: Lanes) -> Lanes:
-    """The logarithm of the exact sum."""
+    """``log(1 + x)``, from the exact sum."""
     total, error = x.plus_exactly(1.0)
     found = _of_sum(total, error)
     small = abs(x) < 2.0 ** (-format_of(x).digits - 2)
@@ -32,7 +32,7 @@ def log1p(x: Lanes) -> Lanes:
 
 
 def asinh(x: Lanes) -> Lanes:
-    """``log(a + sqrt(a**2 + 1))`` of the magnitude; of a huge one ``log(a) + log(2)``."""
+    """``log(a + sqrt(a**2 + 1))`` for the magnitude a; for a huge one ``log(a) + log(2)``."""
     a = abs(x)
     square, rest = a.times_exactly(a)
     total, error = square.plus_exactly(1.0)
@@ -41,7 +41,7 @@ def asinh(x: Lanes) -> Lanes:
 
 
 def acosh(x: Lanes) -> Lanes:
-    """``log(x + sqrt(x**2 - 1))``; of a huge x ``log(x) + log(2)``."""
+    """``log(x + sqrt(x**2 - 1))``; for a huge x ``log(x) + log(2)``."""
     square, rest = x.times_exactly(x)
     total, error = square.plus_exactly(-1.0)
     found = _log_of_sum_with_root(x, (total, error + rest))
@@ -49,9 +49,9 @@ def acosh(x: Lanes) -> Lanes:
 
 
 def atanh(x: Lanes) -> Lanes:
-    """Half of the logarithm of ``(1 + a) / (1 - a)``, of the magnitude, without that quotient:
-    where it is ``2**k * (1 + s) / (1 - s)``, s is ``(1 + a - 2**k * (1 - a)) / (1 + a + 2**k * (1 -
-    a))``."""
+    """Half of the logarithm of ``(1 + a) / (1 - a)``, for the magnitude a, without computing this
+    quotient: written as ``2**k * (1 + s) / (1 - s)``, it gives the s ``(1 + a - 2**k * (1 - a)) /
+    (1 + a + 2**k * (1 - a))``."""
     a, form = abs(x), format_of(x)
     one = x.number(1.0)
     up, more = one.plus_smaller(a)
@@ -93,7 +93,7 @@ def _split_normal(x: Lanes) -> Pair:
 
 
 def _log_of_sum_with_root(a: Lanes, square: Pair) -> Lanes:
-    """``log(a + sqrt(square))``; of a huge `a` ``log(2 * a)``."""
+    """``log(a + sqrt(square))``; for a huge `a` ``log(2 * a)``."""
     form = format_of(a)
     root, low = root_of_pair(square)
     total, error = a.plus_exactly(root)
@@ -142,6 +142,6 @@ def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) ->
 
 
 def _at_ends(x: Lanes, log: Lanes) -> Lanes:
-    """The logarithm of x, also at 0, infinity, NaN and negative numbers."""
+    """`log`, the logarithm of x, with its values at 0, infinity, NaN and negative numbers."""
     below = x.where(x.equals(0.0), float("-inf"), float("nan"))
     return x.where(x > 0.0, x.where(x < float("inf"), log, x), below)

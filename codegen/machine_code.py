@@ -1,4 +1,4 @@
-"""From the text of a module to machine code for a target, and the symbols that it links to."""
+"""Compiles the text of a module to machine code for a target, and links it to its symbols."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def machine_for(target: Target) -> Any:
 
 
 def _link(module: Any, imports: Sequence[str]) -> None:
-    """Links modules of the user's, given as text, into a module.
+    """Links the user's modules, given as text, into a module.
 
     Raises
     ------
@@ -63,14 +63,14 @@ def _link(module: Any, imports: Sequence[str]) -> None:
 def optimised(text: ModuleText, target: Target) -> Any:
     """The optimised module of a text.
 
-    LLVM's whole pipeline takes twice the time of its passes over single functions. It makes
-    vectors of loops, and inlines, which pays only where a loop has no vectors yet, or where code of
-    the user's is linked in.
+    LLVM's whole pipeline takes twice the time of its passes over single functions. It vectorises
+    loops and inlines calls, which pays only where a scalar loop is left, or where the user's code
+    is linked in.
 
     Raises
     ------
     CompileError
-        When LLVM IR of the user's can't be linked in.
+        When the user's LLVM IR can't be linked in.
     """
     module = parse(str(text))
     _link(module, text.imports)
@@ -98,7 +98,7 @@ def load(object_code: bytes) -> LoadedCode:
     Raises
     ------
     CompileError
-        When it needs a symbol that this process does not have.
+        When the code needs a symbol that this process does not have.
     """
     return LoadedCode(object_code, _find)
 
@@ -109,8 +109,8 @@ _error_slots: dict[str, ctypes.c_void_p] = {}
 
 @lru_cache(maxsize=1)
 def _messages() -> LoadedCode:
-    """The functions that report wrong arguments. They live as long as the process, also those that
-    a second thread made at the same time: LLVM may know their addresses."""
+    """The functions that report wrong arguments. They live as long as the process, even if a second
+    thread compiled them at the same time, since LLVM may know their addresses."""
     text = messages_text(host().triple, str(host_machine().target_data))
     made = load(native_object(text, level=0))
     increment_reference(made)
@@ -149,7 +149,8 @@ def _find(name: str) -> int:
 
 @lru_cache(maxsize=1)
 def _c_libraries() -> tuple[ctypes.CDLL, ...]:
-    """The libraries that the process has loaded, and the mathematical library if that is apart."""
+    """The libraries that the process has loaded, and the mathematical library if it is a separate
+    one."""
     found = [ctypes.CDLL(None)]
     for name in ("libm.so.6", "libm.dylib", "libgcc_s.so.1"):
         try:

@@ -82,9 +82,9 @@ class MathFunctions:
         raise InternalError(f"intrinsic {known.name!r} of {dtype} has no lowering")
 
     def _elementary(self, name: str, args: list[Value]) -> Value:
-        """By arithmetic. Long code stands in vectors once: behind that it is called, which costs
-        less time than LLVM takes to compile it. Scalars don't call, so that LLVM can make vectors
-        of their loop."""
+        """A function by arithmetic. On vectors, long code is emitted inline once and called
+        afterwards: a call costs less time than LLVM takes to compile the code again. Scalars don't
+        call, so that LLVM can vectorise their loop."""
 
         def emit(text: FunctionText, *values: Value) -> Value:
             return ELEMENTARY[name](*[Lanes(text, each, self._fuses) for each in values]).value
@@ -96,7 +96,7 @@ class MathFunctions:
         return self._text.inline_or_outlined(symbol, type, args, emit, _LONG)
 
     def _exp10(self, dtype: DType, args: list[Value]) -> Value:
-        """``pow(10, x)``, which every C library has and which is as exact as its ``pow``."""
+        """``pow(10, x)``, which every C library has, with the exactness of its ``pow``."""
         return call_libm(self._text, "pow", floating(args[0].type, 10.0), args[0])
 
     def _rsqrt(self, dtype: DType, args: list[Value]) -> Value:
@@ -104,8 +104,8 @@ class MathFunctions:
         return self._text.binary("fdiv", floating(root.type, 1.0), root)
 
     def _sigmoid(self, dtype: DType, args: list[Value]) -> Value:
-        """``1 / (1 + e)`` with ``e = exp(-x)``; below zero ``e / (1 + e)`` with ``e = exp(x)``, as
-        the other overflows where the result is still a number."""
+        """``1 / (1 + e)`` with ``e = exp(-x)``; below zero ``e / (1 + e)`` with ``e = exp(x)``,
+        since the first form overflows where the result is still finite."""
         x = args[0]
         magnitude = self._text.intrinsic("fabs", x.type, x)
         power = call_libm(self._text, "exp", self._text.fneg(magnitude))

@@ -1,4 +1,4 @@
-"""The freedom that code generation has, besides the program."""
+"""The options of code generation: the target, strict floating point, and the release of the GIL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from minitvm.target import Target
 @final
 @record()
 class CodegenOptions:
-    """The target, whether floating point is as written, and whether kernels release the GIL.
+    """The options of code generation.
 
-    `strict` keeps each operation as it stands. Without it a product and a sum may be contracted to
-    one fused operation, and the additions of a reduction reordered.
+    `strict` keeps each operation as it is written. Without it, a product and a sum may be
+    contracted to one fused operation, and the additions of a reduction may be reordered.
 
-    `release_gil` says whether kernels release the GIL; with None, those do whose work pays for it.
+    `release_gil` tells whether kernels release the GIL; with None, a kernel does if its work pays
+    for it.
     """
 
     target: Target

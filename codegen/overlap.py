@@ -1,4 +1,4 @@
-"""Whether arrays share memory, decided by compiled code from their strides."""
+"""Emits the check whether arrays share memory, which decides from their ranges and strides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minitvm.codegen.llvm_text import Block, FunctionText, ModuleText, Value, i3
 # int share_memory(DLTensor* a, DLTensor* b): 1, 0, or -1 with an exception pending
 SHARE_MEMORY = "minitvm_share_memory"
 
-# Pairs of tensors that are compared one by one.
+# The number of pairs of tensors up to which pairs are compared one by one.
 _FEW_PAIRS = 32
 
 # A row of the table of tensors: {DLTensor*, low, end, name, position, is_output, is_compact}.
@@ -20,8 +20,8 @@ _TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
 
 
 def go_on_if_apart(text: FunctionText, tensors: Sequence[Tensor], meeting: Block) -> None:
-    """Goes on where no output's range of memory meets that of another tensor, and else in
-    `meeting`; there, too, where an empty range lies inside of another."""
+    """Continues if no output's range of memory meets the range of another tensor; otherwise jumps
+    to `meeting`, also if an empty range lies inside of another range."""
     pairs = [
         (a, b)
         for later, b in enumerate(tensors)
@@ -74,7 +74,7 @@ def _are_apart(text: FunctionText, a: Value, a_end: Value, b: Value, b_end: Valu
 
 
 def table_of(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
-    """The tensors as :func:`emit_overlap_check` reads them."""
+    """The table of the tensors that the function of :func:`emit_overlap_check` reads."""
     table = text.alloca("i64", _WORDS * len(tensors))
     for row, tensor in enumerate(tensors):
         numbers = (tensor.position, tensor.is_output, tensor.is_compact)
@@ -88,10 +88,10 @@ def table_of(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
 def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
     """Adds ``int name(int* ret_type_code, const char* function, Row* table, int64_t count)``.
 
-    It serves arguments whose ranges of memory meet: it tells exactly whether an output shares
-    memory with another argument. For the first that does, it returns the result of `report`; else
-    0. Ranges may meet although no memory is shared, when arrays interleave as the columns of a
-    matrix do. The runtime decides, which is not cheap.
+    It is called for arguments whose ranges of memory meet, and finds exactly whether an output
+    shares memory with another argument. For the first output that does, it returns the result of
+    `report`; otherwise 0. Ranges may meet although no memory is shared, if arrays interleave, as
+    the columns of a matrix do. The runtime decides such cases, which is not cheap.
     """
     params = ("ptr ret_type_code", "ptr function", "ptr table", "i64 count")
     text = FunctionText(module, name, "i32", params)
@@ -118,7 +118,7 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
     text.branch_if(passed_over, following, meeting)
     text.place(meeting)
     compact = text.binary("and", a.is_set(_IS_COMPACT), b.is_set(_IS_COMPACT))
-    share_lowest = text.icmp("eq", a.word(_LOW), b.word(_LOW))  # which is an element of both
+    share_lowest = text.icmp("eq", a.word(_LOW), b.word(_LOW))  # an element of both is there
     text.branch_if(text.binary("or", compact, share_lowest), shared, exact)
     text.place(exact)
     tensors = [a.pointer(_TENSOR), b.pointer(_TENSOR)]
@@ -135,8 +135,8 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
 
 @contextmanager
 def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
-    """A loop over the numbers below `count`, which is not 0: the number, and the block to which the
-    body must branch for the next."""
+    """A loop over the numbers below `count`, which is not 0. Returns the number, and the block to
+    which the body must branch for the next one."""
     head, latch, done = text.blocks("each", "next", "done")
     with text.rounds((head, latch, done), i64(0), count, i64(1)) as number:
         yield number, latch
@@ -160,9 +160,9 @@ class _Row:
 
 
 def own_elements_apart(text: FunctionText, tensor: Tensor) -> list[Value]:
-    """For each dimension, whether its stride steps over all that smaller strides reach. If all do,
-    no two elements share an address, as elements of a broadcast array would. The elements of an
-    empty array don't."""
+    """For each dimension, whether its stride exceeds the reach of all smaller strides. If it does
+    in all dimensions, no two elements share an address, as elements of a broadcast array would. In
+    an empty array none do."""
     zero, one = i64(0), i64(1)
     strides = [text.intrinsic("abs", "i64", s, integer("i1", 0)) for s in tensor.strides]
     spans = [
@@ -176,7 +176,7 @@ def own_elements_apart(text: FunctionText, tensor: Tensor) -> list[Value]:
         for other, span in enumerate(spans):
             if other == dim:
                 continue
-            # Of two equal strides the later counts as the smaller, so that they collide.
+            # Of two equal strides the later one counts as the smaller, so that they collide.
             smaller = text.icmp("sle" if other > dim else "slt", strides[other], stride)
             counted = text.binary("and", smaller, text.icmp("sgt", span, zero))
             reach = text.binary("add", reach, text.select(counted, span, zero))

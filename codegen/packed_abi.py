@@ -76,7 +76,7 @@ def bound_variables(func: PrimFunc) -> tuple[Var, ...]:
 
 
 def packed_symbol(name: str) -> str:
-    """The symbol of a function's packed entry, which no C function's name can be."""
+    """The symbol of a function's packed entry; no C function can have such a name."""
     return f"packed.{_ascii(name)}"
 
 
@@ -90,7 +90,7 @@ def _body_symbol(name: str) -> str:
 
 
 def _ascii(name: str) -> str:
-    """llvmlite looks functions up by names in ASCII only."""
+    """A name in ASCII: llvmlite looks functions up by such names only."""
     return name.encode("ascii", "backslashreplace").decode()
 
 
@@ -105,7 +105,7 @@ def _emit_body(
             params.append(f"{register_type(param.dtype)} p{position}")
         else:
             access = "" if buffer in written else " readonly"
-            # Not nocapture: a packed call and a parallel region get the address by way of memory.
+            # Not nocapture: a packed call and a parallel region get the address through memory.
             params.append(f"ptr noalias{access} p{position}")
     params.extend(f"{register_type(var.dtype)} size{i}" for i, var in enumerate(sizes))
     params.append("ptr noalias failure")
@@ -133,8 +133,8 @@ def _emit_entry(
 ) -> None:
     """The packed function: reads all arguments, binds their sizes, checks them, and calls.
 
-    LLVM is to leave it as it is. Written as compares and branches, with the reports aside, it is as
-    fast as what LLVM would make of it, which took a third of the time of building a small kernel.
+    LLVM doesn't optimise it. Emitted as compares and branches, with the reports out of line, it is
+    as fast as LLVM's optimised form, which took a third of the time of building a small kernel.
     """
     pays = pays_release(func, options.release_gil)
     text = FunctionText(module, packed_symbol(func.name), "i32", PACKED_PARAMS,
@@ -142,7 +142,7 @@ def _emit_entry(
     args, codes, count, ret, ret_code, _resource = text.params
     names = arg_names(func)
     emitter = expression_emitter(text, options)
-    emitter.no_wrap = ""  # nothing is known of the sizes yet
+    emitter.no_wrap = ""  # the sizes aren't checked yet
     errors = ArgumentErrors(text, func.name, names, ret_code)
     checks = Checks(text, func, names, emitter, errors, written_parameters(func))
     with checks.unless([text.icmp("eq", count, i32(len(func.params)))]):
@@ -186,12 +186,13 @@ def _emit_entry(
 
 
 def _emit_plain_entry(module: ModuleText, func: PrimFunc, sizes: Sequence[Var]) -> None:
-    """The body for callers that are machine code of ours, and have made all checks themselves::
+    """The plain entry, for callers that are machine code of ours and have made all checks
+    themselves::
 
         int plain(void** addresses, int64_t* sizes)
 
-    `addresses` are those of the arguments, all arrays, in order; `sizes` the values of the
-    variables in their shapes.
+    `addresses` are the addresses of the arguments, all of them arrays, in order; `sizes` are the
+    values of the variables in their shapes.
     """
     text = FunctionText(module, plain_symbol(func.name), "i32", ("ptr addresses", "ptr sizes"))
     addresses, values = text.params
@@ -209,7 +210,7 @@ def _end_a_check(text: FunctionText, ret_code: Value) -> None:
     """Ends the function here where the caller only wants its arguments checked."""
     asked, checked, go_on = text.blocks("asked", "checked", "go_on")
     code = text.load("i32", ret_code, 4)
-    # Of the wishes, the one that is usual is the least.
+    # The usual request has the lowest value.
     usual = text.icmp("ult", code, i32(ASKS_TO_CHECK))
     text.branch_if(usual, go_on, asked, likely=True)
     with text.aside(asked):
@@ -220,7 +221,7 @@ def _end_a_check(text: FunctionText, ret_code: Value) -> None:
 
 
 def _holds(text: FunctionText, ret_code: Value, pays: Value) -> Value:
-    """Whether the caller holds the GIL, and it pays to release that."""
+    """Whether the caller holds the GIL, and releasing it pays."""
     without = asks(text, text.load("i32", ret_code, 4), IS_WITHOUT_GIL)
     return text.select(without, integer("i1", 0), pays)
 
@@ -243,8 +244,8 @@ def _report_failure(
     assertions: Sequence[Assertion],
     result: Value,
 ) -> None:
-    """Raises the error of assertion number `status`, and returns `result`; for -1 the callee has
-    set the error."""
+    """Raises the error of assertion number `status`, and returns `result`; for a status of -1 the
+    callee has set the error."""
     blocks = [text.block("assertion") for _ in assertions]
     gave_up = text.block("callee_failed")
     text.switch(status, gave_up, [(i + 1, block) for i, block in enumerate(blocks)])
@@ -262,8 +263,8 @@ def _report_failure(
 
 
 def _check_overlaps(checks: Checks, tensors: Mapping[int, Tensor]) -> None:
-    """Each output against each other argument, and against itself. The input of an in-place output
-    has the output's memory, so only the output is compared."""
+    """Checks each output against each other argument, and against itself. The input of an in-place
+    output has the output's memory, so only the output is compared."""
     text, same = checks.text, checks.func.attrs.in_place
     for output, before in sorted(same):
         holds = _are_same(checks, tensors[output], tensors[before])

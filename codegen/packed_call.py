@@ -33,8 +33,8 @@ def emit_packed(emitter: Emitter, node: e.Call) -> Value:
 
 
 def run_packed(emitter: Emitter, node: e.Call, asked: int = ArgTypeCode.NULL) -> Value:
-    """The call, and the 8 bytes of its result. ``call_global`` finds `asked` as the result's type
-    code. Where the call fails, the function ends with -1."""
+    """The call, and the 8 bytes of its result. ``call_global`` gets `asked` in the place of the
+    result's type code. Where the call fails, the function ends with -1."""
     name, text = name_called(node), emitter.text
     arguments = node.args[1:]
     values = text.alloca("i64", max(1, len(arguments)))
@@ -48,7 +48,7 @@ def run_packed(emitter: Emitter, node: e.Call, asked: int = ArgTypeCode.NULL) ->
     text.store(i32(asked), result_code, 4)
     passed = [text.module.string(name), values, codes, i32(len(arguments)), result, result_code]
     status = text.call_external(CALL_GLOBAL, "i32", passed)
-    text.forget()  # the callee may have written memory that was read before
+    text.forget()  # the callee may have written memory
     assert emitter.fail_unless is not None
     emitter.fail_unless(text.icmp("eq", status, i32(0)), -1)
     return text.load("i64", result, 8)

@@ -1,4 +1,4 @@
-"""Powers and roots, and the functions that scale by powers of two or divide."""
+"""Powers and roots, remainders, and functions that scale by powers of two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from minitvm.codegen.slow_lanes import guarded
 
 
 def rsqrt(x: Lanes) -> Lanes:
-    """A quotient y, and a step of Newton, whose error is that of ``x * y``."""
+    """A quotient y, refined by one step of Newton's method, whose error is the error of ``x *
+    y``."""
     y = x.number(1.0) / x.sqrt()
     error = (-(x * y)).times_plus(y, 1.0)
     refined = (y * 0.5).times_plus(error, y)
@@ -20,8 +21,8 @@ def rsqrt(x: Lanes) -> Lanes:
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
-    """Of a ``float`` in ``double``; of a ``double`` scaled to where squares neither over- nor
-    underflow."""
+    """The length of a vector: for ``float`` computed in ``double``; for ``double`` scaled to a
+    range in which squares neither over- nor underflow."""
     a, b = abs(x), abs(y)
     if x.is_single:
         wide, other = a.as_double(), b.as_double()
@@ -43,27 +44,29 @@ def hypot(x: Lanes, y: Lanes) -> Lanes:
 
 
 def fmod(x: Lanes, y: Lanes) -> Lanes:
-    """By one division where the quotient is less than half of the whole numbers of the format, and
-    otherwise by several."""
+    """The remainder by one division if the quotient is less than half of the format's whole
+    numbers, and otherwise by several."""
     a, b = abs(x), abs(y)
     limit = 2.0 ** (format_of(x).digits - 1)
     quotient = a / b
     near = _remainder(a, b, nearest_whole(quotient))
-    # Of infinity and by zero it is NaN, by infinity the number itself.
+    # It is NaN for an infinite dividend and for a zero divisor; for an infinite divisor, the
+    # dividend itself.
     near = a.where(a < b, a, near)
     found = guarded("fmod", quotient.compare("ult", limit), near, [a, b], _fmod_of_one)
     return found.with_sign_of(x)
 
 
 def _remainder(a: Lanes, b: Lanes, whole: Lanes) -> Lanes:
-    """``a - whole * b``, exactly, and once more b where that is below zero."""
+    """``a - whole * b``, exactly, plus b if the result is below zero."""
     rest = (-whole).times_plus(b, a)
     return rest.where(rest < 0.0, rest + b, rest)
 
 
 def _fmod_of_one(a: Lanes, b: Lanes) -> Lanes:
-    """In ``double`` multiples of ``b * 2**n`` are taken away, for one n after another, so that
-    each quotient has nearly all digits. NaN for an infinite a, or a b of zero."""
+    """The remainder of single numbers in ``double``: multiples of ``b * 2**n`` are subtracted for
+    one n after another, so that each quotient has nearly all digits. NaN for an infinite a, or a b
+    of zero."""
     if a.is_single:
         return _fmod_of_one(a.as_double(), b.as_double()).as_float()
     text, infinity, digits = a.text, float("inf"), format_of(a).digits
@@ -92,8 +95,8 @@ def _fmod_of_one(a: Lanes, b: Lanes) -> Lanes:
 
 
 def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
-    """The significand and the sum of the exponents, which two factors scale: subnormal results are
-    rounded once."""
+    """``x * 2**exponent``: the exponents are added, and the significand is scaled by two factors,
+    so that subnormal results are rounded once."""
     text, form, a = x.text, format_of(x), abs(x)
     up = form.digits + 1
     is_tiny = a < 2.0 ** (1 - form.bias)
@@ -108,7 +111,7 @@ def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
     total = text.binary("add", own, given)  # biased
     total = text.intrinsic("smax", type, total, x.integer(-form.digits - 2))
     total = text.intrinsic("smin", type, total, x.integer(2 * form.bias + 2))
-    total = text.binary("add", total, x.integer(form.bias))  # of two factors
+    total = text.binary("add", total, x.integer(form.bias))  # for two factors
     half = text.binary("lshr", total, x.integer(1))
     significand = text.binary("and", bits, x.integer(~(form.one | form.one << 1)))
     made = x.of_bits(text.binary("or", significand, x.integer(form.one)))
@@ -119,8 +122,8 @@ def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
 
 
 def power(x: Lanes, y: Lanes) -> Lanes:
-    """Of the magnitude ``exp(y * log(x))``, in about twice the digits of the format: of a ``float``
-    in ``double``. Signs, infinities and NaN follow C99 (F.9.4.4)."""
+    """The power of the magnitude, ``exp(y * log(x))``, in about twice the digits of the format: for
+    ``float`` in ``double``. Signs, infinities and NaN follow C99 (F.9.4.4)."""
     text, magnitude = x.text, abs(x)
     if x.is_single:
         product = y.as_double() * logarithm(LN2)(magnitude.as_double())
@@ -179,6 +182,7 @@ def _log_pair(x: Lanes) -> Pair:
 
 
 def _parts_of_ln2() -> tuple[float, float]:
-    """The first so short that its product with an exponent is exact."""
+    """log(2) as a sum of parts. The first is so short that its product with an exponent is
+    exact."""
     high = (LN2 << 40) // ONE
     return high * 2.0**-40, ((LN2 << 40) - high * ONE) / (ONE << 40)

@@ -8,7 +8,7 @@ from minitvm.codegen.lanes import Lanes
 
 
 def nearest_whole(a: Lanes) -> Lanes:
-    """The nearest whole number, halves to even, to a magnitude of less than all digits."""
+    """The nearest whole number, halves to even, to a magnitude below the format's whole numbers."""
     limit = 2.0 ** format_of(a).digits
     return (a + limit) - limit
 
@@ -37,11 +37,11 @@ def _round(x: Lanes) -> Lanes:
     return a.where((a - down).compare("oge", 0.5), down + 1.0, down)
 
 
-# By the names of LLVM's intrinsics.
+# The roundings by the names of LLVM's intrinsics.
 _ROUNDED = {"floor": _floor, "ceil": _ceil, "trunc": _trunc, "round": _round, "roundeven": _even}
 
 
 def rounded(name: str, x: Lanes) -> Lanes:
-    """What LLVM's intrinsic of that name computes."""
+    """The result of LLVM's intrinsic of that name."""
     made = _ROUNDED[name](x).with_sign_of(x)
     return x.where(abs(x) < 2.0 ** format_of(x).digits, made, x)

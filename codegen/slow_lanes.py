@@ -1,4 +1,4 @@
-"""Functions whose arithmetic is right for nearly all arguments, and the others one by one."""
+"""Functions with fast arithmetic for nearly all arguments, and a slow path for single lanes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Function = Callable[..., Lanes]
 
 
 def guarded(name: str, is_near: Value, near: Lanes, args: Sequence[Lanes], far: Function) -> Lanes:
-    """`near`, and in lanes that aren't what `far` makes of single arguments: a function of its own,
-    which a program without such arguments never calls."""
+    """`near` in the lanes where `is_near` holds, and `far` of single arguments in the others. `far`
+    is a function of its own, which a program without such arguments never calls."""
     text = near.text
     slow, join = text.blocks("far", "endfar")
     before = text.current

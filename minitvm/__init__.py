@@ -96,7 +96,7 @@ _ON_DEMAND = {
     "load_device_plugin": "minitvm.runtime.device_api.plugin",
 }
 
-# Modules that have moved are importable where they were, too.
+# Modules that have moved can still be imported under their former names.
 _FORMER = {
     "minitvm.tir": "buffer expr functor indices ir_builder op printer scalars stmt "
     "structural_equal verify te.reducer",
@@ -104,7 +104,7 @@ _FORMER = {
     "minitvm.driver": "codegen.build codegen.prepack",
     "minitvm.te.schedules": "te.stage",
 }
-# Modules of classic TVM whose contents live in other rooms here.
+# Modules of classic TVM whose contents are in other rooms here.
 _CLASSIC = {
     "te.schedule": "lowering.classic",
     "tir.transform": "transform.classic",
@@ -131,7 +131,7 @@ for _face, _name, _place in (
     setattr(_importlib.import_module(f"minitvm.{_face}"), _name, getattr(_module, _name))
 
 
-# Parts of TVM that aren't here, and what there is in their place.
+# Parts of TVM that don't exist here, each with its replacement.
 _GRAPHS = "minitvm compiles operators; graphs of them stay with the framework that calls them"
 _TUNING = "an untouched schedule is scheduled by build: see docs/auto_schedule.md"
 _GPU = "there are no kernels for GPUs; device('cuda', 0) names one for arrays"
@@ -204,7 +204,7 @@ _ABSENT = {
 _find = _on_demand(__name__, _ON_DEMAND)
 
 
-def __getattr__(name: str) -> _typing.Any:  # for type checkers, which read no further
+def __getattr__(name: str) -> _typing.Any:  # for type checkers, which don't see the assignment
     return _find(name)
 
 

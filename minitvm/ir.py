@@ -1,4 +1,4 @@
-"""What both IRs share, under the names of classic TVM: ``minitvm.ir``."""
+"""Functions of both IRs, under the names of classic TVM: ``minitvm.ir``."""
 
 import typing as _typing
 from typing import Any as _Any
@@ -31,7 +31,7 @@ __getattr__ = _on_demand(__name__, _ON_DEMAND)
 
 
 def assert_structural_equal(lhs: _Any, rhs: _Any, map_free_vars: bool = False) -> None:
-    """Raises unless two programs are the same but for the names of their variables.
+    """Raises an error unless two programs are the same up to the names of their variables.
 
     Raises
     ------

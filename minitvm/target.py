@@ -23,17 +23,17 @@ from minitvm.runtime.host import (
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
 
-_CORES = 8  # of a named CPU: its models have few or many
+_CORES = 8  # taken for a named CPU, whose models have few or many
 
 
 @final
 @record()
 class Processor:
     """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
-    level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles, and `ports`
-    of them begin in each, `loads` loads of vectors as well. `bytes_per_cycle` come to a core from
-    the L2 cache, the L3 cache and memory. A task of a parallel loop pays from `task` cycles on. The
-    defaults stand for an unknown CPU.
+    level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles; in each
+    cycle `ports` of them and `loads` loads of vectors may begin. `bytes_per_cycle` come to a core
+    from the L2 cache, the L3 cache and memory. A task of a parallel loop pays from `task` cycles
+    on. The defaults stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -85,21 +85,22 @@ _SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12, bytes_per_cycle=_SERVER)
 
 # By architecture and name.
 #
-# Features, as far as code generation and schedules ask about them: LLVM 22,
-# llvm/lib/Target/X86/X86.td, AArch64/AArch64Processors.td. LLVM itself knows the rest.
+# Features that code generation and schedules use. Source: LLVM 22, llvm/lib/Target/X86/X86.td,
+# AArch64/AArch64Processors.td. LLVM itself knows all others.
 #
 # Caches and arithmetic: Intel, "64 and IA-32 Architectures Optimization Reference Manual"; AMD,
 # "Software Optimization Guide" of each family (17h, 19h, 1Ah); Arm, "Software Optimization Guide"
 # and "Technical Reference Manual" of each core; Fujitsu, "A64FX Microarchitecture Manual"; Apple,
-# `sysctl hw.perflevel0`, and D. Johnson, "Apple M1 Microarchitecture Research". Of sizes that an
-# implementation may choose, a usual one. An L2 that cores share is divided among them. The L3 of a
-# Zen is that of its complex of cores; other CPUs have models with an L3 of many sizes, here a
-# typical one. Without an instruction that multiplies and adds, the figures are the addition's.
+# `sysctl hw.perflevel0`, and D. Johnson, "Apple M1 Microarchitecture Research". Where an
+# implementation may choose a size, the table has a usual one. An L2 that cores share is divided
+# among them. The L3 of a Zen is the cache of its complex of cores; for other CPUs, whose models
+# differ in L3, it is a typical size. For CPUs without an instruction that multiplies and adds, the
+# figures are the addition's.
 #
-# Where LLVM's scheduling models say otherwise, measured tables decide (A. Fog, "Instruction
-# tables"; uops.info): in each cycle, one multiply-add of 512 bits begins on the client cores of Ice
-# Lake, Tiger Lake and Rocket Lake, whose port 5 has no unit for it; one of 256 bits on znver1,
-# which splits it into two halves; two on znver3.
+# Where LLVM's scheduling models disagree, measured tables decide (A. Fog, "Instruction tables";
+# uops.info): in each cycle, one multiply-add of 512 bits begins on the client cores of Ice Lake,
+# Tiger Lake and Rocket Lake, whose port 5 has no unit for it; one of 256 bits on znver1, which
+# splits it into two halves; two on znver3.
 PROCESSORS: dict[str, dict[str, Processor]] = {
     "x86_64": {
         "x86-64": Processor(frozenset({"sse2"})),
@@ -135,7 +136,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
     },
     "aarch64": {
         "generic": Processor(_NEON),
-        # At most one begins in each cycle: LLVM, AArch64SchedA53.td, AArch64SchedA57.td.
+        # At most one multiply-add begins in each cycle: LLVM, AArch64SchedA53.td,
+        # AArch64SchedA57.td.
         "cortex-a53": _cpu(_NEON, 32, 128, ways=4, ports=1, loads=1),
         "cortex-a57": _cpu(_NEON, 32, 512, ways=2, ports=1),
         "cortex-a72": _cpu(_NEON, 32, 512, ways=2),
@@ -153,7 +155,7 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
     },
 }
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
-# Features by which LLVM tunes, such as prefer-256-bit; it lists them nowhere.
+# Features by which LLVM tunes, such as prefer-256-bit. LLVM lists them nowhere.
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
 _CACHES = ("l1d-cache-bytes", "l2-cache-bytes", "l3-cache-bytes")
 _OPTIONS = (
@@ -176,17 +178,17 @@ class TargetKind:
 @final
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The CPU or device that code is made for, in the classic notation.
+    """The CPU or device for which code is generated, in the classic notation.
 
     ``llvm`` alone is this machine with all its features, its caches and the cores that the process
     may use. ``-mcpu=NAME`` names a CPU and ``-mtriple=ARCH-VENDOR-OS`` an architecture and system;
     all their figures come from a table, so that the same text makes the same program on
     every machine. ``-mattr=+a,-b`` adds and removes features; ``-num-cores=``,
-    ``-l1d-cache-bytes=`` and the like say single figures (docs/targets.md).
-    In the place of ``llvm``, the name of a device that launches kernels,
-    such as ``ext_dev``, makes code for its arrays (docs/devices.md). A dict of these options does
-    as well, and so does another target. `host` is classic: the CPU that calls is the one that
-    computes, so it is only checked.
+    ``-l1d-cache-bytes=`` and the like set single figures (docs/targets.md). In the place of
+    ``llvm``, the name of a device that launches kernels, such as ``ext_dev``, makes code for its
+    arrays (docs/devices.md). A dict of these options or another target is accepted as well. `host`
+    is there for classic programs: the CPU that calls is the CPU that computes, so `host` is only
+    checked.
 
     Raises
     ------
@@ -367,22 +369,22 @@ class Target:
 
     @property
     def has_float16_conversion(self) -> bool:
-        """Whether float16 and float32 are converted into each other by an instruction."""
+        """Whether an instruction converts between float16 and float32."""
         return self.arch == "aarch64" or "f16c" in self.features
 
     @property
     def has_fused_multiply_add(self) -> bool:
-        """Whether a product and a sum with one rounding are one instruction."""
+        """Whether an instruction multiplies and adds with one rounding."""
         return self.arch == "aarch64" or "fma" in self.features
 
     @property
     def has_rounding(self) -> bool:
-        """Whether a float is rounded to a whole number by an instruction."""
+        """Whether an instruction rounds a float to a whole number."""
         return self.arch == "aarch64" or "sse4.1" in self.features
 
     @property
     def keeps_nan(self) -> bool:
-        """Whether a minimum or maximum that is NaN where an operand is NaN is one instruction."""
+        """Whether an instruction computes a minimum or maximum that is NaN if an operand is NaN."""
         return self.arch == "aarch64"
 
     @property
@@ -426,7 +428,7 @@ class Target:
         return self.target
 
     def __reduce__(self) -> tuple[type[Target], tuple[str]]:
-        return Target, (self.target,)  # "llvm" is this machine, wherever that is
+        return Target, (self.target,)  # "llvm" stands for the machine that unpickles it
 
 
 def missing_on_host(triple: str, features: frozenset[str]) -> str:
@@ -503,7 +505,7 @@ def _attributes(text: str, arch: str) -> tuple[frozenset[str], frozenset[str]]:
     """The features that ``-mattr`` adds, and those that it removes."""
     names = [name for name in text.split(",") if name]
     known = frozenset[str]().union(*(each.features for each in PROCESSORS[arch].values()))
-    if arch == _arch(host().triple):  # LLVM lists them all for the architecture that it runs on
+    if arch == _arch(host().triple):  # LLVM lists all features of the host's architecture
         known |= host().known_features
     for name in names:
         if name[0] not in "+-" or len(name) == 1:
@@ -540,8 +542,8 @@ def _baseline(triple: str) -> str:
 
 def _nearest(arch: str, cpu: str, features: frozenset[str]) -> Processor:
     """The row of a machine that has `features` and that LLVM names `cpu`. LLVM names a CPU by its
-    family and model, which a hypervisor may make up; a machine that has features which the named
-    row lacks is another one. Its row is that which differs least in the features that rows list.
+    family and model, which a hypervisor may invent. A machine with features that the named row
+    lacks must be another CPU. Its row is the one that differs least in the features that rows list.
 
     >>> sapphire_rapids = PROCESSORS["x86_64"]["sapphirerapids"]
     >>> _nearest("x86_64", "rocketlake", sapphire_rapids.features) == sapphire_rapids

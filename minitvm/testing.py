@@ -1,4 +1,4 @@
-"""What classic test programs use: ``tvm.testing``."""
+"""The checks of classic test programs: ``tvm.testing``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7) -> None:
     """Raises an ``AssertionError`` unless two arrays agree in shape, and in each element up to
-    ``atol + rtol * |desired|``. Takes arrays of minitvm and all that numpy takes.
+    ``atol + rtol * |desired|``. Takes arrays of minitvm and everything that numpy takes.
 
     >>> assert_allclose([1.0, 2.0], [1.0, 2.0 + 1e-9])
     """
@@ -47,7 +47,7 @@ def assert_prim_expr_equal(lhs: Any, rhs: Any) -> None:
 
 def check_bool_expr_is_true(bool_expr: Any, vranges: Mapping[Var, Range], cond: Any = None) -> None:
     """Raises an ``AssertionError`` unless a condition holds for all values of its variables, in
-    constant ranges, for which `cond` holds: all are tried.
+    constant ranges, for which `cond` holds. Every such value is tried.
 
     >>> i = Var("i")
     >>> check_bool_expr_is_true(i * i < 10, {i: Range(0, 4)})
@@ -85,7 +85,7 @@ def check_numerical_grads(
     input_values, grad_values : sequence of arrays, or dict of them by name
         The point, and the gradients there.
     function_value
-        Classic, and not needed.
+        There for classic programs, and ignored.
     delta : float
         The step.
     atol, rtol : float

@@ -1,4 +1,4 @@
-"""New arrays in the framework of an array that is given, for compiled code to write.
+"""Makes new arrays, for compiled code to write, in the framework of a given array.
 
 Frameworks are known by the classes of their arrays, so that none is imported.
 """
@@ -15,11 +15,11 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_a
 from minitvm.runtime.ndarray import NDArray, empty, numpy_dtype
 
-LEAST_ALIGNMENT = 16  # of new arrays of all frameworks: malloc gives it
+LEAST_ALIGNMENT = 16  # the alignment of new arrays in all frameworks, which malloc gives
 
 
 class Kind(NamedTuple):
-    """What an array has to be, apart from its framework."""
+    """The properties of a new array, apart from its framework."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -28,16 +28,16 @@ class Kind(NamedTuple):
 
 
 class Allocated(NamedTuple):
-    """A new array: the one that compiled code writes, and what makes the result of it when it is
-    written."""
+    """A new array: the array that compiled code writes, and the function that turns it into the
+    result afterwards."""
 
     array: Any
     finish: Callable[[Any], Any]
 
 
 def allocate_like(like: Any, kind: Kind) -> Allocated:
-    """An array whose elements aren't set, in the framework of `like` and on its device: of numpy
-    for None, and for objects that numpy sees as arrays.
+    """An uninitialised array in the framework of `like` and on its device; a numpy array for None,
+    and for objects that numpy sees as arrays.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _own(kind: Kind, device: Any = None) -> NDArray:
 
 
 def _importer(like: Any) -> Callable[[Any], Any]:
-    """What makes an array of the framework of `like` out of an NDArray, without a copy."""
+    """The function that makes an array of `like`'s framework from an NDArray, without a copy."""
     jax: Any = sys.modules.get("jax")
     if jax is not None and isinstance(like, jax.Array):
         found: Callable[[Any], Any] = jax.dlpack.from_dlpack

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 ARGUMENTS = r"""
 ; ---- Arguments -------------------------------------------------------------------------------
-; The row of the route that an object's type takes, or null.
+; The row of the route for an object's type, or null.
 define internal ptr @route_of(ptr %object) alwaysinline {
 entry:
   %type.at = getelementptr i8, ptr %object, i64 TYPE
@@ -27,8 +27,8 @@ none:
   ret ptr null
 }
 
-; Puts argument number %i into the frame. False: not by this path; an error is set only if it has
-; nothing to do with the argument, as the exception of a signal.
+; Puts argument number %i into the frame. False: Python code must convert it; an error is set only
+; if it has nothing to do with the argument, such as the exception of a signal.
 define internal i1 @encode(ptr %object, i64 %i, ptr %frame, i64 %written,
                           i1 %is.foreign) {
 entry:
@@ -40,7 +40,7 @@ entry:
   %tensor = getelementptr %Frame.tensors, ptr %frame, i64 %i
   %shifted = lshr i64 %written, %i
   %is.output = trunc i64 %shifted to i1
-  ; What a callback is given, it may write, unless Python code tells it not to.
+  ; A callback may write its arguments, unless Python code tells it not to.
   %is.written = or i1 %is.output, %is.foreign
   %row = call ptr @route_of(ptr %object)
   br icmp eq ptr %row, null, label %unknown, label %route
@@ -165,8 +165,8 @@ unknown:
   ret i1 false
 }
 
-; A numpy array as a DLTensor. To our own code compact ones go without strides, which says just
-; that; others had better find some.
+; A numpy array as a DLTensor. For our own code a compact array has no strides, which means just
+; that; other code is better given some.
 define internal i1 @read_numpy(ptr %array, ptr %tensor, ptr %frame, i1 %is.written,
                                i1 %is.foreign) {
   %descr.at = getelementptr i8, ptr %array, i64 NUMPY_DESCR
@@ -243,8 +243,9 @@ unknown:
   ret i1 false
 }
 
-; An array as its library describes it; one that is written only if the library, asked in a longer
-; way, doesn't say that it is read-only. An error is left only if it is none of the library's.
+; An array as its library describes it. An array that the function writes is taken only if the
+; library, asked by the full protocol, doesn't call it read-only. Errors of the library are cleared;
+; other errors stay.
 define internal i1 @read_exchange(ptr %row, ptr %object, ptr %tensor, i1 %is.written) {
 entry:
   %managed = alloca ptr
@@ -287,8 +288,8 @@ refuse:
   ret i1 false
 }
 
-; The managed tensor in the capsule that an array's `__dlpack__` hands out, which is used from here
-; on; null for any other answer.
+; The managed tensor in the capsule that an array's `__dlpack__` returns; the capsule is consumed.
+; Null for any other answer.
 define internal ptr @consume(ptr %object) {
   %args = alloca [2 x ptr]
   store ptr %object, ptr %args
@@ -315,8 +316,8 @@ error:
   ret ptr null
 }
 
-; PyObject* import(NULL, PyObject*): an NDArray of the memory of an array whose exchange API tells
-; all of it; None where it doesn't, and for other objects.
+; PyObject* import(NULL, PyObject*): an NDArray of the memory of an array whose exchange API
+; describes it completely; None where it doesn't, and for other objects.
 define ptr @import(ptr %ignored, ptr %object) {
 entry:
   %managed = alloca ptr
@@ -370,7 +371,7 @@ fail:
   ret ptr null
 }
 
-; Clears the pending error, if it is one of that class.
+; Clears the pending error, if it belongs to a class.
 define internal void @forgive(ptr %class.at) {
   %class = load ptr, ptr %class.at
   %matches = call i32 @PyErr_ExceptionMatches(ptr %class)
@@ -383,10 +384,9 @@ leave:
 }
 
 ; Whether a torch tensor's memory holds its values, and nothing has to be recorded for gradients:
-; it has no tangent, and doesn't require grad, or is only read where grad mode is off, or where the
-; call takes what is recorded.
-; The exchange API tells none of it: tensors that are negated or conjugated lazily go out as if they
-; weren't.
+; it has no tangent, and doesn't require grad. A tensor that requires grad is accepted if it is only
+; read and grad mode is off, or if the call accepts recorded tensors. The exchange API doesn't
+; tell this: it exports tensors that are lazily negated or conjugated as if they weren't.
 define internal i1 @is_plain(ptr %object, i1 %is.written, ptr %recording) {
   %tensor.field = load i64, ptr @torch_fields
   br icmp ne i64 %tensor.field, 0, label %read, label %ask
@@ -441,7 +441,7 @@ no:
   ret i1 false
 }
 
-; Whether there may be dual tensors: a level of forward-mode AD is open, or it can't be told.
+; Whether there may be dual tensors: a level of forward-mode AD is open, or this isn't known.
 define internal i1 @may_be_dual() {
   %module = load ptr, ptr @forward_ad
   %name = load ptr, ptr @current_level
@@ -457,7 +457,7 @@ error:
   ret i1 true
 }
 
-; Whether an attribute, or what a method without arguments returns, is true, or can't be had.
+; Whether an attribute, or the result of a method without arguments, is true or can't be got.
 define internal i1 @has(ptr %object, ptr %name.at, i1 %is.method) {
 entry:
   %name = load ptr, ptr %name.at
@@ -476,7 +476,7 @@ judge:
   ret i1 %yes
 }
 
-; Whether an object, which is released, is true, or null.
+; Whether an object is true or null; releases it.
 define internal i1 @is_true(ptr %value) {
   br icmp eq ptr %value, null, label %error, label %test
 test:
@@ -491,7 +491,8 @@ error:
   ret i1 true
 }
 
-; All arguments by position, in %bound; how many, or -1: the names aren't those that are missing.
+; Puts all arguments by position into %bound; returns their number, or -1 if the names aren't
+; those of the missing arguments.
 define internal i64 @bind(ptr %names, ptr %args, i64 %count, ptr %keywords, ptr %bound) {
 entry:
   br icmp eq ptr %names, null, label %refuse, label %sizes

@@ -17,10 +17,11 @@ from typing import final
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike, read_tensor
 from minitvm.runtime.record import record
 
-# What a caller asks for, by ``*ret_type_code``, alone or together; no type codes. The second asks
-# to return 0 where the arguments are right, with nothing done. The third says that the caller
-# doesn't hold the GIL. A kernel that then fails takes it, sets the error, gives FAILED_HOLDING and
-# leaves the state of the GIL in ``*ret``; wrong arguments give -1, and perhaps an error.
+# Requests of a caller in ``*ret_type_code``, alone or together; they are no type codes. The second
+# asks for a check: the function returns 0 if the arguments are right, and does nothing else. The
+# third tells that the caller doesn't hold the GIL. A kernel that then fails takes the GIL, sets the
+# error, returns FAILED_HOLDING and leaves the state of the GIL in ``*ret``; wrong arguments give
+# -1, and perhaps an error.
 ASKS_FOR_VARIANT = 0x4C41
 ASKS_TO_CHECK = 0x4C42
 IS_WITHOUT_GIL = 0x4C44
@@ -28,8 +29,8 @@ ALL_WISHES = ASKS_FOR_VARIANT | ASKS_TO_CHECK | IS_WITHOUT_GIL
 NEEDS_VARIANT = -2
 FAILED_HOLDING = -3
 
-# Variants in the table that callers try in order, its end included. More than a function ever
-# has; beyond, `Variants.find` still has them all.
+# The size of the table of variants that callers try in order, its end included. A function hardly
+# ever has as many; `Variants.find` knows any further ones.
 _TABLE_SIZE = 8
 
 
@@ -68,12 +69,12 @@ class Variants:
     written
         The positions of the outputs.
     free
-        The positions of the arrays that may lie otherwise in a variant.
+        The positions of the arrays that may have another arrangement in a variant.
     allowed
-        Maps an arrangement to the nearest one for which the program has a meaning: it leaves out an
-        output that the program can't compute in the place of an input.
+        Maps an arrangement to the nearest one that the program can have: pairs of an input and an
+        output that the program can't compute in place are left out.
     make
-        Compiles for an arrangement that is allowed.
+        Compiles the variant for an allowed arrangement.
     """
 
     __slots__ = ("_allowed", "_free", "_make", "_slots", "_table", "_written", "made")
@@ -97,13 +98,13 @@ class Variants:
     @property
     def table(self) -> int:
         """The address of the table of the variants' addresses, the base first and NULL at the end.
-        The table stays in its place; entries are added, and none changes."""
+        The table stays in its place; entries are added, and never change."""
         return ctypes.addressof(self._table)
 
     def find(self, tensors: Mapping[int, int]) -> Compiled:
         """The variant for the arguments of a call.
 
-        Call it without asking: where no variant takes these arrays, it raises the error.
+        Call the variant without requests: if no variant takes these arrays, it raises the error.
 
         Parameters
         ----------
@@ -135,7 +136,7 @@ def arrangement_of(
     tensors: Mapping[int, TensorView], written: Collection[int], free: Collection[int]
 ) -> Arrangement:
     """The arrangement of arrays, given by their positions among the arguments; arrays that are not
-    `free` lie as they were declared.
+    `free` have their declared arrangement.
 
     >>> import numpy as np
     >>> from minitvm.runtime import from_dlpack
@@ -160,7 +161,7 @@ def _is_compact(view: TensorView) -> bool:
 
 
 def _are_same(a: TensorView, b: TensorView) -> bool:
-    """Whether two arrays are one: each element of one is that element of the other."""
+    """Whether two arrays are the same one: equal indices lead to the same element."""
     return (
         (a.data, a.shape, a.dtype) == (b.data, b.shape, b.dtype)
         and 0 not in a.shape

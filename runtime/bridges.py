@@ -1,8 +1,8 @@
 """Bridges: methods of functions whose work is done in rooms above the runtime.
 
-A framework's operator is made by a method of the function (``f.jax_op()``), as users look for it
-there. The face of the package knows the modules that do it, and says so here; each is imported when
-a program asks for it.
+A framework's operator is made by a method of the function (``f.jax_op()``), since users look for it
+there. The face of the package knows the modules that do the work, and sets them here; each is
+imported when a program asks for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _places: dict[str, str] = {}
 
 
 def set_bridges(places: Mapping[str, str]) -> None:
-    """Says which module makes what: the name of a function, and the module that defines it."""
+    """Sets the modules of the bridges: a mapping from the name of a function to the module that
+    defines it."""
     _places.update(places)
 
 
@@ -34,7 +35,8 @@ def bridge(name: str) -> Callable[..., Any]:
 
 
 class Bridged:
-    """What a compiled function, or a module by its entry, can become in other libraries."""
+    """The methods that turn a compiled function, or a module's entry function, into an operator of
+    another library."""
 
     __slots__ = ()
 

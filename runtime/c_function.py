@@ -1,10 +1,10 @@
-"""Functions for C: an entry that needs no GIL, leaves no exception, and can be given anything.
+"""Functions for C code: an entry that needs no GIL, leaves no exception, and takes any arguments.
 
 A packed function is called with the GIL held and leaves a Python exception where it fails. C code
 that knows nothing of Python calls :data:`CFunction.call` instead, declared in
-``minitvm/c_runtime_api.h``: it looks at the pointers, finds the variant for the arrays, and turns
-an exception into the text that ``last_error`` gives. A thread that has the GIL keeps it. Another
-one takes it where Python is needed: for callbacks, to compile a variant, and for an error.
+``minitvm/c_runtime_api.h``: it checks the pointers, finds the variant for the arrays, and turns an
+exception into the text of ``last_error``. A thread that has the GIL keeps it. Any other thread
+takes it where Python is needed: for callbacks, to compile a variant, and for an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import PENDING, STRUCTURES, native_text
 
 _TEXT = r"""
-; ---- What Python fills in --------------------------------------------------------------------
+; ---- Set by Python ---------------------------------------------------------------------------
 @describe = global ptr null    ; the text of an exception, as bytes
 
 ; ---- The error of each thread ------------------------------------------------------------------

@@ -61,7 +61,7 @@ class CallPath:
         self.entries = {name: code.function(name) for name in _ENTRIES}
         self._code = code
         self._rows = (Row * MOST_ROUTES).from_address(code.data("routes"))
-        self._types: list[type] = []  # of the rows, which keeps them alive
+        self._types: list[type] = []  # the types of the rows, kept alive here
         self._met: weakref.WeakSet[type] = weakref.WeakSet()
         self._constants: dict[object, int] = {}
         self._knows_torch_state: bool | None = None
@@ -91,13 +91,13 @@ class CallPath:
         self._add_own_routes()
 
     def keep_running_call(self, **place: object) -> None:
-        """Sets the place that notes the running call: ``thread``, and its attribute's name,
-        ``running``."""
+        """Sets the place where the running call is noted: ``thread``, and the name of its
+        attribute, ``running``."""
         self._code.set_objects(**place)
 
     def importer(self, array_of: int) -> Any:
         """A function that makes an NDArray of an array's memory, by the function ``array_of`` of
-        our exchange API. It gives None where Python code has to make the NDArray."""
+        our exchange API. It returns None where Python code has to make the NDArray."""
         self._code.set_objects(
             dlpack=sys.intern("__dlpack__"),
             version=VERSION,
@@ -110,7 +110,7 @@ class CallPath:
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
     ) -> None:
         """Converts arguments whose type is exactly `kind` by `route` from now on."""
-        if len(self._types) + 1 < MOST_ROUTES:  # the last row ends the table
+        if len(self._types) + 1 < MOST_ROUTES:  # the last row marks the end
             self._types.append(kind)
             self._rows[len(self._types) - 1] = Row(id(kind), route, code, function, managed)
 
@@ -119,8 +119,8 @@ class CallPath:
         return kind in self._types
 
     def let_make(self, kind: type) -> None:
-        """Has compiled code make new arrays of a type's library, if the type has an exchange API
-        that does, and a route."""
+        """Lets compiled code make new arrays of a type's library, if the type has a route, and an
+        exchange API that allocates."""
         functions = exchange.functions_of(kind)
         if functions is not None and kind in self._types:
             row = self._rows[self._types.index(kind)]
@@ -145,7 +145,8 @@ class CallPath:
             self._learn_type(kind)
 
     def learn_torch_state(self, torch: Any) -> bool:
-        """Whether compiled code can tell, from now on, if something watches torch's operators."""
+        """Lets compiled code find out whether something watches torch's operators; returns whether
+        it can."""
         if self._knows_torch_state is None:
             found = torch_state(torch)
             self._knows_torch_state = found is not None
@@ -156,7 +157,7 @@ class CallPath:
                 ]  # fmt: skip
                 autocast = ctypes.c_int32.from_address(self._code.data("torch_autocast"))
                 autocast.value = found.autocast
-                # The one that is asked for first comes last.
+                # The variable that is read first is set last.
                 for field in ("excludes", "function_modes", "observed", "includes"):
                     self._code.set_address(f"torch_{field}", getattr(found, field))
         return self._knows_torch_state
@@ -198,7 +199,7 @@ class CallPath:
             self.add_route(
                 kind, Route.EXCHANGE, function=functions.tensor, managed=functions.managed
             )
-        elif kind in (torch.Tensor, torch.nn.Parameter):  # others may mean anything
+        elif kind in (torch.Tensor, torch.nn.Parameter):  # subclasses may behave in any way
             self._code.set_objects(
                 forward_ad=torch.autograd.forward_ad, is_grad_enabled=torch.is_grad_enabled
             )
@@ -222,7 +223,7 @@ class CallPath:
         table = (TorchDtype * TORCH_DTYPES).from_address(self._code.data("torch_dtypes"))
         for row, (name, number) in zip(table, found.dtypes.items(), strict=False):
             row.dtype, row.number = _constant(DType.of(name)), number
-        for field in ("data", "release", "wrap", "empty"):  # the last is asked for first
+        for field in ("data", "release", "wrap", "empty"):  # the last one is read first
             self._code.set_address(f"torch_{field}", getattr(found, field))
 
 
@@ -235,8 +236,8 @@ def _constant(value: DType | Device) -> int:
 
 @Once
 def call_path() -> CallPath | None:
-    """The compiled call path of this process, made on the first call; None where objects don't
-    look as expected, or are changed by several threads at once (free-threaded Python)."""
+    """The compiled call path of this process, made on the first call; None where objects don't have
+    the expected layout, or several threads change them at once (free-threaded Python)."""
     offset = foreign.type_offset()
     if offset is None or "free-threading build" in sys.version:
         return None

@@ -25,10 +25,10 @@ from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETU
 from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
 from minitvm.runtime.values import ArgTypeCode
 
-MOST_ARGUMENTS = 24  # of a call that takes this path, and the fields of its frame
+MOST_ARGUMENTS = 24  # the most arguments of a call by this path, and the size of its frame
 _MOST_STRIDES = 128
 MOST_ROUTES = 32
-DTYPE_NUMBERS = 1024  # numpy's dtypes; those that libraries add begin at 256
+DTYPE_NUMBERS = 1024  # the numbers of numpy's dtypes; libraries' own begin at 256
 
 
 class StoredFunction(ctypes.Structure):
@@ -38,10 +38,10 @@ class StoredFunction(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p),
         ("resource", ctypes.c_void_p),
-        ("variants", ctypes.c_void_p),  # NULL, or those made so far, up to a NULL
+        ("variants", ctypes.c_void_p),  # NULL, or the variants made so far, up to a NULL
         ("names", ctypes.c_void_p),  # NULL, or the tuple of the arguments' names, interned
         ("written", ctypes.c_int64),  # a bit for each argument
-        ("calls_back", ctypes.c_int64),  # whether it is not, or not only, our own code
+        ("calls_back", ctypes.c_int64),  # whether Python or foreign code may be called
     )
 
 
@@ -51,7 +51,7 @@ class Route(IntEnum):
     NUMPY = 1  # an array, read in place
     NDARRAY = 2  # ours: the DLTensor lies in the object
     EXCHANGE = 3  # an array whose type has DLPack's C exchange API
-    TORCH = 4  # the same, of torch: some tensors must not be read as they are
+    TORCH = 4  # the same for torch, some of whose tensors must not be read in place
     BOOL = 5
     INT = 6
     FLOAT = 7
@@ -66,15 +66,15 @@ class Route(IntEnum):
 
 # The common part of a call by Python code and a call by C code.
 CALLS = r"""
-; What a PackedFunc stores (call_path_text.StoredFunction).
+; The fields of a PackedFunc (call_path_text.StoredFunction).
 %PackedFunc = type {
   ptr function, ptr resource, ptr variants, ptr names, i64 written, i64 calls_back
 }
 
 @none = global ptr null
 
-; Has Python functions that a packed function calls work for a call of its own, if it calls any;
-; `end` goes back from that. False with an exception pending.
+; Begins a call for the Python functions that a packed function calls, if it calls any; `end`
+; returns to the call before. False with an exception pending.
 define internal i1 @begin(i1 %calls.back, ptr %outer) alwaysinline {
   store ptr null, ptr %outer
   br i1 %calls.back, label %begin, label %good
@@ -99,7 +99,7 @@ leave:
   ret void
 }
 
-; The packed function, or the first variant of it that takes these arrays; VARIANT if none does.
+; Calls the packed function, or its first variant that takes these arrays; VARIANT if none does.
 define internal i32 @run(ptr %packed, ptr %args, ptr %codes, i32 %count, ptr %ret,
                          ptr %ret_code) {
 entry:
@@ -144,7 +144,7 @@ _TEXT = r"""
 
 ; A route, as Python code writes it (call_path.Row).
 %Route = type {
-  ptr type,       ; that takes it
+  ptr type,       ; whose objects take the route
   i32 route,
   i32 code,       ; the type code, of STORED, ITSELF and CONSTANT
   ptr function,   ; dltensor_from_py_object_no_sync, of EXCHANGE and TORCH
@@ -160,10 +160,10 @@ _TEXT = r"""
   [ARGUMENTS x %DLTensor] tensors,  ; or a TVMByteArray each
   [STRIDES x i64] strides,
   i64 strides_used,
-  i32 recording  ; 0: what torch records isn't taken; 1: it is, and then this is 2
+  i32 recording  ; 0: refuses tensors that torch records; 1: takes them, and becomes 2
 }
 
-; ---- What Python fills in --------------------------------------------------------------------
+; ---- Set by Python ---------------------------------------------------------------------------
 @routes = global [ROUTES x %Route] zeroinitializer     ; up to one of no type
 @dtypes = global [DTYPES x i32] zeroinitializer        ; the DLDataType of numpy's type numbers
 @constants = global ptr null                           ; dict: DType or Device to its 8 bytes
@@ -184,15 +184,14 @@ _TEXT = r"""
 @keywords = global ptr null
 @exception = global ptr null                           ; the classes Exception, AttributeError
 @attribute_error = global ptr null
-; Of a torch tensor: where the object has its TensorImpl, and where that has its dispatch keys and
-; its autograd state; 0: unknown. Then the keys of tensors that are plain, in and out of inference
-; mode.
+; The offsets of the TensorImpl in a torch tensor, and of the dispatch keys and the autograd state
+; in the TensorImpl; 0: unknown. Then the keys of plain tensors, in and out of inference mode.
 @torch_fields = global [3 x i64] zeroinitializer
 @torch_plain = global [2 x i64] zeroinitializer
 
 ; ---- Calls -----------------------------------------------------------------------------------
-; The arguments of a call into a new frame, each at its place (null: in their order). False: one is
-; of no known kind. %recording: see `is_plain`.
+; Puts the arguments of a call into a new frame, each at its place (null: in their order). False:
+; an argument is of an unknown kind. %recording: see `is_plain`.
 define internal i1 @encode_all(ptr %arguments, i64 %n, ptr %places, ptr %packed, i32 %recording,
                                ptr %frame) alwaysinline {
 entry:
@@ -278,7 +277,7 @@ slow:
   ret ptr %handed
 }
 
-; The result of a call that returned 0 as a Python object.
+; The result of a call that returned 0, as a Python object.
 define internal ptr @take_result(ptr %self, ptr %arguments, i32 %n, ptr %result) {
   %code = load %Result.code, ptr %result
   switch i32 %code, label %other [
@@ -377,7 +376,7 @@ fail:
   ret ptr null
 }
 
-; What a Module stores: the PackedFunc that calling it calls.
+; The field of a Module: the PackedFunc that a call of the module calls.
 define ptr @call_entry(ptr %self, ptr %args, i64 %flagged, ptr %keywords) {
   %entry.at = getelementptr i8, ptr %self, i64 HEADER
   %entry = load ptr, ptr %entry.at

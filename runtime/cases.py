@@ -32,22 +32,22 @@ from minitvm.runtime.record import record
 from minitvm.runtime.returning import Returning
 from minitvm.runtime.returning_text import StoredReturning
 
-MOST_CASES = 32  # of a table: each costs a call that doesn't fit it some nanoseconds
+MOST_CASES = 32  # of a table: each costs some nanoseconds of a call that doesn't fit
 
 
 @final
 @record(eq=False)
 class Argument:
-    """What a case takes for a parameter: a value of a type.
+    """The argument that a case accepts for a parameter: a value of a type.
 
     Attributes
     ----------
     kind
         The type, exactly.
     dtype, ndim
-        Of an array that is passed on.
+        The properties of an array that is passed on.
     is_constant
-        Whether the value isn't passed on, but is `constant`.
+        Whether the value must be `constant`, and isn't passed on.
     """
 
     kind: type
@@ -60,8 +60,8 @@ class Argument:
 @final
 @record()
 class Check:
-    """A condition on the extent `dim` of the array at `position`: that it is a number, or the
-    extent `value` of the array at `other`; or that it isn't.
+    """A condition on the extent `dim` of the array at `position`: it must equal, or differ from, a
+    number or the extent `value` of the array at `other`.
 
     >>> Check(Op.IS_NOT, 0, 1, 1)  # the array at 0 has no rows of one element
     Check(op=<Op.IS_NOT: 2>, position=0, dim=1, value=1, other=0)
@@ -77,9 +77,9 @@ class Check:
 @final
 @record(eq=False)
 class Case:
-    """A returning function, and the arguments that it is for: one for each parameter, of which it
-    takes, in order, those that aren't constant. Where torch records the call, the method
-    ``record`` of the `operator` takes them."""
+    """A returning function, and the arguments that it is for, one for each parameter. The function
+    takes those that aren't constant, in order. Where torch records the call, the method ``record``
+    of the `operator` takes them."""
 
     returning: Callable[..., Any]
     arguments: tuple[Argument, ...]
@@ -88,8 +88,8 @@ class Case:
 
 
 def is_compared(value: object) -> bool:
-    """Whether compiled code can tell that a value is the same as another: it never changes, and
-    has a type with known values, or is only the same as itself.
+    """Whether compiled code can compare a value with others: the value never changes, and has a
+    type whose values are known, or is equal only to itself.
 
     >>> is_compared((1, "rows")), is_compared(frozenset())
     (True, False)
@@ -131,8 +131,8 @@ else:
 
 @final
 class Table(_TableStorage):
-    """Cases, which a call tries in turn. It never changes: a running call goes on with it while
-    another takes its place."""
+    """A table of cases, which a call tries in turn. A table never changes: a running call continues
+    with it when another table takes its place."""
 
     __slots__ = ("_kept", "cases")
 
@@ -172,10 +172,10 @@ class _Row:
 
 
 class Choosing(_ChooserStorage):
-    """An object whose calls choose among cases. A call that fits none is one of ``_call_slowly``,
+    """An object whose calls choose among cases. A call that fits no case goes to ``_call_slowly``,
     which takes ``out`` by name.
 
-    An object of it that stands in a class is a method of the class's instances.
+    As an attribute of a class, such an object is a method of the class's instances.
     """
 
     __slots__ = ("_chooser", "_kept", "_table", "_table_lock")
@@ -186,8 +186,9 @@ class Choosing(_ChooserStorage):
     def _let_choose(
         self, names: Sequence[str], defaults: Mapping[int, Any], positional: int
     ) -> None:
-        """Has calls of compiled code choose. The parameters are given by their names, the defaults
-        by the positions of theirs; and the first `positional` may be given by position."""
+        """Lets compiled code choose for calls. The arguments are the names of the parameters; the
+        defaults, by the positions of their parameters; and `positional`, the number of parameters
+        that may be passed by position."""
         interned = tuple(map(sys.intern, names))
         array = (ctypes.c_void_p * (len(names) + 1))()
         for position, default in defaults.items():
@@ -202,10 +203,10 @@ class Choosing(_ChooserStorage):
         enable(self)
 
     def _set_cases(self, cases: Sequence[Case]) -> None:
-        """Has calls choose among these cases from now on. The caller holds ``_table_lock``."""
+        """Lets calls choose among these cases from now on. The caller holds ``_table_lock``."""
         table = Table(cases) if cases else None
         self._chooser.table = None if table is None else id(table)
-        self._table = table  # behind the address, which must not outlive it
+        self._table = table  # set after the address; the table must outlive the address
 
 
 _leaves: dict[type, type] = {}

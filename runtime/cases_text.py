@@ -1,8 +1,8 @@
 """The LLVM IR of calls that choose among returning functions: a part of the call path's page.
 
 ``call_cases`` finds the value of each parameter of a call; takes the first *case* of a table that
-fits them; and runs its returning function, as ``call_returning`` does. Where none fits, or anything
-is unknown, it hands the call, untouched, to ``_call_slowly``, as those do.
+fits them; and runs its returning function, as ``call_returning`` does. Where no case fits, or
+anything is unknown, it hands the call, untouched, to ``_call_slowly``, as ``call`` does.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import IntEnum
 
 
 class Op(IntEnum):
-    """What a check asks of an extent."""
+    """The conditions on an extent."""
 
     END = 0  # there are no more
-    IS = 1  # it is a number
+    IS = 1  # it equals a number
     IS_NOT = 2
-    IS_THAT = 3  # it is another extent of the call
+    IS_THAT = 3  # it equals another extent of the call
     IS_NOT_THAT = 4
 
 
@@ -34,7 +34,7 @@ class CompiledCheck(ctypes.Structure):
 
 
 class CompiledParameter(ctypes.Structure):
-    """What a case takes for a parameter."""
+    """The argument that a case accepts for a parameter."""
 
     _fields_ = (
         ("type", ctypes.c_void_p),  # exactly
@@ -75,7 +75,7 @@ class StoredChooser(ctypes.Structure):
     )
 
 
-# Types whose equal values are the same, as far as a program can tell.
+# Types whose equal values no program can tell apart.
 COMPARED_TYPES = (int, str, bytes, bool)
 
 CASES_WORDS = {
@@ -94,11 +94,12 @@ CASES = r"""
 @out_name = global ptr null       ; "out"
 @record_name = global ptr null     ; "record"
 @float_type = global ptr null
-; The types whose equal values are the same, but for those of tuples and floats; up to null.
+; The types whose equal values are interchangeable, apart from tuples and floats; up to null.
 @compared_types = global [COMPARED x ptr] zeroinitializer
 
 ; ---- Values that a case is for ---------------------------------------------------------------
-; Whether two values of one type are the same. Of types that are not known, only one object is.
+; Whether two values of one type are the same. A value of an unknown type is the same only as
+; itself.
 define internal i1 @same_value(ptr %a, ptr %b) {
 entry:
   br icmp eq ptr %a, %b, label %yes, label %types
@@ -156,8 +157,8 @@ no:
 }
 
 ; ---- Binding ---------------------------------------------------------------------------------
-; The value of each parameter into %bound, and of `out` into %out.at. False: some are missing, or
-; others given.
+; Puts the value of each parameter into %bound, and that of `out` into %out.at. False: an argument
+; is missing, or isn't a parameter's.
 define internal i1 @bind_defaults(ptr %chooser, ptr %args, i64 %positional, ptr %keywords,
                                   ptr %bound, ptr %out.at) {
 entry:
@@ -222,7 +223,7 @@ bad:
 }
 
 ; ---- Choosing --------------------------------------------------------------------------------
-; Whether the arguments are of the types of a case, and the constants that it is for.
+; Whether the arguments have the types of a case, and are the constants that it is for.
 define internal i1 @has_types(ptr %parameters, ptr %arguments, i64 %count) {
 entry:
   br label %next
@@ -283,7 +284,7 @@ define internal i64 @extent(ptr %frame, i32 %position, i64 %dim) alwaysinline {
   ret i64 %extent
 }
 
-; Whether the extents of the arrays in the frame are those that a case is for.
+; Whether the extents of the arrays in the frame fulfil a case's conditions.
 define internal i1 @has_extents(ptr %checks, ptr %frame) {
 entry:
   br label %next
@@ -315,8 +316,8 @@ bad:
   ret i1 false
 }
 
-; The first case that the arguments fit, which are then in the frame by the parameters' positions;
-; null if there is none.
+; The first case that the arguments fit; they are then in the frame, by the parameters' positions.
+; Null if there is none.
 define internal ptr @choose(ptr %table, ptr %arguments, i64 %count, ptr %frame) {
 entry:
   %cases = load %Table.cases, ptr %table
@@ -495,7 +496,8 @@ bind:
 
 start:
   %arguments = phi ptr [ %args, %fits ], [ %bound, %bind ]
-  ; Another thread, or what an argument's library runs, may change the table; the call keeps this.
+  ; Another thread, or code of an argument's library, may replace the table; the call keeps this
+  ; one.
   call void @Py_IncRef(ptr %object)
   %table = getelementptr i8, ptr %object, i64 HEADER
   store %Frame.strides_used 0, ptr %frame

@@ -1,12 +1,12 @@
-"""Machine code that is kept on disk for the next process.
+"""The cache on disk that keeps machine code for the next process.
 
 An entry is a file that only its owner can have written. Its name is a digest of the code's source
-and target, and it begins with a digest of its name and contents. Entries are written beside and
-moved to their places, so that any number of processes may read and write at once, without a lock
-that a fork could leave locked.
+and target, and it begins with a digest of its name and contents. An entry is written to a temporary
+file and moved to its place, so that any number of processes may read and write at once, without a
+lock that a fork could leave locked.
 
-Nothing here raises. Without a directory that can be trusted, on a full or read-only disk, with an
-entry that is damaged, the code is simply made again.
+Nothing here raises. If there is no directory that can be trusted, if the disk is full or read-only,
+or if an entry is damaged, the code is simply compiled again.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import tempfile
 import time
 from pathlib import Path
 
-MOST_KEPT = 32 * 1024 * 1024  # bytes of all entries, in about; the runtime's own have 40 KiB
+MOST_KEPT = 32 * 1024 * 1024  # bytes of all entries, roughly; the runtime's own take 40 KiB
 _MAGIC = b"minitvm machine code 1\n"  # the number counts the formats
 _DIGEST_SIZE = 32
 _OURS = re.compile(r"[0-9a-f]{64}(-\w+\.tmp)?")  # an entry, or one that is being written
-_ABANDONED = 3600  # seconds after which nobody is writing it any more
+_ABANDONED = 3600  # seconds after which an unfinished file has no writer
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 def cache_directory() -> Path | None:
-    """The directory of machine code, or None where none is kept.
+    """The directory of machine code; None where no code is kept.
 
     It is ``MINITVM_CACHE_DIR``, else ``minitvm`` in the user's directory of caches. It has to
-    belong to the user, and to be closed to others (mode 700); it is made if it isn't there.
+    belong to the user, and to be closed to others (mode 700); it is made if it doesn't exist.
     """
     path = _wanted_directory()
     if path is None:
@@ -76,12 +76,12 @@ def entry_key(*parts: str) -> str:
 
 
 def read_entry(key: str) -> bytes | None:
-    """The payload that was written under `key`, if it is whole."""
+    """The payload that was written under `key`; None if there is none, or it is damaged."""
     directory = cache_directory()
     if directory is None:
         return None
     try:
-        # Not waiting for a writer, if somebody has put a pipe there.
+        # Without waiting for a writer, in case somebody has put a pipe there.
         handle = os.open(directory / key, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | _NO_LINK)
         with open(handle, "rb") as file:
             status = os.fstat(handle)
@@ -142,6 +142,6 @@ def _entry_digest(key: str, payload: bytes) -> bytes:
 
 
 def _digest(data: bytes) -> bytes:
-    import hashlib  # brings OpenSSL with it, which costs 3 ms that an import needn't pay
+    import hashlib  # on demand: it loads OpenSSL, which takes 3 ms
 
     return hashlib.sha256(data).digest()

@@ -14,7 +14,7 @@ from typing import Any, final
 @final
 @dataclass(slots=True)
 class _Language:
-    """What the face sets: the conversion, once it is known."""
+    """The conversion, which the face of the package sets."""
 
     convert: Callable[[Any, Any], Any] | None = None
 

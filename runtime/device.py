@@ -25,7 +25,7 @@ class Device(BareDevice):
 
     @property
     def exist(self) -> bool:
-        """Whether the device is in this process, so that its memory can be used."""
+        """Whether the device exists in this process, so that its memory can be used."""
         return registry.exists(self)
 
     @property
@@ -55,8 +55,8 @@ class Device(BareDevice):
         Raises
         ------
         DeviceError
-            For a failure there since the last wait; for a kernel's failure also of the type that it
-            raised.
+            For a failure there since the last wait; for a kernel's failure it also has the type
+            that the kernel raised.
         """
         self._managed.synchronize(stream)
 
@@ -77,7 +77,7 @@ class Device(BareDevice):
         self._managed.allocator.empty_cache()
 
     def set_memory_limit(self, limit: int | None) -> None:
-        """The most bytes that arrays may take on this device; None for as many as it has."""
+        """Limits the bytes that arrays may take on this device; None for no limit."""
         self._managed.allocator.set_limit(limit)
 
     @property

@@ -1,4 +1,4 @@
-"""DeviceFunction: a compiled function whose arrays are on a device, launched on a stream."""
+"""DeviceFunction: a compiled function on a device's arrays, launched on a stream."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _HOST = cpu(0)
 class DeviceFunction(PackedFunc):
     """A function compiled for the CPU that runs on another device, against its memory.
 
-    A call looks at its arguments, puts the kernel on the stream of the ``with stream:`` around, or
-    on the device's own, and returns. A failure of the kernel is raised when somebody waits for that
+    A call checks its arguments, puts the kernel on the stream of the ``with stream:`` around, or on
+    the device's own, and returns. A failure of the kernel is raised by the next wait for that
     stream: ``device.sync()``, ``a.numpy()``.
 
     Parameters
     ----------
     host
-        The function, which checks its arrays, and runs, as if they were arrays of the CPU.
+        The function, which checks its arrays and runs as if they were arrays of the CPU.
     device_type
         The number of the kind of device.
     """
@@ -84,8 +84,8 @@ class DeviceFunction(PackedFunc):
         return self._host.results()
 
     def returning(self) -> Returning:
-        """As :meth:`Function.returning`. The outputs are arrays of the device, on which the kernel
-        may still be at work."""
+        """As :meth:`Function.returning`. The outputs are arrays of the device; the kernel may still
+        be running when they are returned."""
         return Returning(self)
 
     def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
@@ -116,7 +116,7 @@ class DeviceFunction(PackedFunc):
         return _Launch(self._host, place, arrays, arguments)
 
     def _place(self, arrays: dict[int, NDArray]) -> ManagedDevice:
-        """The one device where all arrays are."""
+        """The device of all arrays."""
         place: Device | None = None
         because = ""
         for position, array in arrays.items():
@@ -157,7 +157,7 @@ class _Launch:
         self.place.driver.launch(self.place.device, stream.handle, self)
         stream.keep(*used)
         if any(array.is_lent for array in self._arrays.values()):
-            stream.synchronize()  # the memory is another's again when the callback returns
+            stream.synchronize()  # the memory belongs to others again when the callback returns
 
     def __call__(self, address_of: Callable[[int, int], int]) -> None:
         self._host._call(self._as_of_host(address_of), address=self._address)

@@ -28,7 +28,7 @@ MAX_NDIM = 64  # numpy's limit, and far above anybody's need
 _TOO_MANY_BYTES = 1 << 63
 _CPU = DeviceType.CPU
 _HOST = cpu(0)
-# The bits that elements of a code have; others are not specified, and so refused.
+# The widths of the elements of each code, in bits; other widths are not specified, and so refused.
 _BITS: dict[int, tuple[int, ...]] = {
     TypeCode.BFLOAT: (16,),
     TypeCode.BOOL: (8,),
@@ -164,7 +164,7 @@ class TensorView(NamedTuple):
     dtype: DType
     read_only: bool = False
     padded: bool = False  # elements of fewer bits than a byte begin one each
-    bit: int = 0  # of the first byte, where a part of packed elements begins
+    bit: int = 0  # the bit of the first byte at which a part of packed elements begins
     device: Device = _HOST
 
     @property
@@ -300,7 +300,7 @@ def check_device(found: Device, accepts: Callable[[Device], bool]) -> None:
 def _read_dtype(raw: DLDataType) -> DType:
     code, bits, lanes = int(raw.code), int(raw.bits), int(raw.lanes)
     if (code, bits, lanes) == (TypeCode.UINT, 1, 1):
-        return BOOL  # how DLPack said bool before it had a code for it; a byte each
+        return BOOL  # DLPack's form of bool before it had a code for it: a byte each
     dtype = DType(code, bits, lanes)
     check_dtype(dtype)
     return dtype
@@ -392,7 +392,7 @@ class Taken(NamedTuple):
     """A tensor of another library that is ours to delete."""
 
     view: TensorView
-    owner: object  # its end calls the deleter, once
+    owner: object  # calls the deleter once, when it is freed
     copied: bool  # whether the memory has no other user
 
 
@@ -521,8 +521,8 @@ def export(view: TensorView, owner: object, *, versioned: bool, copied: bool = F
 def write_managed(view: TensorView, owner: object, *, versioned: bool, copied: bool = False) -> int:
     """The address of a new managed tensor; its deleter lets go of `owner`.
 
-    All consumers read it right: it has no byte offset, strides are always there, neither the
-    context nor the deleter is NULL, and the address is NULL exactly where there is no element.
+    It has the form that all consumers read correctly: no byte offset, strides always given, context
+    and deleter not NULL, and a NULL address exactly if there is no element.
     """
     struct = DLManagedTensorVersioned if versioned else DLManagedTensor
     header = ctypes.sizeof(struct)

@@ -37,7 +37,7 @@ class TypeCode(IntEnum):
 CODE_NAMES: tuple[str, ...] = tuple(code.name.lower() for code in TypeCode)
 
 MAX_LANES = (1 << 16) - 1  # a uint16 in DLPack
-# The bits of the codes that have one width, which is then no part of the name.
+# The widths of the codes with a single width, which isn't part of the name.
 _SMALL_FLOATS = {name: int(name[5]) for name in CODE_NAMES[TypeCode.FLOAT8_E3M4 :]}
 _PATTERN = re.compile(
     rf"({'|'.join(_SMALL_FLOATS)}|int|uint|float|bfloat|complex|handle|bool)(\d*)(?:x(\d+))?"
@@ -61,10 +61,10 @@ _DEFAULT_WIDTH = {
 class DType(str):
     """An element type: DLPack's type code, the bits of one lane, and the number of lanes.
 
-    It is made of these numbers or, as classic TVM's ``DataType``, of a name. It is the text of its
-    own name, as dtypes are in classic TVM: ``A.dtype == "float32"``,
-    ``x.astype(A.dtype)`` and ``A.dtype.startswith("int")`` work. ``bool`` is DLPack's (code 6,
-    8 bits), which classic TVM's name ``uint1`` stands for too.
+    It is constructed from these numbers or, as classic TVM's ``DataType``, from a name. It is a
+    string, the text of its own name, as dtypes are in classic TVM: ``A.dtype == "float32"``,
+    ``x.astype(A.dtype)`` and ``A.dtype.startswith("int")`` work. ``bool`` is DLPack's (code 6, 8
+    bits); classic TVM's name ``uint1`` stands for it as well.
 
     >>> DType.of("float32x4").lanes
     4

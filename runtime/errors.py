@@ -17,7 +17,7 @@ class TVMError(RuntimeError):
 
 
 class CompileError(TVMError, ValueError):
-    """A program that can't be given a meaning, or not on this target.
+    """A program that has no meaning, or can't be compiled for this target.
 
     Raised while an expression is written, scheduled, lowered or built. The message names the
     entity, what was expected, what was found and what to do.
@@ -29,7 +29,7 @@ class CompileError(TVMError, ValueError):
 outside one
     """
 
-    problem: str = ""  # the message without the function's name, where it begins with one
+    problem: str = ""  # the message without the function's name in front
 
 
 class KernelError(TVMError):
@@ -39,12 +39,12 @@ class KernelError(TVMError):
 
 
 class DeviceError(TVMError):
-    """A device failed, or lacks a function that nothing can stand in for. The message names the
+    """A device failed, or lacks a function that no other can stand in for. The message names the
     device and the function."""
 
 
 class UnsupportedByDevice(DeviceError, NotImplementedError):
-    """A device lacks a function that nothing can stand in for."""
+    """A device lacks a function that no other can stand in for."""
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
@@ -54,13 +54,13 @@ class DeviceMemoryError(DeviceError, MemoryError):
 class LayoutError(ValueError):
     """An argument's strides differ from the strides that the compiled code was made for.
 
-    A caller that holds a variant for strided arrays catches it; for anybody else it is the
-    ``ValueError`` that it derives from.
+    A caller with a variant for strided arrays catches it. To all others it is a ``ValueError``,
+    from which it derives.
     """
 
 
 class StreamError(BufferError, RuntimeError):
-    """A stream is given for memory of the CPU, which has none. The array API standard has
+    """A stream is given for memory of the CPU, which has no streams. The array API standard has
     ``BufferError`` for an array that can't be exported, numpy ``RuntimeError``."""
 
 
@@ -78,7 +78,7 @@ class InternalError(TVMError):
 
 
 # The errors that a compiled function may raise, by the name under which it asks for them. The order
-# is part of no interface: compiled code refers to the classes by name.
+# belongs to no interface, since compiled code refers to the classes by name.
 RAISABLE: dict[str, type[Exception]] = {
     "TypeError": TypeError,
     "ValueError": ValueError,
@@ -119,6 +119,6 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
     >>> similar("sqtr", ["exp", "sqrt"])
     ['sqrt']
     """
-    import difflib  # 2 ms that an import needn't pay
+    import difflib  # on demand: its import takes 2 ms
 
     return difflib.get_close_matches(name, list(known))

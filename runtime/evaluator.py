@@ -11,7 +11,7 @@ import numpy as np
 
 from minitvm.runtime.record import record
 
-_GROWTH = 1.618  # at least, of the number of calls in a measurement that was too short
+_GROWTH = 1.618  # the least growth of the number of calls after a measurement that was too short
 
 
 @final
@@ -71,7 +71,8 @@ def measure(
 ) -> BenchmarkResult:
     """`repeat` measurements of ``run(number)``, in seconds a call.
 
-    `number` grows until a measurement takes `min_repeat_ms`; shorter ones before don't count.
+    `number` grows until a measurement takes `min_repeat_ms`; the shorter measurements before don't
+    count.
     """
     results = []
     for _ in range(repeat):

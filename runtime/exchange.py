@@ -34,15 +34,15 @@ from minitvm.runtime.native_text import STRUCTURES, native_text
 _ATTRIBUTE = "__dlpack_c_exchange_api__"
 _NAME = b"dlpack_exchange_api"
 _SIGNATURE = "($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)"
-_MOST_VERSIONS = 16  # that an API leads to
+_MOST_VERSIONS = 16  # the most older versions that an API links
 
 # ---- Of other libraries --------------------------------------------------------------------------
 
 
 class Functions(NamedTuple):
     """The addresses of ``int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)``, 0 without,
-    and ``int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)``; and
-    of what makes new arrays: ``managed_tensor_allocator`` and
+    and ``int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)``; and of
+    the functions that make new arrays: ``managed_tensor_allocator`` and
     ``managed_tensor_to_py_object_no_sync``, 0 without."""
 
     tensor: int
@@ -52,8 +52,8 @@ class Functions(NamedTuple):
 
 
 def functions_of(kind: type) -> Functions | None:
-    """The functions for instances of a type, by its exchange API. None without an API, and where a
-    class between has a ``__dlpack__`` of its own, or where ``__dlpack__`` says more than the
+    """The functions for instances of a type, by its exchange API. None without an API, if a
+    subclass on the way has a ``__dlpack__`` of its own, or if ``__dlpack__`` checks more than the
     API."""
     if kind not in _known:
         _known[kind] = _find(kind)
@@ -81,7 +81,7 @@ def _read(capsule: object) -> Functions | None:
     for _ in range(_MOST_VERSIONS):
         if not address:
             return None
-        # The version and the address of an older API stand first in all versions.
+        # In all versions the version comes first, and then the address of an older API.
         api = DLPackExchangeAPI.from_address(address)
         if api.version.major == VERSION[0]:
             managed = api.managed_tensor_from_py_object_no_sync
@@ -125,8 +125,8 @@ _managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.
 
 _TEXT = r"""
 @name = constant [20 x i8] c"dlpack_exchange_api\00"
-@kind = global ptr null        ; what Python fills in: the type NDArray,
-@export = global ptr null      ; the functions for what is rare,
+@kind = global ptr null        ; set by Python: the type NDArray,
+@export = global ptr null      ; the functions for rare cases,
 @adopt = global ptr null
 @lend = global ptr null
 @dlpack_slowly = global ptr null  ; the name of a method
@@ -137,8 +137,8 @@ _TEXT = r"""
 @dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
 
 TEXTS
-; What an NDArray stores, where its %DLTensor says all but whether it is read-only; null for other
-; NDArrays, and for other objects.
+; The fields of an NDArray, if its %DLTensor describes it completely, apart from being read-only;
+; null for other NDArrays, and for other objects.
 define internal ptr @plain(ptr %object) {
   %type = call ptr @PyObject_Type(ptr %object)
   call void @Py_DecRef(ptr %type)
@@ -154,7 +154,7 @@ other:
   ret ptr null
 }
 
-; What a Python function says of an object: an address, or null with an exception pending.
+; The address that a Python function returns for an object, or null with an exception pending.
 define internal ptr @ask(ptr %function.at, ptr %object) noinline {
   %function = load ptr, ptr %function.at
   %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
@@ -205,7 +205,7 @@ no.memory:
   ret i32 -1
 }
 
-; Fills in what isn't the tensor's own; after the struct lie shape and strides.
+; Fills in the fields besides the tensor; shape and strides lie behind the struct.
 define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter, i64 %flags,
                                     i64 %ndim) {
   store i64 VERSION_WORD, ptr %managed
@@ -221,8 +221,8 @@ define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter, i6
   ret void
 }
 
-; int managed_tensor_to_py_object_no_sync(DLManagedTensorVersioned*, PyObject**), which owns the
-; tensor from here on, even if it fails.
+; int managed_tensor_to_py_object_no_sync(DLManagedTensorVersioned*, PyObject**): takes over the
+; tensor, even if it fails.
 define i32 @managed_to_object(ptr %managed, ptr %out) {
   store ptr null, ptr %out
   %gil = call i32 @PyGILState_Ensure()
@@ -234,8 +234,8 @@ define i32 @managed_to_object(ptr %managed, ptr %out) {
   ret i32 %status
 }
 
-; PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns it. What is usual and without
-; doubt right is made here, the rest by Python code.
+; PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns the tensor. Usual tensors
+; that are surely valid are handled here, all others by Python code.
 define ptr @array_of(ptr %managed) {
 entry:
   %usual = call i1 @is_usual(ptr %managed)
@@ -289,8 +289,8 @@ none:
   ret ptr null
 }
 
-; Whether a managed tensor is one of DLPack 1.x with elements, of a usual dtype, on the CPU, of few
-; axes, strides of at least 0, and far from all limits of addresses.
+; Whether a managed tensor is usual: DLPack 1.x, with elements, of a usual dtype, on the CPU, with
+; few axes, strides of at least 0, and far from all limits of addresses.
 define internal i1 @is_usual(ptr %managed) {
 entry:
   %major = load i32, ptr %managed
@@ -372,7 +372,7 @@ no:
 
 ; ---- __dlpack__ ------------------------------------------------------------------------------
 ; PyObject* dlpack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords): a
-; capsule, where nothing but a max_version of 1.0 or more is asked for.
+; capsule, if a max_version of 1.0 or more is the only argument.
 define ptr @dlpack(ptr %self, ptr %args, i64 %count, ptr %keywords) {
 entry:
   %out = alloca ptr
@@ -481,7 +481,7 @@ define i32 @current_stream(i32 %type, i32 %id, ptr %out) {
 }
 
 ; int managed_tensor_allocator(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const
-; char*, const char*)): one block, with the data at its end. It needs no lock of Python's.
+; char*, const char*)): allocates one block, with the data at its end. It doesn't need the GIL.
 define i32 @allocate(ptr %prototype, ptr %out, ptr %context, ptr %set.error) {
 entry:
   store ptr null, ptr %out
@@ -661,7 +661,7 @@ class Rare(NamedTuple):
 
 
 class Exchange:
-    """The exchange API of a type, as its attribute, which makes it when it is first asked for.
+    """The exchange API of a type, as a class attribute that makes the API when it is first read.
 
     Then the capsule takes its place, and compiled code the place of ``__dlpack__``. That code calls
     the Python method ``_dlpack_slowly`` in rare cases.
@@ -687,7 +687,8 @@ _loaded: dict[type, Loaded] = {}
 def loaded(kind: type, rare: Rare) -> Loaded:
     """The compiled code of a type's API, made once."""
     if kind not in _loaded:
-        # Without a lock, which a fork could leave locked: the first one is everybody's.
+        # Without a lock, which a fork could leave locked: if two threads make one, both use the
+        # first.
         _loaded.setdefault(kind, _load(kind, rare))
     return _loaded[kind]
 

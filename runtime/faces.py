@@ -13,9 +13,9 @@ def hand_on(face: str, *others: str) -> None:
     """Gives a module its ``__all__``: the public names that it imports or defines.
 
     A face imports public names in the form ``from x import name as name``, which type checkers and
-    editors recognise, and its own helpers under names that begin with ``_``. Modules below a face
-    are names in it as soon as they are imported; they count only among `others`, as do names that
-    the face makes on demand.
+    editors recognise, and its own helpers under names that begin with ``_``. Submodules of a face
+    become names in it as soon as they are imported. They are public only if they are among
+    `others`, as are names that the face makes on demand.
 
     >>> from minitvm import nd
     >>> nd.__all__
@@ -31,9 +31,8 @@ def hand_on(face: str, *others: str) -> None:
 
 
 def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """A face's ``__getattr__``: the names that few programs need are imported, each from its place,
-    when they are asked for. A place is the module that defines the name, or the face's own module
-    of that name.
+    """A face's ``__getattr__``: names that few programs need are imported from their places on
+    demand. A place is the module that defines the name, or the face's own module of that name.
 
     >>> from minitvm import te
     >>> on_demand("minitvm.te", {"hybrid": "minitvm.te.hybrid"})("hybrid") is te.hybrid
@@ -50,7 +49,7 @@ def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def explain_absent(face: str, reasons: Mapping[str, str]) -> None:
-    """Has a module say, for classic names that aren't in it, what there is in their place.
+    """Lets a module's error for a missing classic name tell the replacement.
 
     >>> import minitvm
     >>> minitvm.tir.Schedule

@@ -74,7 +74,7 @@ def _is_as_expected(array: np.ndarray[Any, Any], memory: _Memory) -> bool:
 
 
 class _Memory:
-    """Reads memory that may not be there, by having the kernel copy it through a pipe."""
+    """Reads memory that may not be mapped, by letting the kernel copy it through a pipe."""
 
     def __enter__(self) -> _Memory:
         self._out, self._in = os.pipe()
@@ -91,7 +91,7 @@ class _Memory:
         return struct.unpack(f"{count}q", os.read(self._out, 8 * count) if count else b"")
 
 
-# numpy's C API is a table of addresses, whose order is published and never changes
+# numpy's C API is a table of addresses with a published order, which never changes
 # (__multiarray_api.h): the number of the ABI's version, two types, PyArray_NewFromDescr.
 _ABI_VERSION, _ARRAY_TYPE, _DTYPE_TYPE, _NEW_FROM_DESCR = 0, 2, 3, 94
 _ABI_VERSIONS = (0x01000009, 0x02000000)
@@ -99,8 +99,8 @@ _ABI_VERSIONS = (0x01000009, 0x02000000)
 
 def numpy_new_array() -> int:
     """The address of numpy's ``PyObject* PyArray_NewFromDescr(PyTypeObject*, PyArray_Descr*, int,
-    npy_intp*, npy_intp*, void*, int, PyObject*)``; 0 where the table of its C API isn't the one
-    that is known."""
+    npy_intp*, npy_intp*, void*, int, PyObject*)``; 0 if the table of its C API isn't the known
+    one."""
     capsules = (
         getattr(sys.modules.get(f"numpy.{core}._multiarray_umath"), "_ARRAY_API", None)
         for core in ("_core", "core")
@@ -131,15 +131,15 @@ def torch_fields(torch: Any) -> TorchFields | None:
     """The offsets of the fields that torch's exchange API leaves out, found by means of tensors
     with known values; None where an offset is in doubt."""
     try:
-        # The first call of a process may be in any mode.
+        # The process may be in any mode at its first call.
         with torch.inference_mode(False), torch.enable_grad():
             return _torch_fields(torch)
     except (AttributeError, TypeError, RuntimeError):
-        return None  # another torch, which does not tell
+        return None  # a version of torch without these functions
 
 
 def _torch_fields(torch: Any) -> TorchFields | None:
-    cpu = {"device": "cpu"}  # whatever the default is at the moment
+    cpu = {"device": "cpu"}  # regardless of the current default
     plain = torch.zeros(3, 4, **cpu)
     with torch.inference_mode():
         inference = torch.zeros(3, **cpu)
@@ -175,9 +175,9 @@ def _torch_fields(torch: Any) -> TorchFields | None:
 
 
 class TorchAllocator(NamedTuple):
-    """Addresses of torch's own functions, which make a tensor in half of the time that DLPack's
-    way takes: of its stable C interface (``torch/csrc/inductor/aoti_torch/c/shim.h``), and the one
-    that makes the Python object (``THPVariable_Wrap(const at::TensorBase&)``)."""
+    """Addresses of torch's own functions, which make a tensor in half of the time of DLPack's
+    functions: of its stable C interface (``torch/csrc/inductor/aoti_torch/c/shim.h``), and the
+    function that makes the Python object (``THPVariable_Wrap(const at::TensorBase&)``)."""
 
     empty: int  # int aoti_torch_empty_strided(ndim, sizes, strides, dtype, device, index, **handle)
     data: int  # int aoti_torch_get_data_ptr(handle, void**)
@@ -199,7 +199,7 @@ _TORCH_DTYPES = (
 
 
 def torch_allocator(torch: Any) -> TorchAllocator | None:
-    """The functions, after they have made a tensor as it should be; None where torch lacks one."""
+    """The functions, if they have made a correct test tensor; None if torch lacks one."""
     try:
         library = ctypes.PyDLL(torch._C.__file__)  # and the libraries that it needs
         empty, data, release, wrap = (
@@ -218,7 +218,8 @@ def torch_allocator(torch: Any) -> TorchAllocator | None:
 
 
 def _makes_tensors(torch: Any, functions: TorchAllocator) -> bool:
-    """Whether the functions make a tensor that torch describes as it was asked for."""
+    """Whether the functions make a tensor that has, according to torch, the requested
+    properties."""
     number, pointer = ctypes.c_int64, ctypes.c_void_p
     kinds = (ctypes.c_int64, pointer, pointer, *[ctypes.c_int32] * 3, pointer)
     sizes, strides = (number * 2)(2, 3), (number * 2)(3, 1)

@@ -1,4 +1,5 @@
-"""Tensors of other frameworks that never change, or whose memory doesn't hold their values.
+"""Rules for other frameworks' tensors: which never change, and whose memory doesn't hold their
+values.
 
 They are known by the names of their classes, so that no framework is imported.
 """
@@ -15,7 +16,8 @@ _IMMUTABLE = ("jax", "jaxlib", "tensorflow", "pyarrow")
 
 
 def is_immutable(kind: type) -> bool:
-    """Whether arrays of a type never change, by the rules of its library or of a base class's."""
+    """Whether arrays of a type never change, by the rules of its library, or of the library of a
+    base class."""
     return _library(kind) is not None
 
 
@@ -25,14 +27,15 @@ def _library(kind: type) -> str | None:
 
 
 def forgets_gradients(kind: type) -> bool:
-    """Whether the C exchange API of a type hands out tensors that take part in gradients, where its
-    ``__dlpack__`` refuses: Paddle's (3.3) does. For torch, we ask the tensor."""
+    """Whether the C exchange API of a type hands out tensors that take part in gradients, although
+    its ``__dlpack__`` refuses these: Paddle's (3.3) does. For torch, the tensor itself is
+    checked."""
     return any(each.__module__ == "paddle" and each.__name__ == "Tensor" for each in kind.__mro__)
 
 
 def is_read_only(array: Any) -> bool:
-    """Whether an array must not be written even if its library hands it out as writable: it never
-    changes, or torch would have to be told of its changes."""
+    """Whether an array must not be written even if its library hands it out as writable: its
+    library's arrays never change, or torch would have to record the changes."""
     return is_immutable(type(array)) or (_is_tensor(array) and bool(array.requires_grad))
 
 
@@ -53,17 +56,17 @@ def why_read_only(array: Any) -> str:
 
 
 def readable(array: Any) -> Any:
-    """The array to export in the place of an array: itself, or, for a torch tensor that requires
-    grad, the tensor without its history, where grad mode is off and records nothing.
+    """The array to export in place of an array: the array itself; for a torch tensor that requires
+    grad, if grad mode is off, so that nothing is recorded, the tensor without its history.
 
-    torch exports some tensors without a word that have no memory, or memory that means something
-    else: one that is lazily negated as if it weren't, a fake one with a NULL address, a dual one
-    without its tangent.
+    torch silently exports some tensors that have no memory, or whose memory doesn't hold their
+    values: a lazily negated tensor as if it weren't negated, a fake tensor with a NULL address, a
+    dual tensor without its tangent.
 
     Raises
     ------
     BufferError
-        For such a tensor, saying what to pass instead.
+        For such a tensor; the message tells what to pass instead.
     """
     if not _is_tensor(array):
         return array
@@ -74,7 +77,8 @@ def readable(array: Any) -> Any:
 
 
 def why_unreadable(tensor: Any) -> str | None:
-    """What is expected of a torch tensor in place of this one; None where it can be exported."""
+    """The reason for which a torch tensor can't be exported, as the tensor that was expected; None
+    if it can."""
     for applies, message in _TORCH:
         if applies(tensor):
             return message.format(layout=tensor.layout)
@@ -86,7 +90,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def overriding_tensors(values: Sequence[Any]) -> list[Any]:
-    """Those of torch's tensors whose class says what functions make of them
+    """The torch tensors among some values whose class overrides functions
     (``__torch_function__``)."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -97,14 +101,14 @@ def overriding_tensors(values: Sequence[Any]) -> list[Any]:
 
 
 def override(function: Callable[..., Any], values: Sequence[Any], out: Any) -> Any:
-    """What such tensors' classes make of a call. By default they call the function, and give its
-    results their own class."""
+    """The result of a call according to such tensors' classes. By default they call the function,
+    and give its results their own class."""
     handle = sys.modules["torch"].overrides.handle_torch_function
     return handle(function, overriding_tensors(values), *values, out=out)
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """Whether the class of a value, or one that it derives from, is that one of a module."""
+    """Whether the class of a value, or a base class, is the class `name` of a module."""
     return any(each.__name__ == name and each.__module__ == module for each in type(value).__mro__)
 
 

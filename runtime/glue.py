@@ -1,9 +1,9 @@
 """The glue: machine code for places where Python code must not run.
 
 Deleters and capsule destructors run in any thread and under a pending exception. An exception in a
-Python function that compiled code calls has to reach the thread, wherever it is raised. A callback
-of ctypes would print and drop one that is raised before its first line (by a signal, or for want of
-stack), and return 0, the status of success.
+Python function that compiled code calls must reach the calling thread, wherever it is raised. A
+callback of ctypes would print and drop an exception that is raised before its first line (by a
+signal, or for want of stack), and return 0, the status of success.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ define void @delete_versioned(ptr %managed) {
   ret void
 }
 
-; A capsule that nobody consumed still has its unused name; a consumed one is the consumer's.
+; A capsule that nobody consumed still has its unused name; a consumed one belongs to the
+; consumer.
 define internal void @destroy(ptr %capsule, ptr %name, ptr %delete) alwaysinline {
   %unused = call i32 @PyCapsule_IsValid(ptr %capsule, ptr %name)
   br icmp eq i32 %unused, 0, label %leave, label %drop
@@ -55,7 +56,7 @@ define void @destroy_versioned(ptr %capsule) {
   ret void
 }
 
-; The managed tensor of another library that a capsule of ours owns.
+; The destructor of a capsule of ours that owns the managed tensor of another library.
 define internal ptr @owned(ptr %capsule, ptr %name, ptr %pending) alwaysinline {
   call void @set_aside(ptr %pending)
   %managed = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr %name)
@@ -88,8 +89,9 @@ RUNNING_CALL = """
 @thread = global ptr null
 @running = global ptr null     ; a name
 
-; Makes %call the running call of this thread; returns the one before, a new reference, or null
-; with an exception pending. Neither this nor `end_call` runs Python code, which a signal could end.
+; Makes %call the running call of this thread; returns a new reference to the call before, or null
+; with an exception pending. Neither this nor `end_call` runs Python code, which a signal could
+; interrupt.
 define internal ptr @begin_call(ptr %call) noinline {
   %thread = load ptr, ptr @thread
   %name = load ptr, ptr @running
@@ -107,7 +109,7 @@ leave:
   ret ptr %outer
 }
 
-; Goes back to what `begin_call` returned, whatever error is pending.
+; Restores the call that `begin_call` returned; a pending error stays.
 define internal void @end_call(ptr %outer) noinline {
   %pending = alloca %Pending
   call void @set_aside(ptr %pending)
@@ -146,7 +148,7 @@ define void @disown_legacy(ptr %capsule) {
 }
 
 ; ---- Calls from compiled code into Python ---------------------------------------------------
-; What Python fills in: the functions that do the work, and the class Loan.
+; Set by Python: the functions that do the work, and the class Loan.
 @answer = global ptr null
 @answer_global = global ptr null
 @share_elements = global ptr null
@@ -159,8 +161,8 @@ define void @disown_legacy(ptr %capsule) {
 @of_addresses = internal constant [3 x i8] c"nn\00"
 
 ; Calls a Python function that answers a packed call: entry(first, loan, args, codes, count, ret,
-; ret_code). 0 if it has returned, -1 with its exception pending if not: whatever is raised, and
-; wherever, is what this call of Python's own fails with. The arrays that were lent end with it.
+; ret_code). 0 if it has returned, -1 with its exception pending if not: any exception that is
+; raised, at any point, comes out of this call. The lent arrays end with it.
 define internal i32 @enter(ptr %entry, ptr %format, ptr %first, ptr %args, ptr %codes, i32 %count,
                            ptr %ret, ptr %ret_code) {
   %pending = alloca %Pending
@@ -187,7 +189,7 @@ leave:
   ret i32 %status
 }
 
-; The Python function that is the resource.
+; Calls the Python function that is the resource.
 define i32 @call_python(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_code,
                         ptr %resource) {
   %entry = load ptr, ptr @answer
@@ -196,7 +198,7 @@ define i32 @call_python(ptr %args, ptr %codes, i32 %count, ptr %ret, ptr %ret_co
   ret i32 %status
 }
 
-; The function that is registered under a name.
+; Calls the function that is registered under a name.
 define i32 @call_global(ptr %name, ptr %args, ptr %codes, i32 %count, ptr %ret,
                         ptr %ret_code) {
   %entry = load ptr, ptr @answer_global
@@ -221,7 +223,8 @@ fail:
 }
 
 ; ---- Buffers --------------------------------------------------------------------------------
-; What shows the memory of an NDArray by the buffer protocol: the function gives a numpy array.
+; Shows the memory of an NDArray by the buffer protocol; the Python function returns a numpy
+; array.
 @show = global ptr null
 
 define i32 @get_buffer(ptr %object, ptr %view, i32 %flags) {

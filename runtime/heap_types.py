@@ -110,8 +110,8 @@ def show_buffers(kind: type, get_buffer: int) -> None:
     """Lets compiled code show the memory of instances of a type whose base is a storage: ``int
     (PyObject*, Py_buffer*, int)``.
 
-    The code takes a while to load, so this is done for the first instance. The type says in one
-    place which function is called, where nothing but an error stood so far.
+    The code takes a while to load, so this is done for the first instance. The type's slot gets
+    this function in place of one that only raises an error.
     """
     metaclass: Any = type(kind)
     words = (ctypes.c_void_p * (metaclass.__basicsize__ // 8)).from_address(id(kind))
@@ -125,8 +125,8 @@ def leaf(base: type, vectorcall: int, *, is_method: bool = False) -> Any:
     compiled code at `vectorcall`: ``PyObject* (PyObject*, PyObject* const*, size_t, PyObject*)``.
     Nothing may derive from it.
 
-    Instances that stand in a class are methods of its instances, with `is_method`: CPython then
-    calls them without asking their ``__get__``, which has to mean the same.
+    With `is_method`, instances that are attributes of a class are methods of the class's instances:
+    CPython calls them without their ``__get__``, which must have the same meaning.
 
     The address lies in each instance, after the fields of `base`; :func:`enable` puts it there.
     The type's attribute ``__call__`` stays that of `base`, for programs that read Python code in
@@ -148,7 +148,7 @@ def leaf(base: type, vectorcall: int, *, is_method: bool = False) -> Any:
 
 
 def _show(kind: type, name: str, value: object) -> None:
-    """Sets an attribute of a type, and leaves the slot that the attribute would fill."""
+    """Sets an attribute of a type without changing the slot that belongs to the attribute."""
     _set_attribute(kind, name, value)
     _forget_attributes(kind)
 
@@ -169,13 +169,13 @@ def holder(name: str, size: int, dealloc: int, members: Mapping[str, int]) -> An
 
 
 def function(name: str, code: int) -> Any:
-    """A function of one argument that is compiled code: ``PyObject* (PyObject*, PyObject*)``, whose
-    first is NULL."""
+    """A function of one argument in compiled code: ``PyObject* (PyObject*, PyObject*)``, whose
+    first argument is NULL."""
     return _new_function(_method(name, code, _METH_O, None), None, None)
 
 
 def method(kind: type, name: str, code: int, doc: str) -> Any:
-    """A method of a type that is compiled code: ``PyObject* (PyObject* self, PyObject* const*,
+    """A method of a type in compiled code: ``PyObject* (PyObject* self, PyObject* const*,
     Py_ssize_t, PyObject* keywords)``."""
     return _new_method(kind, _method(name, code, _METH_FASTCALL | _METH_KEYWORDS, doc))
 
@@ -190,7 +190,8 @@ _vectorcalls: dict[type, int] = {}
 
 
 def enable(instance: Any) -> None:
-    """Lets calls of a leaf's new instance reach the compiled code; others are left alone."""
+    """Lets calls of a leaf's new instance reach the compiled code; instances of other types stay as
+    they are."""
     vectorcall = _vectorcalls.get(type(instance))
     if vectorcall is not None:
         at = id(instance) + type(instance).__basicsize__ - 8

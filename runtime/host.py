@@ -13,9 +13,9 @@ import llvmlite.binding as llvm
 
 from minitvm.runtime.record import record
 
-CACHE_LINE = 64  # bytes, of every CPU that code is made for
-LINES_AT_ONCE = 2  # cache lines side by side, which CPUs fetch together
-LINES_COMBINED = 8  # that a CPU fills side by side, part by part, before they go past the caches
+CACHE_LINE = 64  # bytes, on every CPU for which code is generated
+LINES_AT_ONCE = 2  # neighbouring cache lines, which CPUs fetch together
+LINES_COMBINED = 8  # lines that a CPU can fill at the same time with stores past the caches
 
 
 @final
@@ -23,8 +23,8 @@ LINES_COMBINED = 8  # that a CPU fills side by side, part by part, before they g
 class Host:
     """The machine that this process runs on.
 
-    `refusal` says why the system does not let this process use AMX, which the CPU has; features
-    are without it then.
+    `refusal` is the reason why the system does not let this process use the CPU's AMX; the features
+    then lack it.
     """
 
     triple: str
@@ -39,7 +39,7 @@ class Host:
 def host() -> Host:
     """LLVM's description of this machine: the list of features counts, not the CPU's name. LLVM
     leaves out features whose registers the system doesn't switch. But it lists tiles as soon as the
-    kernel knows them, so that one has to ask the kernel for them."""
+    kernel knows them, so the kernel must be asked for them."""
     features = llvm.get_host_cpu_features()
     refusal = _ask_for_tiles() if features.get("amx-tile") else ""
     if refusal:
@@ -89,8 +89,8 @@ _SYSTEM = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @lru_cache(maxsize=1)
 def cache_sizes() -> dict[int, int]:
-    """The bytes of this machine's data caches that a core uses, by level; typical ones where it
-    doesn't tell.
+    """The bytes of this machine's data caches that a core uses, by level; typical sizes where the
+    system doesn't tell.
 
     >>> sorted(cache_sizes())
     [1, 2, 3]
@@ -102,7 +102,7 @@ def cache_sizes() -> dict[int, int]:
 
 @lru_cache(maxsize=1)
 def l1_ways() -> int:
-    """The ways of this machine's L1 data cache, a typical number where it doesn't tell.
+    """The ways of this machine's L1 data cache; a typical number where the system doesn't tell.
 
     >>> l1_ways() > 0
     True

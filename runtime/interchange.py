@@ -17,7 +17,7 @@ from minitvm.runtime.errors import NotExportable
 from minitvm.runtime.ndarray import NDArray, array, place_of, rare, read_numpy
 
 _CPU = cpu(0)
-_ADDED = 2  # `isbuiltin` of dtypes that other packages have added to numpy
+_ADDED = 2  # `isbuiltin` of dtypes that other packages added to numpy
 
 
 def from_dlpack(
@@ -37,9 +37,8 @@ def from_dlpack(
     source
         The array. If its type has DLPack's C exchange API, that API exports it.
     device
-        Where the result lies. By default it lies where `source` does, on the CPU or a device that
-        is there; with the CPU, the library of `source` is asked to copy an array that lies
-        elsewhere.
+        The device of the result. By default it is the device of `source`: the CPU, or a registered
+        device. For the CPU, the library of `source` is asked to copy an array from elsewhere.
     copy
         By default memory is shared. True makes a copy, which can be written; False refuses memory
         that had to be copied.
@@ -49,7 +48,8 @@ def from_dlpack(
     Raises
     ------
     TypeError
-        When `source` is neither (an ``AttributeError`` too, as the array API standard has it).
+        When `source` is neither (the error is also an ``AttributeError``, as the array API standard
+        demands).
     BufferError
         When its memory can't be shared; libraries raise errors of their own, too.
     ValueError
@@ -78,7 +78,7 @@ def from_dlpack(
     return made
 
 
-# Makes an array of a tensor of a type that compiled code has learnt; None for others.
+# Makes an NDArray from a tensor whose type compiled code has learnt; None for others.
 _quickly: list[Callable[[Any], NDArray | None]] = [lambda source: None]
 
 
@@ -93,7 +93,7 @@ def _learn(source: object) -> None:
 
 
 def _take(source: Any, move: bool, copy: bool | None) -> Taken:
-    """The tensor of an array or capsule, or of a copy where nothing else can be had."""
+    """The tensor of an array or capsule, or of a copy if there is no other way."""
     if dlpack.is_capsule(source):
         return dlpack.consume(source, accepts=registry.exists)
     if not hasattr(source, "__dlpack__"):
@@ -102,7 +102,7 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
             f"from_dlpack: expected an array with __dlpack__ or a capsule, got {kind}"
         )
     if type(source) is np.ndarray and source.dtype.isbuiltin == _ADDED:
-        # which numpy itself doesn't export
+        # numpy itself doesn't export these
         return Taken(read_numpy(source), source, False)
     if not move:
         managed, fixed = exchange.request(source)
@@ -110,9 +110,9 @@ def _take(source: Any, move: bool, copy: bool | None) -> Taken:
             _learn(source)
             taken = dlpack.adopt(managed, True, fixed, accepts=registry.exists)
             if not taken.view.is_on_host:
-                taken.view.device.sync()  # which this way of asking leaves to us
+                taken.view.device.sync()  # this form of the request leaves the wait to us
             return taken
-    # For True, we make the copy: not all libraries say whether they have made one.
+    # For True, we make the copy, since not all libraries tell whether they have made one.
     asked = False if copy is not None and not copy else None
     capsule, fixed = dlpack.request(source, accepts=registry.exists, move=move, copy=asked)
     if type(source) is np.ndarray:

@@ -9,8 +9,8 @@ from typing import final
 
 @final
 class ForkLock:
-    """A lock for a module's own state, which the thread that holds it may take again. A thread that
-    holds it isn't there in a forked child, which therefore has a new one.
+    """A reentrant lock for a module's own state. A forked child gets a new one, since it lacks the
+    thread that may hold the lock.
 
     >>> lock = ForkLock()
     >>> with lock, lock:

@@ -31,7 +31,7 @@ class LayoutPolicy(str, Enum):
     RIGHT = "layout_right"  # row-major without gaps, as arrays of C
     LEFT = "layout_left"  # column-major without gaps, as arrays of Fortran
     STRIDE = "layout_stride"  # any strides of at least 1
-    STRIDE_RELAXED = "layout_stride_relaxed"  # any strides, 0 and negative ones too
+    STRIDE_RELAXED = "layout_stride_relaxed"  # any strides, also 0 and negative ones
 
 
 layout_right = LayoutPolicy.RIGHT
@@ -91,7 +91,7 @@ class Mapping:
     layout: LayoutPolicy
     extents: tuple[int, ...]
     strides: tuple[int, ...]
-    offset: int = 0  # of the element at indices 0; other than 0 in layout_stride_relaxed only
+    offset: int = 0  # of the element at indices 0; always 0 except in layout_stride_relaxed
 
     def __call__(self, *indices: int) -> int:
         """The offset of the element at `indices`, one for each extent.
@@ -99,7 +99,8 @@ class Mapping:
         Raises
         ------
         IndexError
-            When there are more or fewer, or one leaves its extent. (In C++ that is undefined.)
+            When there are more or fewer indices than extents, or one leaves its extent. (In C++
+            that is undefined.)
         """
         if len(indices) != len(self.extents):
             raise IndexError(f"mdspan: expected {len(self.extents)} indices, got {len(indices)}")
@@ -127,8 +128,8 @@ class Mapping:
         return self.offset + low, self.offset + high
 
     def is_unique(self) -> bool:
-        """Whether no two elements share an offset, as far as the strides show it: each stride is
-        longer than the reach of all shorter ones together."""
+        """Whether no two elements share an offset, as far as the strides show it: each stride must
+        exceed the reach of all shorter strides together."""
         if 0 in self.extents:
             return True
         reach = 0
@@ -243,7 +244,7 @@ class MdSpan:
         Raises
         ------
         IndexError, TypeError
-            As reading does.
+            As for reading.
         ValueError
             When the memory is read-only.
         """
@@ -338,8 +339,8 @@ def to_device_mdspan(
     dlpack_version: tuple[int, int] = dlpack.VERSION,
     header: str | None = None,
 ) -> MdSpan:
-    """A view of a tensor in a CUDA device's memory, whose elements the host can't read; as
-    :func:`to_host_mdspan` else."""
+    """A view of a tensor in a CUDA device's memory, whose elements the host can't read; otherwise
+    as :func:`to_host_mdspan`."""
     rules = _Rules("device", element_type, rank, layout, dlpack_version, header)
     return rules.span_of(tensor)
 
@@ -353,7 +354,7 @@ def to_managed_mdspan(
     dlpack_version: tuple[int, int] = dlpack.VERSION,
     header: str | None = None,
 ) -> MdSpan:
-    """A view of a tensor in CUDA's managed memory; as :func:`to_host_mdspan` else."""
+    """A view of a tensor in CUDA's managed memory; otherwise as :func:`to_host_mdspan`."""
     rules = _Rules("managed", element_type, rank, layout, dlpack_version, header)
     return rules.span_of(tensor)
 
@@ -418,7 +419,7 @@ class _Rules:
         tensor, read_only, owner = _tensor_of(source)
         self._check_what_it_is(tensor, dtype)
         offset = int(tensor.byte_offset)
-        # Elements of less than a byte have a byte each in C++.
+        # In C++, elements of less than a byte take a byte each.
         size = max(dtype.bits * dtype.lanes // 8, 1)
         relaxed = layout is layout_stride_relaxed
         if relaxed and offset % size:
@@ -472,7 +473,7 @@ class _Rules:
         return tuple(self._product(extents[axis + 1 :]) for axis in range(self.rank))
 
     def _product(self, extents: Sequence[int]) -> int:
-        """The stride of an axis around axes of these extents."""
+        """The product of extents: the stride of the axis around such axes."""
         total = 1
         for extent in extents:
             total *= extent

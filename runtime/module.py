@@ -26,10 +26,10 @@ else:
 
 @final
 class Module(Bridged, HandleObject, _Storage):
-    """The result of ``build``: functions by name. Calling the module calls the first.
+    """The result of ``build``: functions by name. A call of the module calls the first one.
 
-    A copy (``copy.copy``, ``copy.deepcopy``) is the module itself, as of a Python function. It is
-    pickled with its functions, if they and its sources can be.
+    A copy (``copy.copy``, ``copy.deepcopy``) is the module itself, as for a Python function. A
+    module can be pickled if its functions and its sources can.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class Module(Bridged, HandleObject, _Storage):
     sources
         The texts of ``get_source``: a thunk for each kind of text ("ll", "asm"...).
     imported_modules
-        Modules whose functions ``get_function(name, query_imports=True)`` finds too.
+        Modules whose functions ``get_function(name, query_imports=True)`` finds as well.
     type_key
-        The kind of the module's maker.
+        The kind of the module, which its maker gives.
     """
 
     __slots__ = ("__weakref__", "_functions", "_sources", "entry_name", "imported_modules",
@@ -72,7 +72,7 @@ class Module(Bridged, HandleObject, _Storage):
 
     @property
     def entry_func(self) -> PackedFunc:
-        """The function that calling the module calls."""
+        """The function that a call of the module calls."""
         return self._functions[self.entry_name]
 
     @property
@@ -90,7 +90,7 @@ class Module(Bridged, HandleObject, _Storage):
         Raises
         ------
         AttributeError
-            When there is none.
+            When there is no such function.
         """
         found = self._find(name, query_imports) if isinstance(name, str) else None
         if found is None:
@@ -124,7 +124,7 @@ class Module(Bridged, HandleObject, _Storage):
 
     def export_library(self, path: str | os.PathLike[str]) -> None:
         """Writes the module to a file, with its machine code and the modules that it imports, for
-        :func:`minitvm.runtime.load_module`. The file has the same format whatever its name.
+        :func:`minitvm.runtime.load_module`. The format doesn't depend on the file's name.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class Module(Bridged, HandleObject, _Storage):
         Raises
         ------
         ValueError
-            When the format is another one, or the module has none of it.
+            When the format is unknown, or the module has no such form.
         OSError
             When the file can't be written.
         """
@@ -185,7 +185,7 @@ class Module(Bridged, HandleObject, _Storage):
         Raises
         ------
         ValueError
-            When the module has none of that kind.
+            When the module has no text of that kind.
         """
         thunk = self._sources.get(kind or "ll") if isinstance(kind, str) else None
         if thunk is None:
@@ -233,7 +233,7 @@ class Module(Bridged, HandleObject, _Storage):
         Raises
         ------
         ValueError
-            For counts below 1, and a device of another kind than the function is for.
+            For counts below 1, and for a device of another kind than the function's.
         TypeError
             For a function that isn't compiled.
         """
@@ -267,8 +267,8 @@ _SAVED = {"ll": "ll", "s": "asm", "asm": "asm", "tir": "tir"}
 
 
 def load_module(path: str | os.PathLike[str]) -> Module:
-    """The module of a file that :meth:`Module.export_library` has written. Its functions are
-    called, return their outputs and fail as those of ``build``.
+    """The module of a file that :meth:`Module.export_library` has written. Its functions behave
+    like the functions of ``build``: in calls, results and failures.
 
     The machine code is linked as it is. Where another version of minitvm or Python wrote the file,
     the loops in it are compiled again. The code runs with the rights of the process: load only

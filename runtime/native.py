@@ -38,14 +38,14 @@ class NativeCode:
         def find(symbol: str) -> int:
             return ctypes.addressof(ctypes.c_char.in_dll(library, symbol.removeprefix(PREFIX)))
 
-        # All: the symbols that an object needs are known for ELF files alone.
+        # All functions: only for ELF files are the symbols known that an object needs.
         for name in re.findall(rf"^declare .*@({PREFIX}\w+)", text, re.MULTILINE):
             provide(name, find)
         layout = host_machine().target_data
         target = f'target datalayout = "{layout}"\ntarget triple = "{host().triple}"\n'
         self._code = LoadedCode(native_object(target + text), find)
         self._addresses: dict[str, int] = {}
-        # Immortal: not even the end of the interpreter disposes of it.
+        # Never freed, not even at the end of the interpreter.
         increment_reference(self._code)
 
     def function(self, name: str) -> int:
@@ -61,11 +61,11 @@ class NativeCode:
         return self._addresses[name]
 
     def set_address(self, name: str, address: int) -> None:
-        """Gives a variable an address."""
+        """Sets a global variable to an address."""
         ctypes.c_void_p.from_address(self.data(name)).value = address
 
     def set_objects(self, **objects: object) -> None:
-        """Gives variables of these names Python objects, for as long as the process lives."""
+        """Sets global variables to Python objects, which are kept as long as the process lives."""
         for name, value in objects.items():
             slot = ctypes.c_void_p.from_address(self.data(name))
             if slot.value != id(value):
@@ -75,10 +75,9 @@ class NativeCode:
 
 @final
 class Once(Generic[_Made]):
-    """A function without arguments that makes something once a process, on the first call.
+    """A function without arguments whose result is made once a process, on the first call.
 
-    Without a lock, which a fork could leave locked: of two racing threads the first one's result is
-    everybody's.
+    Without a lock, which a fork could leave locked: if two threads race, both get the first result.
 
     >>> made = Once(list)
     >>> made.is_made, made() is made()
@@ -101,8 +100,8 @@ class Once(Generic[_Made]):
         return bool(self._made)
 
 
-# One thread at a time is in LLVM, by a lock of llvmlite. A fork waits until that one has left: the
-# child would have neither the thread nor a way to open the lock.
+# By a lock of llvmlite, one thread at a time is in LLVM. A fork waits until it has left: the child
+# would have the locked lock, but not the thread that can open it.
 _in_llvm = getattr(ffi.lib, "_lock", None)
 if _in_llvm is not None and hasattr(os, "register_at_fork"):
     os.register_at_fork(

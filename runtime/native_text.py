@@ -119,13 +119,13 @@ STRUCTURES = """
 ; DLManagedTensorVersioned, and DLManagedTensor
 %Managed = type { i64 version, ptr manager_ctx, ptr deleter, i64 flags, %DLTensor dl_tensor }
 %LegacyManaged = type { %DLTensor dl_tensor, ptr manager_ctx, ptr deleter }
-; What an NDArray stores: 1 if it is read-only, 2 if Python code has to look at it, 4 if empty.
+; The flags of an NDArray: 1 if it is read-only, 2 if Python code has to look at it, 4 if empty.
 %NDArray = type { %DLTensor tensor, i64 state }
 %Pending = type { ptr type, ptr value, ptr traceback }  ; an exception
 """
 
 TENSORS = """
-; Describes an array of the CPU, but for the address of its elements, as compact.
+; Describes a compact array of the CPU, except for the address of its elements.
 define internal void @describe(ptr %tensor, i32 %ndim, i32 %dtype, ptr %shape) alwaysinline {
   store %DLTensor.device_type 1, ptr %tensor
   store %DLTensor.device_id 0, ptr %tensor
@@ -147,7 +147,7 @@ NAMES = r"""
 """
 
 PENDING = """
-; Sets the pending exception aside, if there is one, and has it pending again.
+; Sets the pending exception aside, if there is one; and makes it pending again.
 define internal void @set_aside(ptr %pending) alwaysinline {
   %value = getelementptr %Pending.value, ptr %pending
   %traceback = getelementptr %Pending.traceback, ptr %pending

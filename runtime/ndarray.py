@@ -36,11 +36,11 @@ from minitvm.runtime.sub_byte import read_codes, write_codes
 
 _CPU = cpu(0)
 _HOST = registry.managed(_CPU)
-_FIRST_VERSIONED = (1, 0)  # the DLPack whose capsules have a version and flags
+_FIRST_VERSIONED = (1, 0)  # the first version of DLPack whose capsules have a version and flags
 
 
 class _Token:
-    """The owner that exported memory keeps; its end tells that the last consumer let go."""
+    """The owner that exported memory keeps. When it is freed, the last consumer has let go."""
 
     __slots__ = ("__weakref__",)
 
@@ -56,7 +56,7 @@ class Loan:
         self._token: weakref.ref[_Token] | None = None
 
     def token(self) -> _Token:
-        """The owner of arrays that other libraries make of the lent memory."""
+        """The owner of arrays that other libraries make from the lent memory."""
         token = self._token() if self._token is not None else None
         if token is None:
             token = _Token()
@@ -71,8 +71,8 @@ class Loan:
 if TYPE_CHECKING:
     _Storage = object
 else:
-    # A DLTensor, and flags for compiled code: 1 read-only; 2 to be left to Python code, as are lent
-    # arrays and arrays that a DLTensor can't fully describe; 4 empty.
+    # A DLTensor, and flags for compiled code: 1 for read-only; 2 for arrays that are left to Python
+    # code, which are lent arrays and those that a DLTensor can't fully describe; 4 for empty.
     _Storage = storage(
         "minitvm.runtime.ndarray.Storage",
         ctypes.sizeof(DLTensor) + 8,
@@ -120,7 +120,7 @@ class NDArray(_Storage):
             self._seen = dlpack.read_tensor(tensor, bool(state & dlpack.READ_ONLY))
             return self._seen
 
-    # ---- What it is ------------------------------------------------------------------------------
+    # ---- Properties ------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,14 +146,14 @@ class NDArray(_Storage):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements, gaps between them not counted."""
+        """The bytes of all elements, without the gaps between them."""
         return dlpack.size_of(self.shape, self.dtype, self.padded)
 
     @property
     def device(self) -> Device:
         return self._view.device
 
-    ctx = device  # the name up to TVM 0.7
+    ctx = device  # the name of `device` up to TVM 0.7
 
     @property
     def read_only(self) -> bool:
@@ -167,8 +167,8 @@ class NDArray(_Storage):
 
     @property
     def needs_packing(self) -> bool:
-        """Whether a DLTensor alone can't say how the elements lie: they are padded, or packed and
-        begin within a byte."""
+        """Whether a DLTensor can't describe the elements: they are padded, or are packed and begin
+        within a byte."""
         return not self._view.is_plain
 
     @property
@@ -257,7 +257,7 @@ class NDArray(_Storage):
         shape
             The extents.
         copy
-            By default the result is a view where the strides allow that, and else a copy; False
+            By default the result is a view if the strides allow it, and otherwise a copy; False
             refuses to copy, True always copies.
 
         Raises
@@ -271,7 +271,7 @@ class NDArray(_Storage):
                [5, 6]])
         """
         extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        # numpy does the arithmetic of -1, on an array that takes no memory.
+        # numpy resolves -1, on an array that takes no memory.
         wanted = np.broadcast_to(np.int8(0), self.shape).reshape(extents).shape
         source = array(self) if copy else self
         try:
@@ -285,7 +285,7 @@ class NDArray(_Storage):
         return array(self).reshape(wanted)
 
     def transpose(self, *axes: int | tuple[int, ...]) -> NDArray:
-        """A view with the axes in another order, by default the contrary one.
+        """A view with the axes in another order, by default reversed.
 
         >>> array([[1, 2, 3], [4, 5, 6]]).transpose(1, 0).shape
         (3, 2)
@@ -296,17 +296,17 @@ class NDArray(_Storage):
 
     @property
     def T(self) -> NDArray:
-        """A view with the axes in the contrary order."""
+        """A view with the axes reversed."""
         return self.transpose()
 
     def view(self, dtype: DTypeLike) -> NDArray:
-        """The same bytes as elements of another dtype. Where its size is another, the last axis,
-        which has to be without gaps, has more elements or fewer.
+        """The same bytes as elements of another dtype. If the dtype has another size, the last
+        axis, which must be without gaps, gets more or fewer elements.
 
         Raises
         ------
         ValueError
-            When the bytes of the last axis are no whole elements of the dtype.
+            When the bytes of the last axis aren't whole elements of the dtype.
 
         >>> array([1.0], dtype="float32").view("int32").numpy()
         array([1065353216], dtype=int32)
@@ -372,16 +372,16 @@ class NDArray(_Storage):
             An array of this shape and dtype, on any device, or a device.
         stream
             A stream of either array's device: the copy is done in the order of that stream, perhaps
-            after this returns. Both arrays stay as they are until then; nobody writes the source or
-            reads the target. By default the copy comes after all earlier work of the devices, and
-            is done when this returns.
+            after this returns. Until then the caller must keep both arrays, must not write the
+            source, and must not read the target. By default the copy comes after all earlier work
+            of the devices, and is done when this returns.
 
         Raises
         ------
         ValueError
             When shape or dtype differ, the target is read-only, or the stream is another device's.
         DeviceError
-            When a device fails, or a failure on a stream hasn't been raised yet.
+            When a device fails, or an earlier failure on a stream hasn't been raised yet.
         """
         if isinstance(target, Device):
             made = empty(self.shape, self.dtype, target)
@@ -444,20 +444,21 @@ class NDArray(_Storage):
             device's. It then waits for the earlier work of the device. -1 waits for nothing; None
             waits here until the work is done. None on the CPU, which has no streams.
         max_version
-            The newest DLPack that the consumer reads, (major, minor). Without, or before 1.0, the
-            capsule is one of the old kind, which can't say that memory is read-only.
+            The newest version of DLPack that the consumer reads, (major, minor). Without it, or
+            before 1.0, the capsule is of the old kind, which can't mark memory as read-only.
         dl_device
             The device that the consumer wants: the array's own, or the CPU, (1, 0), for a copy.
         copy
-            True makes a copy, which belongs to the consumer alone; False never does.
+            True makes a copy, which belongs to the consumer alone; False never makes one.
 
         Raises
         ------
         BufferError
-            For a stream, another device, or a read-only array where the consumer asks for a
-            capsule that can't say so; and where only a copy could be exported, with ``copy=False``.
+            For a stream, for another device, or for a read-only array if the consumer wants a
+            capsule that can't mark it; and where only a copy could be exported, with
+            ``copy=False``.
         """
-        _ = NDArray.__dlpack_c_exchange_api__  # has compiled code in the place of this from now on
+        _ = NDArray.__dlpack_c_exchange_api__  # from now on compiled code replaces this method
         on_host = self._view.is_on_host
         if stream is not None and on_host:
             raise StreamError(f"NDArray: expected stream=None on the CPU, got {stream!r}")
@@ -470,7 +471,7 @@ class NDArray(_Storage):
         versioned = (
             max_version is not None and _pair("max_version", max_version) >= _FIRST_VERSIONED
         )
-        # Padding is told of by a flag, a beginning within a byte by nothing.
+        # DLPack has a flag for padding, but none for a begin within a byte.
         repacked = self.needs_packing and not (versioned and self.padded)
         if repacked and copy is not None and not copy:
             raise BufferError(
@@ -584,7 +585,7 @@ def array(
     arr
         The elements, on any device.
     device, mem_scope
-        Where to: the CPU by default.
+        The device of the new array: the CPU by default.
     dtype
         The dtype of the result; by default that of `arr` (of ``np.array(arr)``, for lists). For
         bfloat16, an array of uint16 holds the bits, as in classic TVM.
@@ -641,8 +642,8 @@ def _own(value: object) -> NDArray:
 
 
 def rare() -> exchange.Rare:
-    """The Python functions for the cases that compiled code leaves to them. From now on it makes
-    arrays by itself."""
+    """The Python functions for the cases that compiled code leaves to them. From now on compiled
+    code makes arrays by itself."""
     if _to_do:
         _show_buffers()
     return exchange.Rare(_export_managed, _adopt_managed, _lent_tensor)
@@ -651,16 +652,16 @@ def rare() -> exchange.Rare:
 def as_ndarray(source: Any) -> NDArray | None:
     """`source` as it is, as an NDArray that keeps it alive; None when it is no array.
 
-    Numpy arrays are read by their own attributes, which say more than their DLPack export: they may
-    be read-only, or of a dtype that numpy doesn't export. Objects that numpy can see in place are
-    read so, too: those with the buffer protocol (``memoryview``, ``array.array``, ``mmap``, arrays
-    of ctypes) or ``__array_interface__``. ``bytes`` and ``bytearray`` are no arrays, but values of
-    their own.
+    Numpy arrays are read by their own attributes, which tell more than their DLPack export: they
+    may be read-only, or have a dtype that numpy doesn't export. Objects that numpy can view in
+    place are read through numpy: those with the buffer protocol (``memoryview``, ``array.array``,
+    ``mmap``, arrays of ctypes) or ``__array_interface__``. ``bytes`` and ``bytearray`` aren't
+    arrays, but values of their own kind.
 
     Raises
     ------
     BufferError, ValueError, TypeError
-        When it is an array that can't be used in place; frameworks raise types of their own too.
+        When it is an array that can't be used in place; frameworks also raise types of their own.
     """
     if isinstance(source, NDArray):
         return source
@@ -699,7 +700,7 @@ def place_of(device: Device | str | None, mem_scope: str | None) -> ManagedDevic
 
 
 def _on_host(source: NDArray) -> NDArray:
-    """The array, or, where it is on a device, a copy on the CPU that lies alike."""
+    """The array itself; for an array on a device, a copy on the CPU with the same layout."""
     if source._view.is_on_host:
         return source
     source._check_loan()
@@ -745,14 +746,14 @@ def read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
 
 
 def _seen_by_numpy(source: object) -> np.ndarray[Any, Any] | None:
-    """The memory that another object shows by the protocols of Python or numpy, not copied."""
+    """The memory that another object shows by the protocols of Python or numpy, without a copy."""
     if hasattr(source, "__array_interface__"):
         return np.asarray(source)
     try:
         memory: memoryview[Any] = memoryview(source)  # type: ignore[arg-type]  # if it has one
     except TypeError:
         return None
-    if memory.ndim == 0:  # a number of ctypes, not an array
+    if memory.ndim == 0:  # a ctypes number isn't an array
         return None
     try:
         return np.asarray(memory)
@@ -775,8 +776,8 @@ _NOWHERE = 1 << 61
 
 
 def _offsets(source: NDArray) -> np.ndarray[Any, Any]:
-    """A numpy array without memory, in which a byte stands for each element: numpy does the
-    arithmetic of parts and shapes on it, and nobody may read it."""
+    """A numpy array without memory, in which a byte stands for each element. numpy computes parts
+    and shapes on it; nobody may read it."""
     interface = {
         "version": 3,
         "shape": source.shape,
@@ -793,7 +794,7 @@ def _raw_numpy(source: NDArray) -> np.ndarray[Any, Any]:
     owner = _owner_on_host(source)
     dtype = source.dtype
     element = dtype.element
-    # The stride of a single element says nothing, and may be beyond all bounds.
+    # The stride of a single element has no meaning, and may have any value.
     strides = tuple(
         (1 if extent == 1 else step) * dtype.itemsize
         for extent, step in zip(source.shape, source.strides, strict=True)
@@ -839,7 +840,7 @@ def _in_place(
 
 @lru_cache(maxsize=256)
 def _numpy_of(dtype: DType) -> np.dtype[Any] | None:
-    """The dtype that numpy has itself; None without."""
+    """numpy's own dtype; None if it has none."""
     try:
         return dtype.to_numpy()
     except TypeError:
@@ -852,7 +853,7 @@ def _added_to_numpy(dtype: DType) -> np.dtype[Any]:
     Raises
     ------
     TypeError
-        When there is none.
+        When numpy has no such dtype.
     """
     name = str(dtype)
     try:
@@ -875,7 +876,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     Raises
     ------
     TypeError
-        When there is none.
+        When numpy has no such dtype.
     """
     return _numpy_of(dtype) or _added_to_numpy(dtype)
 
@@ -913,7 +914,7 @@ def _shown_in_place(source: NDArray) -> np.ndarray[Any, Any]:
     return _raw_numpy(source)
 
 
-# Before Python 3.12, `__buffer__` says nothing to CPython.
+# Before Python 3.12, CPython doesn't know `__buffer__`.
 _to_do = ["show buffers"] if sys.version_info < (3, 12) else []
 
 

@@ -1,4 +1,4 @@
-"""From LLVM IR to machine code in this process: parse, optimise, emit, load.
+"""Compiles LLVM IR to machine code in this process: parses, optimises, emits, loads.
 
 Each loaded object has an engine of its own. The engine and its code are freed with their owner.
 """
@@ -22,14 +22,14 @@ from minitvm.runtime.host import host
 from minitvm.runtime.object_file import calls_through_stubs, undefined_symbols
 from minitvm.runtime.version import VERSION
 
-# The functions that LLVM calls in place of a program's own loops.
+# The library functions by which LLVM replaces a program's own loops.
 _LIBRARY_CALLS = ("bcmp", "memcmp", "memcpy", "memmove", "memset", "strlen")
 
 
 @lru_cache(maxsize=8)
 def target_machine(triple: str, cpu: str, features: str, level: int = 2) -> Any:
-    """LLVM's target machine, for code generation at `level`; one for each combination, as making
-    one costs a millisecond."""
+    """LLVM's target machine, for code generation at `level`. Each combination is made once, since
+    this costs a millisecond."""
     if triple == host().triple:
         _initialise()
     else:
@@ -51,7 +51,7 @@ def _initialise() -> None:
 
 
 _DECLARED = re.compile(r"^declare .*\)(?: (?:local_)?unnamed_addr)?", re.MULTILINE)
-# A flag of the module: calls by LLVM itself of functions of the C library use the table, too.
+# A flag of the module: calls of the C library that LLVM inserts use the table as well.
 _LIBRARY_BY_TABLE = """
 !llvm.module.flags = !{!1000000000}
 !1000000000 = !{i32 7, !"RtLibUseGOT", i32 1}
@@ -59,13 +59,13 @@ _LIBRARY_BY_TABLE = """
 
 
 def by_table(text: str) -> str:
-    """LLVM IR that calls functions from outside by the table of their addresses (the GOT), and not
-    through stubs, for which LLVM's loader would need memory that it doesn't count beforehand."""
+    """LLVM IR that calls external functions through the table of their addresses (the GOT). Stubs
+    would need memory that LLVM's loader doesn't count beforehand."""
     return _DECLARED.sub(r"\g<0> nonlazybind", text) + _LIBRARY_BY_TABLE
 
 
 def parse(text: str) -> Any:
-    """LLVM's module of a text, verified."""
+    """LLVM's module for a text, verified."""
     try:
         module = llvm.parse_assembly(by_table(text))
         module.verify()
@@ -83,8 +83,8 @@ def optimise(module: Any, machine: Any) -> None:
 
 
 def optimise_functions(module: Any, machine: Any) -> None:
-    """LLVM's own simplifications of each function by itself, in place, except for those that are to
-    stay as they are (``optnone``)."""
+    """LLVM's own simplifications of each function by itself, in place, except for functions marked
+    ``optnone``."""
     builder = _pass_builder(machine)
     passes = builder.getFunctionPassManager()
     for function in module.functions:
@@ -120,10 +120,10 @@ def native_object(text: str, level: int = 2) -> bytes:
     Parameters
     ----------
     text
-        LLVM IR for this machine, with its triple and data layout, and without an address: it may be
-        another process that runs the code.
+        LLVM IR for this machine, with its triple and data layout. It must contain no address, since
+        another process may run the code.
     level
-        0 leaves the text as it is, which is for code that seldom runs; 2 optimises.
+        0 doesn't optimise, for code that seldom runs; 2 optimises.
     """
     key = entry_key(
         by_table(text),
@@ -154,7 +154,7 @@ _provided: set[str] = set()
 
 def provide(name: str, find: Callable[[str], int]) -> None:
     """Tells LLVM the address of a symbol, unless it has it. Without a lock, which a fork could
-    leave locked: two threads tell it the same."""
+    leave locked: two threads set the same address."""
     if name not in _provided:
         llvm.add_symbol(name, find(name))
         _provided.add(name)
@@ -167,21 +167,21 @@ class LoadedCode:
     Parameters
     ----------
     object_code
-        The object file, whole: LLVM's loader checks nothing.
+        The object file, undamaged: LLVM's loader checks nothing.
     find
-        The address of a symbol that the code needs; raises when there is none. A name has one
-        meaning in a process, so it is asked once.
+        Returns the address of a symbol that the code needs; raises an error if there is none. A
+        name has one meaning in a process, so `find` is called once for it.
     """
 
     def __init__(self, object_code: bytes, find: Callable[[str], int]) -> None:
         for name in undefined_symbols(object_code):
             provide(name, find)
-        # An engine wants a module; an empty one, for this machine, serves.
+        # An engine needs a module; an empty one for this machine is enough.
         _initialise()
         empty = llvm.parse_assembly("")
         empty.triple = host().triple
         # Sections refer to each other by 32 bits. llvmlite's own memory manager puts them side by
-        # side, wherever in the address space there is room; but it has to know their sizes.
+        # side in any free part of the address space, but has to know their sizes.
         together = None if calls_through_stubs(object_code) else True
         engine = llvm.create_mcjit_compiler(empty, _loader_machine(), use_lmm=together)
         engine.remove_module(empty)

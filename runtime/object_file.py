@@ -1,4 +1,4 @@
-"""The outside symbols of an object file, and how its code reaches them.
+"""Reads object files: the external symbols of the code, and whether calls to them need stubs.
 
 LLVM's loader calls address 0 where a symbol is missing, so symbols are checked beforehand.
 """
@@ -22,8 +22,8 @@ _PLT32 = 4  # R_X86_64_PLT32
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
-    """The names that a 64-bit little-endian ELF object uses and does not define; nothing for
-    another format.
+    """The names that a 64-bit little-endian ELF object uses and does not define; empty for another
+    format.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 
 def calls_through_stubs(data: bytes) -> bool:
-    """Whether a loader has to write stubs for an x86-64 ELF object's calls of outside functions.
-    True for other machines and formats, where that isn't known."""
+    """Whether a loader has to write stubs for the calls of external functions in an x86-64 ELF
+    object. True for other machines and formats, where this isn't known."""
     sections = _sections(data)
     if not sections or _HEADER.unpack_from(data)[2] != _X86_64:
         return True
@@ -71,7 +71,7 @@ class _Section(NamedTuple):
 
 
 def _sections(data: bytes) -> list[_Section]:
-    """The sections of a 64-bit little-endian ELF object; none for another format."""
+    """The sections of a 64-bit little-endian ELF object; empty for another format."""
     if data[:6] != b"\x7fELF\x02\x01":
         return []
     header = _HEADER.unpack_from(data)

@@ -1,7 +1,7 @@
 """The LLVM IR of the outputs of calls that return: a part of the call path's page.
 
-They are made by the framework of the first array among the inputs, or given by the caller. The
-structures of outputs are those of :mod:`minitvm.runtime.returning_text`.
+The outputs are made by the framework of the first array among the inputs, or given by the caller.
+The structures of outputs are those of :mod:`minitvm.runtime.returning_text`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 TORCH_DTYPES = 32
-_SMALL = 1 << 16  # elements of a tensor for whose memory torch hardly ever has to wait, or fails
+_SMALL = 1 << 16  # elements of a tensor whose allocation by torch hardly ever waits or fails
 
 
 class TorchDtype(ctypes.Structure):
@@ -23,7 +23,7 @@ OUTPUTS_WORDS = {"SMALL": _SMALL, "TORCH_DTYPES": TORCH_DTYPES}
 OUTPUTS = r"""
 %TorchDtype = type { i32 dtype, i32 number }
 
-; Outputs on the way: numpy's arrays, or managed tensors, of which arrays are made at the end.
+; Outputs under construction: numpy's arrays, or managed tensors, which become arrays at the end.
 %Outputs = type {
   [OUTPUTS x ptr] objects,
   [OUTPUTS x ptr] managed,
@@ -34,7 +34,8 @@ OUTPUTS = r"""
 @new_array = global ptr null      ; numpy's PyArray_NewFromDescr, or null
 @array_type = global ptr null     ; np.ndarray
 @tuple_type = global ptr null
-; torch's functions of foreign.TorchAllocator, or null, and its numbers of dtypes up to a zero.
+; torch's functions of foreign.TorchAllocator, or null; and torch's numbers of dtypes, up to a
+; zero.
 @torch_empty = global ptr null
 @torch_data = global ptr null
 @torch_release = global ptr null
@@ -42,13 +43,13 @@ OUTPUTS = r"""
 @torch_dtypes = global [TORCH_DTYPES x %TorchDtype] zeroinitializer
 
 ; ---- Making ---------------------------------------------------------------------------------
-; Ignores what an allocator says: Python code will try again, and say it better.
+; Ignores an allocator's error: Python code will try again, and raise a better one.
 define internal void @ignore_error(ptr %context, ptr %kind, ptr %message) {
   ret void
 }
 
-; A new compact tensor of torch, which is also described in %tensor; null where torch is to be asked
-; in the way of DLPack: big ones, for whose memory torch may have something to say.
+; A new compact tensor of torch, which is also described in %tensor. Null for tensors that must be
+; made through DLPack: large ones, whose allocation may wait or fail.
 define internal ptr @new_by_torch(i32 %dtype, i32 %ndim, ptr %extents, ptr %tensor) {
 entry:
   %strides = alloca [EXTENTS x i64]
@@ -108,8 +109,8 @@ none:
   ret ptr null
 }
 
-; Makes the outputs, by the framework whose route the first array took, and puts them into the
-; frame. False: not by this path; those that are made are in %made.
+; Makes the outputs in the framework of the first array's route, and puts them into the frame.
+; False: Python code must make the call; outputs that were made are in %made.
 define internal i1 @make_outputs(ptr %returning, ptr %row, ptr %made, ptr %frame,
                                 i1 %is.foreign) {
 entry:
@@ -213,7 +214,7 @@ bad:
   ret i1 false
 }
 
-; Ends the outputs that nobody gets, whether an exception is pending or not.
+; Releases the outputs of a call that failed; a pending exception stays.
 define internal void @drop_outputs(ptr %made, i64 %count) {
 entry:
   %pending = alloca %Pending
@@ -247,7 +248,8 @@ leave:
   ret void
 }
 
-; Has managed tensors become arrays of their framework. False with an exception pending, or none.
+; Turns managed tensors into arrays of their framework. False with or without an exception
+; pending.
 define internal i1 @finish_outputs(ptr %made, i64 %count) {
 entry:
   %to.object = load %Outputs.to_object, ptr %made
@@ -262,7 +264,7 @@ one:
   %managed = load ptr, ptr %managed.at
   br icmp eq ptr %managed, null, label %next, label %turn
 turn:
-  store ptr null, ptr %managed.at  ; which the function owns, even if it fails
+  store ptr null, ptr %managed.at  ; the function takes it, even if it fails
   %status = call i32 %to.object(ptr %managed, ptr %object.at)
   br icmp eq i32 %status, 0, label %next, label %bad
 good:
@@ -272,7 +274,7 @@ bad:
   ret i1 false
 }
 
-; The only object of some, or a tuple of all, which takes them; null with an exception pending.
+; The only object, or a tuple that takes all objects; null with an exception pending.
 define internal ptr @only_or_tuple(ptr %objects, i64 %count) {
 entry:
   br icmp eq i64 %count, 1, label %only, label %several
@@ -296,7 +298,7 @@ leave:
   ret ptr %tuple
 }
 
-; Puts the outputs that the caller gives into the frame. False: not by this path.
+; Puts the outputs that the caller gives into the frame. False: Python code must make the call.
 define internal i1 @take_outputs(ptr %returning, ptr %out, ptr %frame, i64 %written,
                                 i1 %is.foreign) {
 entry:
@@ -338,7 +340,7 @@ bad:
   ret i1 false
 }
 
-; What a call returns that was given its outputs: a new reference to the only one, or to the tuple.
+; The result of a call with given outputs: a new reference to the only one, or to the tuple.
 define internal ptr @given_back(ptr %out, i64 %count) {
 entry:
   %type.at = getelementptr i8, ptr %out, i64 TYPE

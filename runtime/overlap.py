@@ -1,4 +1,4 @@
-"""Whether two arrays share an element: the exact answer, for when their memory ranges meet."""
+"""Decides exactly whether two arrays share an element, for arrays whose memory ranges meet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from minitvm.runtime.dlpack import TensorView, read_tensor
 from minitvm.runtime.glue import glue
 
-# Candidate solutions that numpy may try; beyond, arrays count as sharing.
+# The candidate solutions that numpy may try; after these, arrays count as sharing memory.
 _LIMIT: dict[str, Any] = {"max_work": 100_000}
 
 
@@ -28,8 +28,8 @@ class _Elements:
 
 
 def _share_memory(a: int, b: int) -> bool:
-    """Whether the tensors of two ``DLTensor*`` share a byte, or might where that is too hard to
-    tell."""
+    """Whether the tensors of two ``DLTensor*`` share a byte; True also if this is too hard to
+    decide."""
     first, second = (np.asarray(_Elements(read_tensor(tensor))) for tensor in (a, b))
     try:
         return np.shares_memory(first, second, **_LIMIT)
@@ -39,6 +39,7 @@ def _share_memory(a: int, b: int) -> bool:
 
 def share_memory_address() -> int:
     """``int share_memory(DLTensor*, DLTensor*)`` for compiled code that holds the GIL: 1 if the
-    tensors share a byte, or if that is too hard to tell, 0 if not, -1 with an exception pending."""
+    tensors share a byte, or if this is too hard to decide; 0 if not; -1 with an exception
+    pending."""
     glue().set_objects(share_elements=_share_memory)
     return glue().function("share_memory")

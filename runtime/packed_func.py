@@ -110,7 +110,7 @@ class Arguments:
         self.values = (TVMValue * count)()
         self.codes = (ctypes.c_int * count)()
         self.keep: list[object] = [None] * count
-        self.read_only: dict[int, bool] = {}  # of the arrays, by their addresses
+        self.read_only: dict[int, bool] = {}  # for the arrays, by their addresses
 
     def put(self, index: int, encoded: Encoded) -> None:
         setattr(self.values[index], encoded.field, encoded.raw)
@@ -126,9 +126,9 @@ class Arguments:
 
 
 class _Running:
-    """The state that a running call shares with the callbacks below it. ``returned`` keeps their
-    results, by address, until the call returns. ``read_only`` tells, by address, whether an array
-    of the arguments is read-only."""
+    """The state that a running call shares with the callbacks below it. ``returned`` keeps the
+    callbacks' results, by address, until the call returns. ``read_only`` tells, by address, whether
+    an array among the arguments is read-only."""
 
     __slots__ = ("read_only", "returned")
 
@@ -146,7 +146,7 @@ class _Running:
 
 
 class _Thread(threading.local):
-    # None: a call without read-only arrays, none of whose callbacks has returned.
+    # None stands for a call without read-only arrays of which no callback has returned yet.
     running: _Running | None = None
 
 
@@ -160,7 +160,7 @@ else:
 
 
 class Program(ABC):
-    """The origin of compiled functions, which pickles them and keeps their code."""
+    """The program of compiled functions, which keeps their code and is pickled for them."""
 
     __slots__ = ("__weakref__",)
 
@@ -177,8 +177,8 @@ class Program(ABC):
 class PackedFunc(HandleObject, _Storage):
     """A function behind the packed C ABI, callable from Python and from compiled code.
 
-    It can't change, so a copy (``copy.copy``, ``copy.deepcopy``) is the function itself. A pickle
-    holds the Python callable, or the :class:`Program` of compiled code.
+    A function never changes, so a copy (``copy.copy``, ``copy.deepcopy``) is the function itself. A
+    pickle holds the Python callable, or the :class:`Program` of compiled code.
 
     Parameters
     ----------
@@ -261,7 +261,8 @@ class PackedFunc(HandleObject, _Storage):
         return self._owner if isinstance(self._owner, Program) else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        # Where there is compiled code, it is called in place of this method; torch.compile traces
+        # this one.
         if is_read_by_torch() and self.program is not None:
             return call_traced(self, self._bind(args, kwargs))
         return self._call_slowly(*args, **kwargs)
@@ -287,7 +288,7 @@ class PackedFunc(HandleObject, _Storage):
 
     def _call_slowly(self, *args: Any, **kwargs: Any) -> Any:
         """A call made by Python code, which defines the meaning of calls: the compiled path does
-        the same for the arguments that it knows."""
+        the same for known kinds of arguments."""
         values = self._bind(args, kwargs)
         if self.program is not None and is_without_data(values):
             return call_traced(self, values)
@@ -338,8 +339,8 @@ class PackedFunc(HandleObject, _Storage):
         """Call once, or `number` times; returns the result of the last call.
 
         With an `address`, call the variant there. The bits of `asks` are in
-        :mod:`minitvm.runtime.arrangement`. The result is `_NEEDS_VARIANT` where the call asks for
-        that and this function was compiled for another arrangement of the arrays.
+        :mod:`minitvm.runtime.arrangement`. The result is `_NEEDS_VARIANT` if the call asks for a
+        variant and this function was compiled for another arrangement of the arrays.
         """
         run = partial(self._call_once, arguments, number, address, asks)
         return _call_within()(_Running(arguments.read_only), run)
@@ -417,7 +418,7 @@ class PackedFunc(HandleObject, _Storage):
         )
 
     def _take(self, result: int, *args: Any) -> Any:
-        """The result at an address, of a compiled call with these arguments."""
+        """The result of a compiled call with these arguments, which lies at an address."""
         ret = TVMValue.from_address(result)
         code = ctypes.c_int.from_address(result + ctypes.sizeof(TVMValue)).value
         keep = map(as_ndarray, args) if code in _ARRAYS else ()
@@ -429,7 +430,7 @@ _leaves: dict[type, type] = {}
 
 def natively_called(cls: type[HandleObject]) -> type:
     """The type of new instances of a class with an entry for compiled code (``_native_entry``),
-    where that is possible. Classes that users derive stay as they are."""
+    where that is possible. Users' subclasses stay as they are."""
     path = call_path() if "_native_entry" in cls.__dict__ else None
     if path is None:
         return cls
@@ -451,8 +452,9 @@ class _Live:
     """PackedFuncs by handle, so that a PackedFunc that went through C comes back as the same
     object.
 
-    Unlike a WeakValueDictionary it runs no Python code when a function ends, where the exception of
-    a signal would be lost. Ended functions are forgotten when they are as many as the live ones.
+    Unlike a WeakValueDictionary it runs no Python code when a function is freed, since an exception
+    from a signal would be lost there. Freed functions are dropped when they are as many as the live
+    ones.
     """
 
     def __init__(self) -> None:
@@ -482,7 +484,8 @@ def convert_to_packed(function: Callable[..., Any]) -> PackedFunc:
 
 
 class InstanceDoc:
-    """A docstring that instances may replace by their own, shown by ``help(instance)``."""
+    """The docstring of a class whose instances may have their own, which ``help(instance)``
+    shows."""
 
     def __init__(self, class_doc: str | None) -> None:
         self._class_doc = class_doc
@@ -493,7 +496,7 @@ class InstanceDoc:
 
 @final
 class Function(Bridged, PackedFunc):
-    """A compiled function with its arguments' names; ``build`` makes it from an expression.
+    """A compiled function with the names of its arguments; ``build`` makes it from an expression.
 
     Parameters
     ----------
@@ -502,7 +505,7 @@ class Function(Bridged, PackedFunc):
     owner
         The object that keeps the machine code alive.
     name, arg_names
-        For messages and keyword arguments.
+        The names, for messages and keyword arguments.
     written
         The positions of the arguments that the function writes.
     variants
@@ -514,7 +517,7 @@ class Function(Bridged, PackedFunc):
     doc
         Makes the text that ``help`` shows.
     results
-        Tells how the written arguments follow from the others.
+        Computes how the outputs follow from the inputs.
     """
 
     __slots__ = ("_describe", "_results", "arg_names", "variants", "written")
@@ -557,14 +560,14 @@ class Function(Bridged, PackedFunc):
         names = self.arg_names
         if len(set(names)) == len(names) and all(map(_is_parameter, names)):
             parameters = [_named(name) for name in names]
-        else:  # not all can be given by name
+        else:  # not every argument can be given by name
             parameters = [_positional(f"arg{i}") for i in range(len(names))]
         return inspect.Signature(parameters, return_annotation=None)
 
     def time_evaluator(
         self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
     ) -> Callable[..., BenchmarkResult]:
-        """A function of the same arguments that measures instead.
+        """A function of the same arguments that measures the time of calls.
 
         It converts the arguments once and makes one call that doesn't count; then come `repeat`
         measurements of `number` calls each, made by compiled code. `number` grows until a
@@ -589,7 +592,7 @@ class Function(Bridged, PackedFunc):
         return evaluate
 
     def results(self) -> Results:
-        """What the function returns where it makes its outputs.
+        """The function's outputs as results: their shapes and dtypes, for calls that make them.
 
         Raises
         ------
@@ -606,19 +609,19 @@ class Function(Bridged, PackedFunc):
             self.variants.prepare(Arrangement(strided=True))
 
     def returning(self) -> Returning:
-        """The function as one of its inputs alone, which returns what this one writes, in new
-        arrays: see :class:`minitvm.runtime.returning.Returning`.
+        """The function as a function of its inputs alone, which returns its outputs in new arrays:
+        see :class:`minitvm.runtime.returning.Returning`.
 
         Raises
         ------
         TypeError, ValueError
-            When the function writes nothing, or reads what it writes, or the inputs don't determine
-            the shape of an output.
+            When the function writes nothing, or reads an argument that it writes, or the inputs
+            don't determine the shape of an output.
         """
         return Returning(self)
 
     def _begin(self, inputs: Mapping[int, Any]) -> Arguments:
-        """The arguments of a call, of which some are still to come."""
+        """The arguments of a call, whose outputs are still missing."""
         arguments = Arguments(len(self.arg_names))
         for position, value in inputs.items():
             self._put(arguments, position, value)
@@ -626,19 +629,19 @@ class Function(Bridged, PackedFunc):
         return arguments
 
     def _end(self, arguments: Arguments, outputs: Mapping[int, Any]) -> None:
-        """Makes the call, with the arguments that are still to come."""
+        """Makes the call, with the missing outputs."""
         for position, value in outputs.items():
             self._put(arguments, position, value)
         self._run(arguments)
 
     def check(self, *described: tuple[Sequence[int], DType] | int | float) -> None:
-        """Checks arguments that aren't there yet, each given by the shape and the dtype of an
-        array, which is compact, or a number.
+        """Checks arguments that don't exist yet. Each is given as a number, or as the shape and the
+        dtype of a compact array.
 
         Raises
         ------
         TypeError, ValueError
-            What a call with such arguments raises before it computes.
+            The error that a call with such arguments raises before it computes.
 
         >>> from minitvm import build, te
         >>> n = te.var("n")
@@ -651,7 +654,7 @@ class Function(Bridged, PackedFunc):
         ValueError: f: argument 1 'Y': expected shape[0] == 3 (n, as argument 0 'X' has it), got 4
         """
         arguments = Arguments(len(described))
-        nowhere = _PAGE  # addresses that nothing is read from: apart, and aligned
+        nowhere = _PAGE  # addresses that aren't read: distinct and aligned
         for index, each in enumerate(described):
             if not isinstance(each, tuple):
                 arguments.put(index, self._encode(index, each))
@@ -712,7 +715,7 @@ class Function(Bridged, PackedFunc):
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""
         if not kwargs:
-            return args  # the compiled code itself counts them
+            return args  # the compiled code checks their number
         names = self.arg_names
         for name in kwargs:
             if name not in names:
@@ -754,7 +757,7 @@ def to_c(value: Any) -> Encoded:
     Raises
     ------
     OverflowError, ValueError, TypeError, BufferError
-        When it is a number, a string or an array that can't cross.
+        When a number, a string or an array can't be converted.
     """
     if isinstance(value, HandleObject):
         return Encoded(value._type_code, "v_handle", value.handle, value)
@@ -799,7 +802,7 @@ def _lend(tensor: int, loan: Loan) -> NDArray:
 
 
 def _function_at(handle: int) -> PackedFunc:
-    """The function at a handle that other code made and keeps alive."""
+    """The function for a handle that other code made and keeps alive."""
     function, resource = (ctypes.c_void_p * 2).from_address(handle)
     if not function:
         raise ValueError(
@@ -812,8 +815,8 @@ def _function_at(handle: int) -> PackedFunc:
 def take_result(ret: TVMValue, code: int, keep: Iterable[object] = ()) -> Any:
     """The result of a call that has just returned 0; `keep` holds the arguments.
 
-    An array that is none of the arguments and that no callback returned has no owner that would
-    outlive this call, so it is copied.
+    An array that isn't an argument and that no callback returned has no owner that outlives this
+    call, so it is copied.
     """
     if code not in _ARRAYS:
         return from_c(ret, code, Loan())
@@ -856,7 +859,7 @@ def answer(
         _give(function, result, reader, ret, ret_code)
     del result
     if loan.is_exported():
-        gc.collect()  # garbage in a cycle keeps nothing on purpose
+        gc.collect()  # arrays in garbage cycles don't count
     if loan.is_exported():
         raise BufferError(
             f"{_name_of(function)}: expected no array to outlive the callback, but one made of an "
@@ -880,7 +883,7 @@ def _give(
 
 
 def _encode_result(result: Any) -> Encoded:
-    """A callback's result, encoded; arrays of other libraries cross as objects."""
+    """A callback's result, encoded; arrays of other libraries are passed as objects."""
     if isinstance(result, NDArray) and result.is_lent:
         result = array(result)
     if isinstance(result, HandleObject):
@@ -906,7 +909,7 @@ def _name_of(function: object) -> str:
 
 
 def _place_of_the_running_call() -> dict[str, object]:
-    """The objects by which compiled code reads the place of the running call."""
+    """The objects through which compiled code accesses the running call."""
     return {"thread": _thread, "running": sys.intern("running")}
 
 
@@ -926,6 +929,7 @@ def native() -> NativeCode:
 
 @Once
 def _call_within() -> Callable[[_Running, Callable[[], Any]], Any]:
-    """Makes a call the running one while a function runs. No signal comes between the function's
-    end and the return to the previous call, whose results compiled code may still be reading."""
+    """Makes a call the running one while a function runs. No signal is handled between the end of
+    the function and the return to the previous call, since compiled code may still be reading its
+    results."""
     return _CALL_WITHIN(native().function("call_within"))

@@ -1,8 +1,8 @@
 """Named tensors in one file: ``save_params`` and ``load_params``.
 
-Two containers. *safetensors* (https://github.com/huggingface/safetensors), through its own package,
-is what other frameworks read. Classic TVM's parameter dictionary needs no package; all its integers
-are little-endian::
+There are two containers. *safetensors* (https://github.com/huggingface/safetensors), written by its
+own package, can be read by other frameworks. Classic TVM's parameter dictionary needs no package;
+all its integers are little-endian::
 
     uint64  0xF7E58D4F05049CB7           the container
     uint64  0
@@ -84,14 +84,15 @@ def load_param_dict(content: bytes | bytearray | memoryview) -> dict[str, NDArra
 
 
 def save_params(path: str | os.PathLike[str], params: Mapping[str, Any]) -> None:
-    """Write named arrays to a file: safetensors where `path` ends so, else classic TVM's container.
+    """Write named arrays to a file: safetensors if `path` ends in ``.safetensors``, otherwise
+    classic TVM's container.
 
     Raises
     ------
     TypeError
         When a name isn't a string, a value no array, or a dtype unknown to safetensors.
     ImportError
-        Without the package safetensors, where that is asked for.
+        When the format is safetensors and its package isn't installed.
     OSError
         When the file can't be written.
     """
@@ -111,7 +112,7 @@ def load_params(path: str | os.PathLike[str]) -> dict[str, NDArray]:
     ValueError
         When the file is malformed.
     ImportError
-        Without the package safetensors, where that is asked for.
+        When the format is safetensors and its package isn't installed.
     OSError
         When the file can't be read.
     """
@@ -190,11 +191,11 @@ class _Reader:
 def _read(source: _Reader) -> NDArray:
     source.expect("<Q", _ARRAY, "an array")
     source.numbers("<Q")
-    _device_type, _device_id, ndim = source.numbers("<iii")  # where it was: it is ours now
+    _device_type, _device_id, ndim = source.numbers("<iii")  # where it was; it is on the CPU now
     code, bits, lanes = source.numbers("<BBH")
     if not 0 <= ndim <= MAX_NDIM:
         raise ValueError(f"load_params: expected 0 to {MAX_NDIM} dimensions, got {ndim}")
-    if (code, bits, lanes) == (TypeCode.UINT, 1, 1):  # how classic TVM writes bool
+    if (code, bits, lanes) == (TypeCode.UINT, 1, 1):  # classic TVM's form of bool
         code, bits = BOOL.code, BOOL.bits
     if bits == 0 or bits % 8 or lanes == 0 or code >= _CODES:
         raise ValueError(

@@ -1,8 +1,8 @@
 """Classes of fields: dataclasses, made in a fraction of the time.
 
-``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which is most of the
-time of importing a package of many small classes. Here ``__init__`` alone is compiled, when it is
-first asked for; the other methods read the fields, and are the same for all.
+``dataclass(frozen=True, slots=True)`` compiles six methods for each class, which takes most of the
+time of importing a package with many small classes. Here only ``__init__`` is compiled, when it is
+first called; the other methods read the fields, and are the same for all classes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Admission(Protocol):
         is in a field of `cls` of that annotation, and the meaning of its names."""
 
     def admit(self, cls: type, values: dict[str, Any]) -> dict[str, Any]:
-        """The values to store in place of `values`, where at least one failed its test; or an error
-        that names it."""
+        """The values to store in place of `values`, called if at least one failed its test; raises
+        an error that names it."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -57,7 +57,7 @@ def record(
     """
 
     def make(cls: _Class) -> _Class:
-        cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass would make of the signature
+        cls.__doc__ = cls.__doc__ or cls.__name__  # dataclass would show the signature
         own = set(vars(cls))
         made: Any = _with_slots(dataclass(init=False, repr=False, eq=False)(cls))
         methods: dict[str, Any] = dict(_METHODS)
@@ -80,7 +80,7 @@ def record(
 
 def _with_slots(cls: Any) -> Any:
     """A dataclass made anew with slots for its own fields. ``dataclass(slots=True)`` of Python 3.10
-    repeats those of its bases, whose methods then read slots that nobody has filled."""
+    repeats the slots of its bases, whose methods would then read slots that are never filled."""
     inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__slots__", ())}
     names = [each.name for each in fields(cls)]
     left_out = {*names, "__dict__", "__weakref__"}
@@ -93,7 +93,8 @@ def _with_slots(cls: Any) -> Any:
 
 @final
 class _Initialiser:
-    """The ``__init__`` of a class until it is asked for: many a process makes no such object."""
+    """Stands for the ``__init__`` of a class until the first call: many processes make no object of
+    a class."""
 
     __slots__ = ("_admission", "_cls")
 
@@ -108,7 +109,8 @@ class _Initialiser:
 
 
 def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
-    """The ``__init__`` of a class, which stores in the slots, as assignment is refused."""
+    """The ``__init__`` of a class, which stores in the slots directly, since assignment is
+    refused."""
     parameters, lines = ["self"], []
     scope: dict[str, Any] = {"_MISSING": MISSING}
     for each in fields(cls):
@@ -119,7 +121,7 @@ def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
         if not each.init:
             value = f"_default_{name}" if each.default_factory is MISSING else f"_make_{name}()"
             if each.default is MISSING and each.default_factory is MISSING:
-                continue  # __post_init__ stores it
+                continue  # __post_init__ stores the field
         elif each.default_factory is not MISSING:
             parameters.append(f"{name}=_MISSING")
             value = f"_make_{name}() if {name} is _MISSING else {name}"
@@ -172,7 +174,7 @@ def _comparison(
 ) -> tuple[Callable[[Any, Any], Any], Callable[[Any], int] | None]:
     """The ``__eq__`` and the ``__hash__`` of a class, by the values of its fields."""
     names = [each.name for each in fields(cls)]
-    # Of one name, attrgetter returns the value itself; of none, there is no attrgetter.
+    # For one name, attrgetter returns the value itself; for none, there is no attrgetter.
     values: Callable[[Any], tuple[Any, ...]] = (
         attrgetter(*names)
         if len(names) > 1

@@ -13,9 +13,10 @@ from minitvm.runtime.ndarray import Loan
 from minitvm.runtime.packed_func import PackedFunc, answer, convert_to_packed, native
 from minitvm.runtime.values import text_for_c
 
-# Single dict operations, which are atomic; no lock that a fork could leave locked.
+# Every use is a single dict operation, which is atomic; there is no lock that a fork could leave
+# locked.
 _functions: dict[str, PackedFunc] = {}
-# For names that a module of ours registers when it is imported: that module.
+# The modules of ours that register names when they are imported, by name.
 _origins: dict[str, str] = {}
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -40,7 +41,7 @@ def register_func(
     func_name
         The name; by default the function's own.
     f
-        The function; without it, a decorator comes back.
+        The function; without it, the result is a decorator.
     override
         Whether to replace a function of that name.
 
@@ -87,7 +88,7 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
     Raises
     ------
     ValueError
-        When there is none, unless `allow_missing`, which gives None.
+        When there is no such function; with `allow_missing`, the result is None instead.
     """
     found = _functions.get(name)
     if found is None and name in _origins:
@@ -101,7 +102,8 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
 
 
 def set_origins(origins: Mapping[str, str]) -> None:
-    """Says which modules register functions of some names; each is imported when it is needed."""
+    """Sets the modules that register functions of some names; each is imported when it is
+    needed."""
     _origins.update(origins)
 
 
@@ -126,7 +128,7 @@ def remove_global_func(name: str) -> None:
         When there is none of that name.
     """
     if _functions.pop(name, None) is None:
-        get_global_func(name)  # raises, naming the close ones
+        get_global_func(name)  # raises an error with similar names
 
 
 def _answer_global(

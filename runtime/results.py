@@ -13,7 +13,7 @@ from minitvm.runtime.record import record
 
 
 class Op(IntEnum):
-    """A step's operation: it pushes a number on a stack, or replaces the upper two."""
+    """The operation of a step: it pushes a number on a stack, or replaces the upper two numbers."""
 
     CONSTANT = 0  # push the number `a`
     EXTENT = 1  # push extent number `b` of the array at position `a` of the arguments
@@ -38,7 +38,7 @@ class Step(NamedTuple):
 Extent = tuple[Step, ...]
 _Parameter = inspect.Parameter
 
-# On whatever numbers a framework has for extents, symbols included.
+# On any numbers that a framework has for extents, symbols included.
 _ARITHMETIC: dict[Op, Callable[[Any, Any], Any]] = {
     Op.ADD: lambda a, b: a + b,
     Op.SUBTRACT: lambda a, b: a - b,
@@ -73,8 +73,7 @@ class Result:
     in_columns: bool = False
 
     def shape(self, known: Mapping[int, Any]) -> tuple[Any, ...]:
-        """The shape, where the shapes of arrays and the values of scalars are known by their
-        positions."""
+        """The shape, given the shapes of arrays and the values of scalars by their positions."""
         return tuple(_value(steps, known) for steps in self.extents)
 
 
@@ -88,9 +87,9 @@ class Results:
     name
         The function's name.
     names, dtypes, ranks
-        Of each argument; the rank of a scalar is -1.
+        The properties of each argument; the rank of a scalar is -1.
     inputs
-        The positions of the arguments that are read only.
+        The positions of the arguments that the function only reads.
     results
         The arguments that the function writes.
     """
@@ -115,7 +114,7 @@ class Results:
         return self.ranks[position] < 0
 
     def argument(self, position: int) -> str:
-        """An argument in the words of messages."""
+        """The text for an argument in messages."""
         kind = "argument" if position in self.inputs else "output"
         return f"{self.name}: {kind} {position} '{self.names[position]}'"
 
@@ -145,12 +144,13 @@ class Results:
         return [*args, *(given[name] for name in names[len(args) :])]
 
     def given(self, out: Any) -> list[Any]:
-        """The arrays that a caller has given for the outputs, None for those to be made.
+        """The arrays that a caller has given for the outputs, None for outputs that the call has to
+        make.
 
         Raises
         ------
         TypeError
-            When they are of another number.
+            When their number is wrong.
         """
         count = len(self.results)
         if out is None:
@@ -182,7 +182,7 @@ class Results:
         return [placed[position] for position in range(len(placed))]
 
     def returned(self, outputs: Sequence[Any]) -> Any:
-        """The return value for a value of each output: the only one, or a tuple."""
+        """The return value, given a value for each output: the only value, or a tuple."""
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def shapes(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -213,8 +213,8 @@ class Results:
         return [each.shape(known) for each in self.results]
 
     def determine(self, known: Mapping[int, Any]) -> bool:
-        """Whether each shape follows from the shapes of some arrays and the values of scalars: all
-        are there, and have the expected ranks."""
+        """Whether the shapes of some arrays and the values of some scalars determine all output
+        shapes: all needed ones are given, and have the expected ranks."""
         steps = [step for each in self.results for extent in each.extents for step in extent]
         return all(
             step.a in known and (step.op == Op.SCALAR or len(known[step.a]) == self.ranks[step.a])
@@ -260,7 +260,7 @@ def results_of(function: Any) -> Results:
     Raises
     ------
     TypeError
-        For anything else, and for a function that writes nothing, or that changes an argument.
+        For any other object, and for a function that writes nothing, or that changes an argument.
     ValueError
         When the inputs don't determine the shape of an output.
     """

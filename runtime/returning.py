@@ -66,9 +66,9 @@ else:
 class Returning(_Storage):
     """A function of the inputs alone, which returns the outputs of a compiled function.
 
-    They are new arrays of the framework of the first array among the inputs, on its device: of
+    The outputs are new arrays in the framework of the first array among the inputs, on its device:
     numpy, torch, JAX, ``NDArray``, or any library with the array API's ``from_dlpack``. Without an
-    array among the inputs they are numpy's.
+    array among the inputs they are numpy arrays.
 
     Parameters
     ----------
@@ -124,7 +124,8 @@ class Returning(_Storage):
         return self._results.signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        # Where there is compiled code, it is called in place of this method; torch.compile traces
+        # this one.
         if is_read_by_torch():
             return self._call_traced(*args, **kwargs)
         return self._call_slowly(*args, **kwargs)
@@ -169,7 +170,7 @@ class Returning(_Storage):
         return self._traced(self._results.bind(args, kwargs), out)
 
     def _traced(self, values: list[Any], out: Any) -> Any:
-        """A call in a program that torch reads in place of running it, or records."""
+        """A call in a program that torch traces or records."""
         results = self._results
         if out is None:
             return call_returning_traced(self.function, values)
@@ -177,7 +178,8 @@ class Returning(_Storage):
         return out
 
     def _known(self, arguments: Any) -> dict[int, Any]:
-        """What the shapes of the outputs follow from: the shapes of arrays, and numbers."""
+        """The values that determine the shapes of the outputs: the shapes of arrays, and
+        numbers."""
         results = self._results
         known: dict[int, Any] = {
             position: read_tensor(address, accepts=exists).shape
@@ -191,8 +193,8 @@ class Returning(_Storage):
         return known
 
     def _refuse(self, arguments: Any) -> NoReturn:
-        """Has the function say what is wrong with the inputs: it looks at them first at their kinds
-        and ranks, before it looks at the sizes of arrays."""
+        """Lets the function raise the error about the inputs: it checks kinds and ranks before the
+        sizes of arrays."""
         results = self._results
         self.function._end(
             arguments,
@@ -214,7 +216,7 @@ class Returning(_Storage):
         dtype = self._results.dtypes[result.position]
         try:
             return allocate_like(like, Kind(shape, dtype, result.alignment, result.in_columns))
-        except MemoryError as error:  # numpy's makes its text of other arguments
+        except MemoryError as error:  # numpy's error makes its text from other arguments
             raise MemoryError(f"{where}: {error}") from error
         except Exception as error:
             error.args = (f"{where}: {error}",)  # in place: type and traceback stay
@@ -229,7 +231,8 @@ def _itself(array: Any) -> Any:
 
 
 def _is_common(results: Results) -> bool:
-    """Whether compiled code makes the calls: what it has no room for, it leaves to Python code."""
+    """Whether compiled code can make the calls: functions that exceed its tables are left to Python
+    code."""
     made = results.results
     extents = [steps for each in made for steps in each.extents]
     return (
@@ -247,7 +250,8 @@ class _Tables:
 
     def __init__(self, results: Results) -> None:
         names = results.input_names
-        # The name "out" means the outputs; another object of that text is no input's name.
+        # The name "out" stands for the outputs; no input's name is this object, even if it has the
+        # same text.
         self.names = tuple(sys.intern(name) if name != "out" else "" for name in names)
         self.names_and_out = (*self.names, sys.intern("out"))
         self.places = (ctypes.c_int64 * len(names))(*results.inputs)
@@ -284,7 +288,8 @@ def _compiled(step: Step, results: Results) -> CompiledStep:
 
 
 def _numpys(results: Results, result: Result) -> np.dtype[Any] | None:
-    """The dtype of an output that numpy makes; None where Python code has to look."""
+    """The dtype of an output that compiled code lets numpy make; None where Python code has to make
+    it."""
     dtype = results.dtypes[result.position]
     try:
         return None if dtype.is_sub_byte else numpy_dtype(dtype)

@@ -12,10 +12,10 @@ import ctypes
 
 from minitvm.runtime.results import Op
 
-MOST_OUTPUTS = 16  # of a function whose calls take this path,
+MOST_OUTPUTS = 16  # the most outputs of a function on this path,
 MOST_EXTENTS = 64  # their extents,
 MOST_NUMBERS = 16  # and the numbers of one extent
-STORE, END = len(Op), len(Op) + 1  # takes an extent from the stack; the last step
+STORE, END = len(Op), len(Op) + 1  # pops an extent from the stack; the end of the steps
 
 
 class CompiledStep(ctypes.Structure):
@@ -24,7 +24,7 @@ class CompiledStep(ctypes.Structure):
     _fields_ = (
         ("op", ctypes.c_int32),
         ("position", ctypes.c_int32),
-        ("rank", ctypes.c_int32),  # that the array has to have
+        ("rank", ctypes.c_int32),  # the rank that the array must have
         ("dim", ctypes.c_int32),
         ("value", ctypes.c_int64),
     )
@@ -67,7 +67,7 @@ RETURNING_WORDS = {
 }
 
 RETURNING_STRUCTURES = r"""
-; What a Returning stores, its outputs and its steps (returning_text).
+; The fields of a Returning, of its outputs and of its steps (returning_text).
 %Returning = type {
   ptr function, ptr names, ptr names_and_out, i64 inputs, i64 outputs, i64 first, ptr places,
   ptr made, ptr steps
@@ -78,8 +78,8 @@ RETURNING_STRUCTURES = r"""
 
 RETURNING = r"""
 ; ---- Extents ---------------------------------------------------------------------------------
-; All extents of the outputs, from the arguments in the frame. False where an argument is of another
-; kind or rank, an extent is negative, or int64 doesn't hold a number on the way.
+; Computes all extents of the outputs, from the arguments in the frame. False if an argument has
+; another kind or rank, an extent is negative, or an intermediate number exceeds int64.
 define internal i1 @find_extents(ptr %returning, ptr %frame, ptr %extents) {
 entry:
   %stack = alloca [NUMBERS x i64]
@@ -186,7 +186,7 @@ maximum:
   br label %computed.fits
 minimum:
   br label %computed.fits
-divide:  ; by what is no positive number: left to Python code
+divide:  ; a divisor that isn't positive is left to Python code
   br icmp slt i64 %right, 1, label %bad, label %floor
 floor:
   %toward.zero = sdiv i64 %left, %right
@@ -211,9 +211,9 @@ bad:
 }
 
 ; ---- Calls that return -----------------------------------------------------------------------
-; The end of a call whose inputs are in the frame: the outputs, made like those of the library of
-; %like (null: of numpy), or %out. Null with an exception pending, or, before anything is written,
-; with none: left to Python code.
+; Completes a call whose inputs are in the frame; returns the outputs, which are made in the
+; library of %like (null: numpy), or %out. Null with an exception pending; or without one, if
+; nothing was written yet and Python code must make the call.
 define internal ptr @returned(ptr %returning, ptr %frame, ptr %like, ptr %out) {
 entry:
   %result = alloca %Result

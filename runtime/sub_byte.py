@@ -1,4 +1,4 @@
-"""Elements of fewer bits than a byte, packed: read and written a bit at a time.
+"""Reads and writes packed elements of fewer bits than a byte.
 
 DLPack packs them in little bit order. Element number `i` of `bits` bits is
 ``memory >> (i * bits) & mask``, with the memory as one little-endian number; numpy has no such
@@ -17,7 +17,7 @@ Codes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def read_codes(view: TensorView, memory: Codes) -> Codes:
-    """The bits of each element, a last axis for the lanes.
+    """The bits of each element as an array, with a last axis for the lanes.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def read_codes(view: TensorView, memory: Codes) -> Codes:
 
 
 def write_codes(view: TensorView, memory: Codes, codes: Codes) -> None:
-    """The inverse of :func:`read_codes`: writes the elements' bits, and no others of their
-    bytes."""
+    """The inverse of :func:`read_codes`: writes the elements' bits, and leaves all other bits of
+    their bytes."""
     bits = np.unpackbits(memory, bitorder="little")
     width = view.dtype.bits
     bits[_places(view)] = np.unpackbits(codes[..., None], axis=-1, count=width, bitorder="little")
@@ -47,7 +47,7 @@ def write_codes(view: TensorView, memory: Codes, codes: Codes) -> None:
 
 
 def _places(view: TensorView) -> np.ndarray[Any, Any]:
-    """The place of each bit of each lane of each element, counted from the span's first bit."""
+    """The position of each bit of each lane of each element, from the span's first bit."""
     dtype, step = view.dtype, view.element_bits
     axes = [
         (extent, stride * step) for extent, stride in zip(view.shape, view.strides, strict=True)

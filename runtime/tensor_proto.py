@@ -54,8 +54,8 @@ _KINDS: dict[str, _Kind] = {
     "float8_e4m3fn": _Kind(25, "float8_val", "|u1"),
 }
 _NAMES = {kind.number: name for name, kind in _KINDS.items()}
-_AT_LEAST = 64  # elements that compression is for
-_RATIO = 2  # by which it has to make a message smaller
+_AT_LEAST = 64  # elements from which on a message is compressed
+_RATIO = 2  # the factor by which compression must shrink a message
 
 
 def to_bytes(
@@ -84,16 +84,16 @@ def to_bytes(
         field. By default the choice of ``tf.make_tensor_proto``: content for more than one element
         of a type that isn't uint16, bool or complex.
     compress
-        Leave out a run of equal elements at the end, where 64 elements or more take at most half of
-        their bytes then.
+        Leave out a run of equal elements at the end, if there are 64 elements or more and at most
+        half of their bytes remain.
 
     Raises
     ------
     TypeError
         For elements that TensorFlow has no type for.
     ValueError
-        When `shape` has fewer elements than `values`, or strings are wanted as content with a
-        shorter list of values than `shape`.
+        When `shape` has fewer elements than `values`, or strings as content have fewer values than
+        `shape` has elements.
     ImportError
         Without the package protobuf (``pip install "minitvm[tensor-proto]"``).
 
@@ -134,18 +134,18 @@ def to_bytes(
 def from_bytes(content: bytes, *, strict: bool = True) -> NDArray | np.ndarray[Any, Any]:
     """The tensor of a serialised ``TensorProto``, a new array.
 
-    Tensors of strings are numpy arrays of ``bytes`` objects. Content comes before the typed field.
-    A typed field with fewer values than elements repeats its last, and an empty one is zeros.
-    Values in the field of another type are ignored. Without a shape, or of unknown rank, the tensor
-    is a scalar.
+    Tensors of strings are numpy arrays of ``bytes`` objects. Content takes precedence over the
+    typed field. A typed field with fewer values than elements repeats its last, and an empty one is
+    zeros. Values in the field of another type are ignored. Without a shape, or of unknown rank, the
+    tensor is a scalar.
 
     Parameters
     ----------
     content
         The message.
     strict
-        Refuse more values than elements, and integers that leave the dtype. Without it they are
-        left out, and wrap, as TensorFlow's own reader has it.
+        Refuse more values than elements, and integers that leave the dtype. Without it, surplus
+        values are ignored and integers wrap, as in TensorFlow's own reader.
 
     Raises
     ------
@@ -225,7 +225,8 @@ def _bits_of(source: NDArray) -> np.ndarray[Any, Any]:
 
 
 def _kept(bits: np.ndarray[Any, Any], count: int, kind: _Kind) -> int:
-    """The number of values to write: the last stands for the rest, and an empty list for zeros."""
+    """The number of values to write: the last value stands for the rest, and an empty list for
+    zeros."""
     raw = bits.view(f"V{bits.dtype.itemsize}")
     differ = np.flatnonzero(raw != raw[-1])
     kept = int(differ[-1]) + 2 if differ.size else 1
@@ -378,7 +379,7 @@ def _read_strings(message: Any, shape: tuple[int, ...], strict: bool) -> np.ndar
     return made.reshape(shape)
 
 
-_MANY = 1 << 24  # strings that a message may leave out
+_MANY = 1 << 24  # the most strings that a message may leave out
 
 
 def _varint(number: int) -> bytes:
@@ -490,7 +491,7 @@ def _library() -> _Library:
     )  # fmt: skip
     for name, number, kind in fields:
         add(tensor, name, number, kind, repeated=True)
-    pool = descriptor_pool.DescriptorPool()  # not the one that TensorFlow registers its own in
+    pool = descriptor_pool.DescriptorPool()  # not the pool of TensorFlow's own messages
     pool.Add(file)
     found = pool.FindMessageTypeByName("minitvm.TensorProto")
     return _Library(message_factory.GetMessageClass(found), message.DecodeError)

@@ -8,15 +8,15 @@ is late. Nobody needs the GIL. Workers keep off the CPU of the thread that wakes
 on all others that they inherited.
 
 A region has *seats*: one for the thread that starts it, the others for the first workers that come.
-The tasks are shared out among the seats beforehand, in queues. A thread takes the tasks of its own
-queue one by one, and then the last ones of the others' queues: so slow threads do fewer of them,
-and neighbouring tasks mostly stay on one thread.
+The tasks are distributed among the seats beforehand, in queues. A thread takes the tasks of its own
+queue one by one, and then the last ones of the others' queues: so slow threads run fewer tasks, and
+neighbouring tasks mostly stay on one thread.
 
 Workers spin for a while before they sleep: waking one costs about 50 us, so they are woken only
 where the work is known, or found, to take long enough. They are threads of the C
-library with all signals blocked, made when the first region wants them; Python doesn't know them,
-and so doesn't wait for them when it exits. A forked child finds the pool's page empty: it has no
-workers, and makes its own when it needs them.
+library with all signals blocked, made when the first region wants them; Python doesn't know these
+threads, and so doesn't wait for them when it exits. A forked child finds the pool's page empty: it
+has no workers, and makes its own when it needs them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.record import record
 from minitvm.runtime.threads_text import MACHINES, MOST_THREADS, pool_text
 
-TASKS = 16  # of a loop for each thread: with more, the last one doesn't end earlier
+TASKS = 16  # tasks of a loop for each thread: with more, the loop doesn't end earlier
 
 _STATUS = ctypes.CFUNCTYPE(ctypes.c_int)
 
@@ -54,8 +54,7 @@ class _Pool:
     set_own_threads: Callable[[int], None]
 
 
-# Without a lock, which a fork could leave locked: of two racing threads the first one's entry is
-# everybody's.
+# Without a lock, which a fork could leave locked: if two threads race, both use the first entry.
 _asked: dict[str, int] = {}
 
 
@@ -131,10 +130,11 @@ def parallel_for_address() -> int:
     int64_t* failure)``.
 
     Calls ``int function(void* closure, int64_t task, int64_t tasks, void* region, int64_t*
-    failure)`` for each `task` from 0 to `tasks` - 1. There are at most `limit` tasks, as many as
-    the work is `worth`, and `each` for a thread; there may be one. With an `each` of 1 all run at
-    the same time. Returns 0 or the status of the first task whose status isn't 0; the values that
-    this task wrote to its `failure`, of :data:`MAX_FAILURE_VALUES` values, are then in `failure`.
+    failure)`` for each `task` from 0 to `tasks` - 1. The number of tasks is at most `limit`, at
+    most `worth`, which the amount of work justifies, and at most `each` for every thread; it may be
+    1. With an `each` of 1 all tasks run at the same time. Returns 0 or the status of the first task
+    whose status isn't 0; the values that this task wrote to its `failure`, of
+    :data:`MAX_FAILURE_VALUES` values, are then in `failure`.
     """
     return _pool().parallel_for
 
@@ -147,7 +147,7 @@ def barrier_address() -> int:
 
 @Once
 def _pool() -> _Pool:
-    threads = num_threads()  # first: it may refuse
+    threads = num_threads()  # first: it may raise an error
     code = NativeCode(pool_text(_machine()))
     wanted = ctypes.c_int64.from_address(code.data("wanted"))
     if _STATUS(code.function("start"))() != 0:
@@ -165,7 +165,8 @@ def _pool() -> _Pool:
 
 
 def _most_threads() -> int:
-    """The most threads of use; 1, the caller, on machines where we don't know how to wait."""
+    """The most threads that are of use; 1, the caller, on machines where we don't know how to
+    wait."""
     known = sys.platform == "linux" and _machine() in MACHINES
     return MOST_THREADS if known else 1
 
@@ -198,8 +199,7 @@ def available_cpus() -> int:
 
 
 def _cgroup_quota(membership: Path, mounted: Path) -> float | None:
-    """The number of CPUs that the process's cgroup and the cgroups around it allow, None without a
-    limit.
+    """The number of CPUs that the process's cgroup and its ancestors allow; None without a limit.
 
     Parameters
     ----------

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from minitvm.runtime.native_text import native_text
 
-MAX_FAILURE_VALUES = 8  # of a failed assertion, 64 bits each: the size of a failure record
+MAX_FAILURE_VALUES = 8  # values of a failed assertion, 64 bits each: the size of a failure record
 
 MOST_THREADS = 1024
-_WAKE = 30_000  # ns, of work from which on a sleeper is worth waking
+_WAKE = 30_000  # ns of work, from which on waking a sleeper pays
 _CONSTANTS: dict[str, object] = {
     "WAKE": _WAKE,
-    "WORTH_WAKING": _WAKE // 500,  # tasks, each at least so many ns
+    "WORTH_WAKING": _WAKE // 500,  # tasks; each takes at least 500 ns
     "SPIN": 200_000,  # ns: four times the cost of waking a sleeper
     "RECORD": MAX_FAILURE_VALUES,
     "WORKERS": MOST_THREADS - 1,
     "THREADS": MOST_THREADS,
     "SIZE": 2**21,  # bytes, which the pool fits
 }
-# By LLVM's name of the machine: the numbers of system calls, and how a loop that waits spares the
-# other thread of its core.
+# By LLVM's name of the machine: the numbers of system calls, and the instruction by which a waiting
+# loop spares the other thread of its core.
 MACHINES = {
     "x86_64": {
         "FUTEX": "202",
@@ -40,13 +40,13 @@ MACHINES = {
 _ELSEWHERE = dict.fromkeys(MACHINES["x86_64"], "0") | {"PAUSE": ""}
 
 _TEXT = r"""
-; ---- What the threads share ------------------------------------------------------------------
+; ---- Shared by the threads -------------------------------------------------------------------
 %CPUs = type [1024 x i8]  ; a bit for each; Linux can be built for 8192
 
 %Worker = type {
   i32 number,        ; in the system
-  i32 taken,         ; the CPU that was taken from it, plus one
-  %CPUs cpus         ; those that it was left with
+  i32 taken,         ; the CPU that was taken from its set, plus one
+  %CPUs cpus         ; the CPUs that it has left
 }
 
 ; The tasks of a seat that nobody has claimed. The seat's own thread takes the first of them, others
@@ -56,23 +56,23 @@ _TEXT = r"""
   [56 x i8] _
 }
 
-; The pool is memory that is all zeros at the start, and again in a forked child. Each line of the
-; cache has what the same threads write.
+; The pool is memory that is all zeros at the start, and again in a forked child. Fields that the
+; same threads write share a cache line.
 %Pool = type {
-  i64 ticket,        ; the generation of the region (32 bits), and its seats that nobody has taken
+  i64 ticket,        ; the generation of the region (32 bits), and its number of free seats
   [56 x i8] _,
-  i32 pending,       ; seats of workers that are not finished
-  i32 waiting,       ; whether somebody sleeps until they are
+  i32 pending,       ; workers' seats that aren't finished
+  i32 waiting,       ; whether a thread sleeps until they are
   [56 x i8] _,
-  i32 lock,          ; of whoever has the workers
+  i32 lock,          ; held by the region that has the workers
   i32 _,
-  i64 workers,       ; how many there are
-  i64 spent,         ; ns, by regions one after the other that woke nobody
+  i64 workers,       ; the number of workers
+  i64 spent,         ; ns that successive regions without waking took
   i64 ended,         ; when the last of them did
   [32 x i8] _,
   ptr region,
   [56 x i8] _,
-  i32 sleepers,      ; how many workers sleep
+  i32 sleepers,      ; the number of sleeping workers
   [60 x i8] _,
   i32 avoided,       ; the CPU that all workers keep off, plus one; 0: none
   [WORKERS x %Worker] worker,
@@ -84,17 +84,17 @@ _TEXT = r"""
   ptr function,
   ptr closure,
   i64 tasks,         ; how many
-  i64 threads,       ; how many may have a seat
+  i64 threads,       ; the most threads that may have a seat
   ptr failure,       ; where the values of a failure go
   i64 first_failed,  ; the first task that failed; all ones: none
   i64 arrivals,      ; at barriers
   i32 status,
-  i32 lock           ; of what a failing task writes
+  i32 lock           ; guards the failure that a task writes
 }
 
 @pool = internal global ptr null
 @wanted = global i64 1      ; threads of a region, the one that starts it included
-; Where a thread has a number of its own for its regions. Of 32 bits on Linux, 64 on macOS.
+; The key of a thread's own number of threads for its regions. 32 bits on Linux, 64 on macOS.
 @own = internal global i64 0
 
 define i32 @start() {
@@ -102,7 +102,7 @@ define i32 @start() {
   ret i32 %status
 }
 
-; The threads that the calling thread's regions may use; 0: as many as all others'.
+; The number of threads for the calling thread's regions; 0: the process's number.
 define i64 @own_threads() {
   %key = load i64, ptr @own
   %held = call ptr @pthread_getspecific(i64 %key)
@@ -117,7 +117,7 @@ define void @set_own_threads(i64 %number) {
   ret void
 }
 
-; 0, or nonzero if the pages have to be emptied by other means after a fork.
+; 0; nonzero if the pages must be cleared by other means after a fork.
 define i32 @open_pool() {
   ; PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, MADV_WIPEONFORK
   %pages = call ptr @mmap(ptr null, i64 SIZE, i32 3, i32 34, i32 -1, i64 0)
@@ -143,8 +143,8 @@ define internal i64 @now() {
   ret i64 %sum
 }
 
-; Whether a wait that has polled `rounds` times since `start` had better sleep; now and then it
-; looks at the clock.
+; Whether a wait that has polled `rounds` times since `start` should sleep; now and then it looks
+; at the clock.
 define internal i1 @is_long(i64 %start, i64 %rounds) {
   PAUSE
   %low = and i64 %rounds, 15
@@ -159,7 +159,7 @@ short:
 }
 
 ; ---- Tasks -----------------------------------------------------------------------------------
-; The first or the last task of a queue, which the caller has now; -1: none is left.
+; Takes the first or the last task of a queue; -1: none is left.
 define internal i64 @claim(ptr %queue, i1 %first) {
 entry:
   br label %try
@@ -182,9 +182,9 @@ none:
   ret i64 -1
 }
 
-; Runs the tasks of a seat's queue, and then what is left of the others'. Workers sleep `since` a
-; time (0: nobody has to be woken): what tasks take tells whether the rest is worth waking them.
-; Returns 0 if they were woken.
+; Runs the tasks of a seat's queue, and then the remaining tasks of the other queues. Workers
+; sleep `since` a time (0: nobody has to be woken); the duration of the tasks decides whether waking
+; them pays for the rest. Returns 0 if they were woken.
 define internal i64 @take_part(ptr %pool, ptr %region, i64 %seat, i64 %since) {
 entry:
   %threads = load %Region.threads, ptr %region
@@ -219,7 +219,8 @@ leave:
   ret i64 %asleep.now
 }
 
-; Wakes workers if the other tasks take long enough, as long as those `done` since the start.
+; Wakes workers if the remaining tasks take long enough, estimated from those `done` since the
+; start.
 define internal i64 @wake_for_the_rest(ptr %pool, ptr %region, i64 %since, i64 %done) {
   %now = call i64 @now()
   %passed = sub i64 %now, %since
@@ -235,8 +236,8 @@ leave:
   ret i64 %since
 }
 
-; A task after one that failed has nothing left to decide: the failure of the first task counts,
-; which is the one that the serial loop would meet.
+; A task behind a failed one is skipped: the failure of the first task counts, which is the
+; failure that the serial loop would meet.
 define internal void @run_task(ptr %region, i64 %task) {
   %record = alloca [RECORD x i64]
   %failed = load atomic %Region.first_failed, ptr %region acquire, align 8
@@ -281,7 +282,7 @@ leave:
   ret void
 }
 
-; One seat fewer to wait for; the last one wakes the thread that waits.
+; Finishes a seat; the last one wakes the waiting thread.
 define internal void @finish(ptr %pool) {
   %pending.at = getelementptr %Pool.pending, ptr %pool
   %before = atomicrmw sub ptr %pending.at, i32 1 seq_cst, align 4
@@ -296,9 +297,9 @@ leave:
   ret void
 }
 
-; Returns 0 when every task of the region has arrived, 1 when one has failed and the caller has to
-; end, too. All tasks of a region with a barrier are under way at once: there are no more of them
-; than threads.
+; Returns 0 when every task of the region has arrived, 1 when a task has failed and the caller
+; must end as well. All tasks of a region with a barrier run at the same time: there are no more of
+; them than threads.
 define i32 @barrier(ptr %region, i64 %tasks) {
 entry:
   br icmp eq i64 %tasks, 1, label %all, label %arrive
@@ -331,7 +332,7 @@ end:
 }
 
 ; ---- Workers ---------------------------------------------------------------------------------
-; How many seats were left, of which the caller has one now; 0: none.
+; Takes a seat; returns the number of seats that were free before, 0 if there was none.
 define internal i32 @sit_down(ptr %pool) {
 entry:
   br label %try
@@ -379,8 +380,9 @@ rest:
   br label %awake
 }
 
-; Until the generation changes. Whoever publishes a region writes the ticket and then reads the
-; number of sleepers; here it is the other way round, so that one of the two sees the other.
+; Waits until the generation changes. The thread that publishes a region writes the ticket and
+; then reads the number of sleepers. Here the order is reversed, so that one of the two sees the
+; other.
 define internal void @sleep(ptr %pool) {
   %sleepers = getelementptr %Pool.sleepers, ptr %pool
   %before = atomicrmw add ptr %sleepers, i32 1 seq_cst, align 4
@@ -399,8 +401,8 @@ leave:
   ret void
 }
 
-; Makes workers until there are `count`. Where the system refuses, no more than there are is wanted
-; from then on. Called by whoever has the lock.
+; Makes workers until there are `count`. If the system refuses, the number of wanted workers is
+; reduced to the existing ones. The caller holds the lock.
 define internal void @hire(ptr %pool, i64 %count) {
 entry:
   %thread = alloca i64
@@ -440,10 +442,9 @@ leave:
   ret void
 }
 
-; Takes the CPU that the caller is on out of those that the workers may run on, and gives back the
-; one that was taken out before. A kernel may wake a worker where the caller is, though other CPUs
-; are idle, and there it doesn't run before the caller has done all tasks itself. Called by whoever
-; has the lock.
+; Removes the caller's CPU from the workers' sets, and restores the CPU that was removed before. A
+; kernel may wake a worker on the caller's CPU although other CPUs are idle; there it wouldn't run
+; before the caller has done all tasks itself. The caller holds the lock.
 define internal void @keep_off(ptr %pool) {
   %cpu.at = alloca i32
   store i32 0, ptr %cpu.at
@@ -454,7 +455,7 @@ define internal void @keep_off(ptr %pool) {
   ret void
 }
 
-; Takes out the CPU of whose number plus one we know; 0: none.
+; Removes the CPU whose number plus one is given; 0: none.
 define internal void @avoid(ptr %pool, i32 %new) {
 entry:
   %avoided.at = getelementptr %Pool.avoided, ptr %pool
@@ -485,8 +486,8 @@ leave:
   ret void
 }
 
-; Takes a CPU from a worker, if others are left. What was taken before goes back, unless somebody
-; else has decided on the worker's CPUs since.
+; Removes a CPU from a worker's set, if others are left. The CPU removed before is restored,
+; unless other code has changed the worker's set since.
 define internal void @move(ptr %worker, i32 %number, i32 %new) {
   %cpus = alloca %CPUs, align 8
   call void @llvm.memset.p0.i64(ptr %cpus, i8 0, i64 1024, i1 false)
@@ -524,7 +525,7 @@ leave:
   ret void
 }
 
-; Where a set has a CPU, of whose number plus one we know; of none, any place, and no bit.
+; The byte and the bit of a CPU in a set, given its number plus one; for 0 any byte, and no bit.
 define internal ptr @byte_of(ptr %cpus, i32 %next) {
   %cpu = call i32 @llvm.usub.sat.i32(i32 %next, i32 1)
   %byte = lshr i32 %cpu, 3
@@ -543,9 +544,10 @@ define internal i8 @bit_of(i32 %next) {
 }
 
 ; ---- Regions ---------------------------------------------------------------------------------
-; Calls ``int function(closure, task, tasks, region, failure)`` for each task, of which there are at
-; most `limit`, and at most `each` for a thread; the work is `worth` so many. Returns 0, or the
-; status of the first task that returned another one, what it wrote to `failure` being there.
+; Calls ``int function(closure, task, tasks, region, failure)`` for each task. The number of tasks
+; is at most `limit`, at most `each` for every thread, and at most `worth`, which the work
+; justifies. Returns 0, or the first task's status that isn't 0; the values that this task wrote are
+; then in `failure`.
 define i32 @parallel_for(ptr %function, ptr %closure, i64 %limit, i64 %worth, i64 %each,
                          ptr %failure) {
 entry:
@@ -589,7 +591,7 @@ publish:
   %full = mul i64 %threads, %each
   %paid = call i64 @llvm.smin.i64(i64 %worth, i64 %full)
   %odd = urem i64 %paid, %threads
-  %even = sub i64 %paid, %odd  ; as many for each thread
+  %even = sub i64 %paid, %odd  ; the same number for each thread
   %tasks = call i64 @llvm.smin.i64(i64 %limit, i64 %even)
   store %Region { ptr null, ptr null, i64 0, i64 0, ptr null, i64 -1, i64 0, i32 0, i32 0 },
         ptr %region
@@ -635,8 +637,8 @@ end:
   ret i32 %status
 }
 
-; Gives each seat its part of the tasks: neighbours, which are the same in each region of as many,
-; so that a thread finds in its caches what it left there.
+; Gives each seat its part of the tasks: neighbouring tasks, the same ones in every region of that
+; size, so that a thread finds its data in its caches.
 define internal void @share_out(ptr %pool, i64 %tasks, i64 %threads) {
 entry:
   %least = udiv i64 %tasks, %threads
@@ -659,9 +661,9 @@ leave:
   ret void
 }
 
-; Wakes workers where the tasks need each other, where the work is enough at any speed, and where
-; the caller has spent as much time alone, in regions that came so fast that woken workers would
-; have stayed awake. Returns 0, or the time since which the caller goes on alone.
+; Wakes workers if the tasks wait for each other, if the work surely suffices, or if the caller
+; has spent enough time alone in regions that followed each other so fast that woken workers would
+; have stayed awake. Returns 0, or the time at which the caller begins alone.
 define internal i64 @wake_if_worth(ptr %pool, ptr %region, i64 %worth, i1 %together) {
   %enough = icmp sge i64 %worth, WORTH_WAKING
   %at_once = or i1 %together, %enough
@@ -703,8 +705,8 @@ define internal void @wake(ptr %pool, ptr %region) {
   ret void
 }
 
-; Until no worker has a seat. Before the caller sleeps, workers may run where it did: one may have
-; to share its own CPU with another library's thread, which spins there.
+; Waits until no worker has a seat. Before the caller sleeps, workers may run on its CPU: a worker
+; may have to share its own CPU with another library's spinning thread.
 define internal void @await(ptr %pool) {
 entry:
   %pending.at = getelementptr %Pool.pending, ptr %pool

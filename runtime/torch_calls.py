@@ -1,4 +1,4 @@
-"""Operators of torch whose calls go past its dispatcher where nothing watches them.
+"""Operators of torch whose calls bypass its dispatcher where nothing watches them.
 
 torch's dispatcher takes microseconds to find that a call is neither traced nor transformed, cast
 or profiled. Compiled code asks torch's own functions in some ten nanoseconds
@@ -23,8 +23,8 @@ else:
 
 
 class PastDispatcher(_Storage):
-    """An object whose calls are those of a returning function where nothing in torch watches them,
-    and of ``_call_slowly`` otherwise. A call that autograd records, and nothing watches, is one of
+    """An object whose calls go to a returning function if nothing in torch watches them, and
+    otherwise to ``_call_slowly``. A call that autograd records, and that nothing watches, goes to
     ``record_unwatched``."""
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class PastDispatcher(_Storage):
         return super().__new__(_natively_called(cls))
 
     def _let_pass(self, torch: Any, compute: Callable[..., Any]) -> None:
-        """Has calls pass to `compute` from now on, which lives as long as the object."""
+        """Lets calls go to `compute` from now on; `compute` lives as long as the object."""
         path = call_path()
         if path is not None and isinstance(compute, Returning) and path.learn_torch_state(torch):
             StoredOperator.from_address(id(self) + HEADER).returning = id(compute)

@@ -1,9 +1,9 @@
-"""The LLVM IR of calls of torch's operators past its dispatcher: a part of the call path's page.
+"""The LLVM IR of calls that bypass torch's dispatcher: a part of the call path's page.
 
 ``call_operator`` asks torch's state of the running thread whether anything watches the operators
 that run; runs the returning function of the operator, as ``call_returning`` does; and has the
-operator record the call where autograd wants its gradient. Where it meets anything else, it hands
-the call, untouched, to ``_call_slowly``, as those do.
+operator record the call where autograd wants its gradient. In all other cases it hands the call,
+untouched, to ``_call_slowly``, as ``call`` does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class StoredOperator(ctypes.Structure):
 TORCH_CALLS_WORDS = {"WATCHERS": MOST_WATCHERS + 1}
 
 TORCH_CALLS = r"""
-; What an operator stores (torch_calls_text).
+; The fields of an operator (torch_calls_text).
 %Operator = type { ptr returning, ptr unused }
 
-; torch's functions of torch_state.TorchState, or null; the dispatch keys that watchers include, up
-; to a zero; and the key that autocast has where it casts nothing.
+; torch's functions of torch_state.TorchState, or null; the dispatch keys that watchers include,
+; up to a zero; and the key that is excluded where autocast casts nothing.
 @torch_includes = global ptr null
 @torch_excludes = global ptr null
 @torch_function_modes = global ptr null
@@ -35,8 +35,7 @@ TORCH_CALLS = r"""
 @torch_autocast = global i32 0
 @record_unwatched = global ptr null  ; the name of a method
 
-; Whether something in this thread watches the operators of torch that run on CPU tensors, or it
-; can't be told.
+; Whether something in this thread watches torch's operators on CPU tensors, or this isn't known.
 define internal i1 @torch_is_watched() {
 entry:
   %includes = load ptr, ptr @torch_includes

@@ -1,6 +1,6 @@
-"""What watches torch's operators in a thread: addresses of torch's own functions that tell.
+"""Addresses of torch's own functions that tell whether anything watches its operators in a thread.
 
-torch's own headers ask the same functions (``c10/core/impl/LocalDispatchKeySet.h``,
+torch's own headers call the same functions (``c10/core/impl/LocalDispatchKeySet.h``,
 ``ATen/PythonTorchFunctionTLS.h``, ``ATen/record_function.h``). Their answers are compared with
 those of torch's Python interface before they are used.
 """
@@ -22,7 +22,7 @@ _WATCHERS = (
     "Functionalize",
     "Tracer",
 )
-_AUTOCAST = "AutocastCPU"  # excluded where nothing is cast
+_AUTOCAST = "AutocastCPU"  # excluded where autocast is off
 
 _FUNCTIONS = (
     "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
@@ -33,8 +33,8 @@ _FUNCTIONS = (
 
 
 class TorchState(NamedTuple):
-    """Addresses of functions of torch, which tell of the running thread; and torch's numbers of
-    dispatch keys."""
+    """Addresses of torch's functions about the running thread; and torch's numbers of dispatch
+    keys."""
 
     includes: int  # bool tls_is_dispatch_key_included(DispatchKey)
     excludes: int  # bool tls_is_dispatch_key_excluded(DispatchKey)
@@ -45,8 +45,8 @@ class TorchState(NamedTuple):
 
 
 def torch_state(torch: Any) -> TorchState | None:
-    """The functions, after they have told what torch's Python interface tells; None where a version
-    of torch lacks one, or they tell something else."""
+    """The functions, if their results agree with torch's Python interface; None if they don't, or
+    if a version of torch lacks one."""
     try:
         library = ctypes.PyDLL(torch._C.__file__)  # and the libraries that it needs
         includes, excludes, function_modes, observed = (

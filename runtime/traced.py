@@ -1,4 +1,4 @@
-"""Calls in programs that torch traces, which become operators of torch that write their outputs."""
+"""Calls in programs that torch traces: they become operators of torch that write their outputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from minitvm.runtime.frameworks import is_a
 
 
 def is_read_by_torch() -> bool:
-    """Whether torch.compile is reading the caller's Python code in place of running it."""
+    """Whether torch.compile is tracing the caller's Python code instead of running it."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_dynamo_compiling())
 
 
 def is_without_data(values: Sequence[Any]) -> bool:
-    """Whether one of some arguments is a tensor by which torch records what happens to it, and all
-    of them are torch's, which alone its operators take; or all tensors have a shape and no more."""
+    """Whether a call must become an operator of torch: an argument is a tensor by which torch
+    traces its operations, and all arrays are torch's, since its operators take no others; or all
+    tensors have only a shape."""
     arrays = [value for value in values if not isinstance(value, bool | int | float)]
     if not all(is_a(value, "torch", "Tensor") for value in arrays):
         return False
@@ -38,8 +39,8 @@ def _returning_name(address: int) -> str:
     return str(bridge("returning_operator")(address))
 
 
-# What torch.compiler.assume_constant_result does, without an import of torch: torch.compile calls
-# the function while it reads a program, and keeps the result, with a guard for the address.
+# As torch.compiler.assume_constant_result, without an import of torch: torch.compile calls the
+# function while it traces a program, and keeps the result, with a guard for the address.
 for _each in (_operator_name, _returning_name):
     _each._dynamo_marked_constant = True  # type: ignore[attr-defined]  # an attribute of torch
 
@@ -57,6 +58,6 @@ def call_returning_traced(function: Any, values: Iterable[Any]) -> Any:
 
 
 def outside_of_programs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that torch.compile calls between two graphs, and doesn't read."""
+    """A function that torch.compile calls between two graphs without tracing it."""
     made: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
     return made

@@ -48,7 +48,7 @@ class ArgTypeCode(IntEnum):
 
 
 class TVMValue(ctypes.Union):
-    """``TVMValue``: 8 bytes, read by the type code beside it."""
+    """``TVMValue``: 8 bytes, whose meaning is given by the type code beside it."""
 
     _fields_ = (
         ("v_int64", ctypes.c_int64),
@@ -81,7 +81,7 @@ class HandleObject:
 
     __slots__ = ()
     _type_code: ClassVar[ArgTypeCode]
-    # The entry of the compiled call path that calls instances of just this class.
+    # The entry of the compiled call path for instances of exactly this class.
     _native_entry: ClassVar[str]
 
     @property
@@ -91,8 +91,8 @@ class HandleObject:
 
 
 class Encoded(NamedTuple):
-    """A converted value: its code, the field of TVMValue, the content to write, and the object to
-    keep alive."""
+    """A converted value: its type code, the field of TVMValue, the content of the field, and the
+    object to keep alive."""
 
     code: ArgTypeCode
     field: str
@@ -125,7 +125,7 @@ def encode(value: Any) -> Encoded | None:
 
 
 def encode_plain(value: Any) -> Encoded | None:
-    """As :func:`encode`, but of the arrays only NDArray."""
+    """As :func:`encode`, but NDArray is the only array."""
     encoder = _ENCODERS.get(type(value))
     if encoder is not None:
         return encoder(value)
@@ -154,7 +154,7 @@ def number_as(dtype: DType, value: Any) -> int | float:
     TypeError
         When it is no number.
     ValueError
-        When it is one that `dtype` doesn't hold: too large, or with a fraction.
+        When `dtype` doesn't hold the number: it is too large, or has a fraction.
 
     >>> number_as(DType.of("int32"), 2.0)
     2
@@ -176,13 +176,13 @@ def number_as(dtype: DType, value: Any) -> int | float:
 
 
 def text_for_c(value: str) -> bytes:
-    """A string as C has it, without the zero at its end.
+    """The bytes of a string for C, without the zero at the end.
 
     Raises
     ------
     ValueError
-        When it holds a zero, which would cut it short, or half of a surrogate pair, which has no
-        meaning in UTF-8.
+        When it contains a zero, which would end it early, or half of a surrogate pair, which UTF-8
+        can't encode.
 
     >>> text_for_c("a\\ud800")
     Traceback (most recent call last):

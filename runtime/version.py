@@ -1,3 +1,3 @@
-"""The version of minitvm, which saved code is for."""
+"""The version of minitvm, by which saved code is recognised."""
 
 VERSION = "0.1.0"

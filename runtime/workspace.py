@@ -12,16 +12,16 @@ from minitvm.runtime.device_api.allocator import cpu_allocator
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 
-ALIGNMENT = CACHE_LINE  # of a workspace
+ALIGNMENT = CACHE_LINE  # the alignment of a workspace
 
 
 @final
 @record()
 class Workspaces:
-    """The addresses of the functions that give and take workspaces.
+    """The addresses of the functions that allocate and free workspaces.
 
-    ``void* allocate(int64_t size)`` gives memory aligned to :data:`ALIGNMENT`, or NULL;
-    ``void give_back(void*)`` takes it, in any thread.
+    ``void* allocate(int64_t size)`` returns memory aligned to :data:`ALIGNMENT`, or NULL; ``void
+    give_back(void*)`` frees it, in any thread.
     """
 
     allocate: int

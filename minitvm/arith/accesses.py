@@ -1,4 +1,5 @@
-"""The accesses of a statement, and whether two of them are at one element, or at neighbours."""
+"""Gathers the accesses of a statement, and tells where two of them meet at one element or at
+neighbours."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ from minitvm.tir.structural_equal import structural_equal
 @final
 @record(eq=False)
 class Loop:
-    """A loop, or the lanes of a vector, at one place of the program; with `var` None a ``while``.
+    """A loop, or the lanes of a vector, at one place of the program; a ``while`` has the `var`
+    None.
 
-    `bounds` is None where they are not known. `is_ordered`: its rounds run one after the other.
+    `bounds` is None where the range is not known. `is_ordered`: the iterations run one after the
+    other.
     """
 
     var: Var | None
@@ -37,8 +40,9 @@ class Loop:
 class Access:
     """A load or a store: the loops around it, outermost first, and the conditions on it.
 
-    `is_known`: the indices, names resolved, don't depend on memory that the program writes. Of two
-    accesses in one round of all common loops, the one with the lesser `position` comes first.
+    `is_known`: the indices, with names resolved, don't depend on memory that the program writes. Of
+    two accesses in one iteration of all common loops, the one with the lesser `position` comes
+    first.
     """
 
     node: BufferLoad | BufferStore
@@ -63,8 +67,8 @@ class Access:
 @final
 @record()
 class Place:
-    """The surroundings of a statement: loops; conditions, `firm` ones being no ``likely`` guards;
-    and the values of names, None where the program may change them."""
+    """The surroundings of a statement: its loops; its conditions, the `firm` ones without
+    ``likely`` guards; and the values of names, None where the program may change a value."""
 
     loops: tuple[Loop, ...] = ()
     conditions: tuple[PrimExpr, ...] = ()
@@ -134,8 +138,8 @@ class Accesses:
     def resolved(
         self, exprs: Sequence[PrimExpr], place: Place
     ) -> tuple[tuple[PrimExpr, ...], bool]:
-        """Expressions with names resolved, and whether they are known: no unknown name, no read of
-        written memory, no call."""
+        """Expressions with names resolved, and whether they are known: they have no unknown name,
+        no read of written memory and no call."""
         mapping = {var: value for var, value in place.values.items() if value is not None}
         made: tuple[PrimExpr, ...] = tuple([substitute(each, mapping) for each in exprs])
         is_known = all(map(is_pure, made)) and not any(
@@ -175,7 +179,7 @@ class Accesses:
             match node:
                 case e.Let(var, value, body):
                     pending += [(value, where), (body, self._binding(where, var, value))]
-                case Call(op="prefetch", args=(BufferLoad(_, indices),)):  # which reads nothing
+                case Call(op="prefetch", args=(BufferLoad(_, indices),)):  # it reads nothing
                     pending += [(index, where) for index in indices]
                 case _:
                     if isinstance(node, BufferLoad):
@@ -241,8 +245,8 @@ _LANE_BY_LANE = (e.Ramp, e.Broadcast, e.Cast, e.Select, e.BinaryOp, e.Not)
 
 
 def neighbours(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> int | None:
-    """The dimension in which a step of `var` is a step to the neighbour, if `var` is used in no
-    other dimension."""
+    """The dimension in which a step of `var` leads to the neighbouring element, if only this
+    dimension depends on `var`."""
     places = [i for i, index in enumerate(indices) if mentions(var, index)]
     if len(places) != 1:
         return None
@@ -267,7 +271,8 @@ Round = Mapping[Var, Var]
 def one_round(
     prover: Prover, loops: Sequence[Loop], conditions: Sequence[PrimExpr], outside: Round
 ) -> Round:
-    """One round of some loops within the round `outside`, in which some conditions hold."""
+    """One iteration of some loops, within the iteration `outside`, in which some conditions
+    hold."""
     made = dict(outside)
     for loop in loops:
         if loop.var is None:
@@ -284,7 +289,7 @@ def one_round(
 
 def meeting(prover: Prover, a: Access, ours: Round, b: Access, theirs: Round) -> list[Affine]:
     """The constraints under which two accesses to one buffer are at one element."""
-    for extent in a.buffer.shape:  # an access stays inside, so there is an inside
+    for extent in a.buffer.shape:  # accesses stay inside, so no dimension is empty
         prover.assume(e.greater_equal(extent, 1))
     xs = [substitute(x, ours) for x in a.indices]
     return _same_element(prover, xs, [substitute(y, theirs) for y in b.indices])
@@ -294,10 +299,10 @@ def _same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]
     """The constraints under which two indices of one buffer are equal in every dimension.
 
     Two pairs that are the quotient and the remainder of one number give the equality of the number
-    as well: so the indices of fused loops are understood.
+    as well, as the indices of fused loops need it.
     """
     pairs = list(zip(xs, ys, strict=True))
-    for x, y in pairs:  # and those added on the way
+    for x, y in pairs:  # also the pairs that are added on the way
         if (
             isinstance(x, e.FloorDiv)
             and isinstance(y, e.FloorDiv)

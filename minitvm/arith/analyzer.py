@@ -18,20 +18,20 @@ from minitvm.tir.expr import PrimExpr, Range, Var, as_expr, described
 
 
 class ConstIntBound(NamedTuple):
-    """The least and the greatest value of an integer expression, both included; an infinity where
-    none is known."""
+    """The least and the greatest value of an integer expression, both included; an infinity stands
+    for an unknown bound."""
 
     min_value: Bound
     max_value: Bound
 
     @property
     def NEG_INF(self) -> float:
-        """The least value where none is known."""
+        """The bound that stands for an unknown least value."""
         return -inf
 
     @property
     def POS_INF(self) -> float:
-        """The greatest value where none is known."""
+        """The bound that stands for an unknown greatest value."""
         return inf
 
 
@@ -61,8 +61,8 @@ class Analyzer(Prover):
         self._moduli: dict[Var, ModularSet] = {}
 
     def simplify(self, expr: Any, steps: int = 2) -> PrimExpr:
-        """A simpler expression of the same value where the known facts hold. `steps` is classic:
-        one step simplifies all."""
+        """A simpler expression of the same value where the known facts hold. `steps` is there for
+        classic programs, and ignored: one step simplifies all."""
         value = as_expr(expr)
         with deep_expressions("Analyzer.simplify", value):
             return Simplifier(self).expr(value)
@@ -86,7 +86,7 @@ class Analyzer(Prover):
         return self.can_prove(e.equal(as_expr(lhs), as_expr(rhs)))
 
     def bind(self, var: Any, value: Any) -> None:
-        """`var` lies in a range, which is then not empty, or equals an expression."""
+        """From now on `var` equals an expression, or lies in a range, which is then not empty."""
         variable = as_expr(var)
         if not isinstance(variable, Var):
             raise CompileError(f"Analyzer.bind: expected a variable, got {described(var)}")
@@ -105,8 +105,8 @@ class Analyzer(Prover):
             return ConstIntBound(*super().const_int_bound(value))
 
     def update(self, var: Var, info: ConstIntBound | ModularSet, override: bool = False) -> None:
-        """Notes a bound, or the remainder, of a variable. With `override`, a remainder replaces the
-        one known before; bounds are always in addition."""
+        """Notes a bound, or the remainder, of a variable. With `override`, the remainder replaces
+        the remainder known before; bounds always add to the known ones."""
         if isinstance(info, ModularSet):
             known = self._moduli.get(var)
             if known is not None and known != info and not override:
@@ -140,7 +140,7 @@ class Analyzer(Prover):
             return interval_of(self, value, {} if dom_map is None else dom_map)
 
     def modular_set(self, expr: Any) -> ModularSet:
-        """What is known of the remainders of an integer expression.
+        """The known remainders of an integer expression.
 
         >>> from minitvm.tir.expr import Var
         >>> Analyzer().modular_set(Var("i") * 8 + 3)
@@ -151,7 +151,7 @@ class Analyzer(Prover):
             return self._remainder_of(value, {})
 
     def _remainder_of(self, expr: PrimExpr, found: dict[PrimExpr, ModularSet]) -> ModularSet:
-        """The remainders of an expression; `found` has those of the ones that were asked for."""
+        """The remainders of an expression; `found` keeps the remainders of its parts."""
         if expr not in found:
             found[expr] = self._read_remainder(expr, lambda part: self._remainder_of(part, found))
         return found[expr]

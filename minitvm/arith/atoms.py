@@ -1,4 +1,4 @@
-"""Sharing of equal subterms: one object for each term, in the order in which terms were met."""
+"""Shares equal subterms: one object for each term, numbered in the order in which terms are met."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def structural_key(node: Any) -> Hashable:
     leaf = _leaf_key(node)
     if leaf is not None:
         return leaf
-    parts: dict[Hashable, int] = {}  # each in terms of those before it
+    parts: dict[Hashable, int] = {}  # each refers to earlier ones
     _number(node, parts, {})
     return tuple(parts)
 

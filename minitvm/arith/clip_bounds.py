@@ -19,9 +19,9 @@ _SWAPPED = {e.GT: e.LT, e.GE: e.LE}
 
 
 def detect_clip_bound(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr | None]:
-    """The least and the greatest value of each variable where a condition holds: for each its least
-    value, then its greatest one, None where the condition sets none. An empty list where a part of
-    the condition doesn't compare an expression that is linear in one of the variables.
+    """The bounds that a condition sets to variables: for each variable its least value, then its
+    greatest value, None where the condition sets no such bound. The list is empty if a part of the
+    condition isn't a comparison that is linear in one of the variables.
 
     >>> a, b = Var("a"), Var("b")
     >>> detect_clip_bound(e.logical_and(a < b * 6, a - 1 > 0), [a])
@@ -40,7 +40,8 @@ def detect_clip_bound(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr | Non
 
 
 def _parts(condition: PrimExpr, truth: bool) -> Iterator[PrimExpr]:
-    """The comparisons that all hold where `condition` is `truth`; anything else as it is."""
+    """The comparisons that all hold where `condition` is `truth`; parts that aren't comparisons
+    stay as they are."""
     both = e.And if truth else e.Or
     if isinstance(condition, e.Not):
         yield from _parts(condition.a, not truth)
@@ -52,7 +53,7 @@ def _parts(condition: PrimExpr, truth: bool) -> Iterator[PrimExpr]:
         a, b = condition.a, condition.b
         if kind in _SWAPPED:
             kind, a, b = _SWAPPED[kind], b, a
-        # The greater of some is below a bound where each is, and so on.
+        # A maximum is below a bound where each operand is, and so on.
         for low in (a.a, a.b) if isinstance(a, e.Max) else (a,):
             for high in (b.a, b.b) if isinstance(b, e.Min) else (b,):
                 yield kind(low, high)
@@ -61,7 +62,8 @@ def _parts(condition: PrimExpr, truth: bool) -> Iterator[PrimExpr]:
 
 
 def _clip(part: PrimExpr, variables: Sequence[PrimExpr], bounds: _Bounds) -> bool:
-    """Notes what a comparison says of the one variable in it; false where it says nothing."""
+    """Notes the bound that a comparison sets to the one variable in it; False where it sets
+    none."""
     if not isinstance(part, e.LT | e.LE | e.EQ) or not part.a.dtype.is_integral:
         return False
     inside = {node for node in walk_once(part) if isinstance(node, Var)}

@@ -147,7 +147,8 @@ class Coverage:
         return a.same_as(b) or self.prover.proves(a - b, b - a)
 
     def _joined(self, low: _Comb, high: _Comb) -> _Comb | None:
-        """The union, where `high` begins in `low` or right behind it, tooth by tooth."""
+        """The union of two combs, where `high` begins in `low` or right behind it, tooth by
+        tooth."""
         if not self._same_form(low.step, high.step) or not self._same_form(low.teeth, high.teeth):
             return None
         offset = high.begin - low.begin
@@ -189,8 +190,8 @@ class Coverage:
 
 
 class _Indices:
-    """The indices of one read. Each axis, or each digit of an axis, is used by one index alone: so
-    the read reaches every element of the box that the indices' combs span."""
+    """The indices of one read. Only one index uses each axis, or each digit of an axis: so the read
+    reaches every element of the box that the indices' combs span."""
 
     def __init__(self, coverage: Coverage, read: Read) -> None:
         self._coverage = coverage
@@ -237,8 +238,8 @@ class _Indices:
     def _gather(
         self, index: PrimExpr, factor: Affine, terms: list[tuple[Affine, Affine, Affine]]
     ) -> Affine | None:
-        """Adds the moving parts of an index to `terms`, as factor, least value and count; returns
-        the sum of the other parts."""
+        """Adds the parts of an index that depend on axes to `terms`, as factor, least value and
+        count; returns the sum of the other parts."""
         times = self._coverage.times
         if id(index) not in self._left:
             if self._stands_still(index):
@@ -262,7 +263,7 @@ class _Indices:
         return Affine()
 
     def _interval(self, index: PrimExpr) -> tuple[Affine, Affine] | None:
-        """The least value and the number of values of an index part that takes every value
+        """The least value and the number of values of a part of an index that takes every value
         between its bounds."""
         range_ = self._left.pop(id(index), None)
         if range_ is not None:
@@ -310,7 +311,7 @@ class _Indices:
     # -- Digits -----------------------------------------------------------------------------------
 
     def _digits(self, indices: Sequence[PrimExpr]) -> Iterator[_Digit]:
-        """The largest digits of axes in some indices, each as often as it occurs."""
+        """The largest digits of axes in some indices; a digit that occurs twice is there twice."""
         waiting = list(indices)
         while waiting:
             index = waiting.pop()
@@ -366,7 +367,7 @@ class _Indices:
 @final
 @record()
 class _Digit:
-    """``axis // low % extent``, without an `extent` ``axis // low``, as it stands in an index."""
+    """``axis // low % extent``, without an `extent` ``axis // low``, as an index contains it."""
 
     node: PrimExpr
     axis: Var

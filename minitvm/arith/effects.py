@@ -1,4 +1,5 @@
-"""The effects of statements and calls, and so whether a value is stable across them."""
+"""The effects of statements and calls: the memory that they write, and the values that stay
+stable."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def loads(*nodes: PrimExpr) -> bool:
 
 
 def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
-    """Whether a statement does anything that is seen outside of it, where nothing but it reads the
+    """Whether a statement does anything that is seen outside of it. Nothing outside reads the
     memory of `own`. A prefetch changes no result."""
     match node:
         case Evaluate(Call(op="prefetch")):
@@ -67,8 +68,8 @@ def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
 
 
 class Effects:
-    """What the parts of programs may write. Each part is looked at once, however many scopes ask
-    for it on the way down."""
+    """The memory that parts of a program may write. Each part is visited once, however many scopes
+    on the way down ask for it."""
 
     def __init__(self) -> None:
         self._memory: dict[PrimExpr | Stmt, frozenset[Var]] = {}
@@ -87,7 +88,8 @@ class Effects:
         return _ANY not in written and read.isdisjoint(written)
 
     def _written(self, node: PrimExpr | Stmt) -> frozenset[Var]:
-        """The memory that `node` may write, by the pointers to it; with `_ANY`, all memory."""
+        """The memory that `node` may write, as the pointers to it; `_ANY` among them stands for all
+        memory."""
         known = self._memory.get(node)
         if known is None:
             known = self._memory[node] = self._found(node)
@@ -109,8 +111,8 @@ class Effects:
 
 
 def written_buffers(body: Stmt) -> frozenset[Buffer]:
-    """The buffers that `body` may write: those stored to, and those passed to packed or C functions
-    other than by a read-only pointer."""
+    """The buffers that `body` may write: it stores to them, or passes them to packed or C functions
+    by a pointer that isn't read-only."""
     written: set[Buffer] = set()
     read_only: set[int] = set()
     for node in walk_once(body):
@@ -126,8 +128,8 @@ def written_buffers(body: Stmt) -> frozenset[Buffer]:
 
 
 def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
-    """The parameters that a function may write: those that its attribute ``outputs`` lists, or
-    else those that its body may."""
+    """The parameters that a function may write: those in its attribute ``outputs``; without that
+    attribute, those that its body may write."""
     outputs = func.attrs.outputs
     if outputs is None:
         outputs = written_buffers(func.body)
@@ -135,7 +137,7 @@ def written_parameters(func: PrimFunc) -> frozenset[Buffer]:
 
 
 def may_be_one_array(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
-    """Whether two parameters are an input and an output that one array can be."""
+    """Whether two parameters are an input and an output for which a call may pass one array."""
     written = written_parameters(func)
     return (
         target in written

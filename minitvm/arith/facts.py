@@ -23,13 +23,14 @@ from minitvm.tir.indices import is_exact_call, is_index_node, is_wide, wraps
 
 Bound = int | float  # an integer, or an infinity
 Interval = tuple[Bound, Bound]
-System = list[Affine]  # all of these are at least zero
+System = list[Affine]  # all forms are at least zero
 Alternatives = list[System]  # one of these systems holds
 
 
 @record()
 class _Fact:
-    """One of the systems holds; `atoms` are those that they concern, directly or by definitions."""
+    """One of the systems holds. `atoms` are the atoms that they concern, directly or through
+    definitions."""
 
     alternatives: Alternatives
     atoms: Mapping[Atom, None]
@@ -59,11 +60,11 @@ class Facts:
         self._data: set[Var] = set()
         self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
-        self._defined: set[Atom] = set()  # atoms that their definitions determine
+        self._defined: set[Atom] = set()  # atoms whose definitions determine them
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Facts learnt inside are forgotten at the end."""
+        """A scope: the facts that are learnt inside are forgotten at its end."""
         outside = self._known
         self._known = _Known(
             outside.facts.copy(),
@@ -123,7 +124,7 @@ class Facts:
                 self._add_fact([[row]])
                 self._narrow_by(row)
             elif row.constant < 0:
-                self._add_fact([])  # this point is never reached
+                self._add_fact([])  # the program never reaches this point
 
     def _add_fact(self, alternatives: Alternatives) -> None:
         """Adds a fact. It concerns the operands of its atoms, too: a fact about ``x % 2`` concerns
@@ -160,7 +161,7 @@ class Facts:
     # -- Ranges -----------------------------------------------------------------------------------
 
     def interval(self, form: Affine) -> Interval:
-        """The bounds of `form` that follow from those of its atoms one by one."""
+        """The bounds of `form` that follow from the bounds of its atoms, taken one by one."""
         low: Bound = form.constant
         high: Bound = form.constant
         for atom, coefficient in form.terms.items():
@@ -183,11 +184,11 @@ class Facts:
         return _range_of(atom)
 
     def _interval_rows(self, atom: Atom, machine: bool = False) -> System:
-        """The bounds of an atom that no fact or definition implies; with `machine`, those of its
-        dtype, too.
+        """The bounds of an atom that no fact or definition implies; with `machine`, the bounds of
+        its dtype as well.
 
-        The bound 2**31 - 1 of a 32-bit size is true, but no property of the program, and would show
-        up in every condition on sizes.
+        The bound 2**31 - 1 of a 32-bit size holds, but isn't a property of the program: it would
+        appear in every condition on sizes.
         """
         low, high = self._atom_interval(atom)
         form = Affine.of_atom(atom)
@@ -235,8 +236,8 @@ def _range_of(atom: Atom) -> Interval:
 
 
 def range_of_exact(atom: Atom) -> Interval:
-    """The range of an operator that may be exact, or of a name for it. Index arithmetic of 32 bits
-    may leave its dtype."""
+    """The range of an operator that may be exact, or of a name for its value. Index arithmetic of
+    32 bits may leave its dtype."""
     if not atom.dtype.is_integral:
         return -math.inf, math.inf
     dtype = INT64 if is_wide(atom.dtype) else atom.dtype

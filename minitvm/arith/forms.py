@@ -14,7 +14,7 @@ from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.tir.functor import substitute
 from minitvm.tir.indices import RING
 
-_MAX_SYSTEMS = 32  # of two conditions that hold together
+_MAX_SYSTEMS = 32  # for the conjunction of two conditions
 _MAX_ALTERNATIVES = 64  # of one condition
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
@@ -26,7 +26,7 @@ class Forms(Proofs):
 
     def __init__(self) -> None:
         super().__init__()
-        # For the atom ``x % c``: the atom ``x // c``, and x.
+        # From the atom ``x % c`` to the atom ``x // c`` and x.
         self._remainders: dict[Atom, tuple[Atom, Affine]] = {}
 
     def affine(self, expr: PrimExpr) -> Affine:
@@ -41,8 +41,8 @@ class Forms(Proofs):
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
-        """Alternative systems: one holds when `condition` is `truth`. And whether they are
-        equivalent to it."""
+        """Alternative systems, of which at least one holds when `condition` is `truth`; and whether
+        the alternatives are equivalent to it."""
         made = self._known.conditions.get((condition, truth))
         if made is None:
             made = self._alternatives(condition, truth)
@@ -290,7 +290,8 @@ class Forms(Proofs):
         return result
 
     def _upper_bounds(self, form: Affine) -> list[Affine]:
-        """`form`, and its upper bounds by the facts and by its atom's definition."""
+        """`form`, and its upper bounds that follow from the facts and from its atom's
+        definition."""
         atom = only_atom(form)
         if atom is None:
             return [form]
@@ -300,7 +301,7 @@ class Forms(Proofs):
         bounds = [form] + [row + form for row in rows + meaning if row.terms.get(atom) == -1]
         for row in meaning:
             coefficient = -row.terms.get(atom, 0)
-            if coefficient > 1:  # of x // 8: 8 times this is at most x
+            if coefficient > 1:  # x // 8, for example: 8 times this is at most x
                 above = self._upper_bounds(row + form * coefficient)
                 bounds += [x.multiples(coefficient) for x in above if _divides(coefficient, x)]
         return bounds
@@ -323,7 +324,8 @@ class Forms(Proofs):
         return None
 
     def _over(self, form: Affine, term: Atom, lead: Atom, by: int) -> Affine | None:
-        """The quotient of a form's `term` by ``lead * by``; None where it has a remainder."""
+        """The quotient of a form's `term` by ``lead * by``; None where the division leaves a
+        remainder."""
         factors = list(self._factors.get(term, (term,)))
         for each in self._factors.get(lead, (lead,)):
             place = next((i for i, factor in enumerate(factors) if factor is each), None)
@@ -346,7 +348,7 @@ class Forms(Proofs):
             return result
         a, b = self.affine(expr.a), self.affine(expr.b)
         low, high = (a, b) if isinstance(expr, e.Min) else (b, a)
-        # Either a is the answer or b, and either way which is the less is known.
+        # Either a or b is the minimum; in each case it is known which one is less.
         self._define(
             atom,
             [[*equal(result, a), at_most(low, high)], [*equal(result, b), at_most(high, low)]],
@@ -386,7 +388,7 @@ def _divides(divisor: int, form: Affine) -> bool:
 
 
 def only_atom(form: Affine) -> Atom | None:
-    """The atom of a form that is just one atom; None for others."""
+    """The atom of a form that is just one atom; None for any other form."""
     ((atom, coefficient),) = form.terms.items() if len(form.terms) == 1 else ((None, 0),)
     return atom if coefficient == 1 and form.constant == 0 else None
 

@@ -26,7 +26,7 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
     """The indices of an access to a buffer without gaps, each with the dimension whose stride
     applies. A loop fused from several dimensions gives a single index for them.
 
-    Before, of a buffer of shape (n, m)::
+    Before, for a buffer of shape (n, m)::
 
         [(x // m, 0), (x % m, 1)]
 
@@ -34,7 +34,7 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
 
         [(x, 1)]
 
-    Of a column-major buffer the first dimension is the innermost.
+    In a column-major buffer the first dimension is the innermost.
     """
     apart = [(index, dim) for dim, index in enumerate(indices)]
     if buffer.layout == "left":
@@ -42,7 +42,7 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
     elif buffer.strides or buffer.auto_broadcast:
         return apart
     made = apart[-1:]
-    below: PrimExpr | None = None  # how many elements of dimension made[0][1] there are below
+    below: PrimExpr | None = None  # the number of elements below dimension made[0][1]
     for (index, dim), (_, inside) in zip(apart[-2::-1], apart[:0:-1], strict=True):
         low, position = made[0]
         extent = buffer.shape[inside] if below is None else below
@@ -58,7 +58,7 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
 
 def _join(high: PrimExpr, low: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
     """``high * extent + low`` where that is simpler."""
-    if isinstance(low, e.Ramp):  # of lanes that have `high` in common
+    if isinstance(low, e.Ramp):  # lanes with a common `high`
         first = _join(high, low.base, extent)
         return None if first is None else e.Ramp(first, low.stride, low.dtype.lanes)
     if not isinstance(low, e.FloorMod) or not _is_same(low.b, extent):
@@ -131,10 +131,11 @@ def has_digits(node: PrimExpr) -> bool:
 
 
 def digits(simplifier: Simplifier, buffer: Buffer, indices: Indices) -> Indices:
-    """The indices of an access inside of a buffer without gaps: those of neighbouring dimensions
-    that together are an index without quotients and remainders become its digits.
+    """The indices of an access inside of a buffer without gaps, rewritten: if the indices of
+    neighbouring dimensions join to one index without quotients and remainders, they become the
+    digits of that index.
 
-    Before, of a buffer of shape (100, 2)::
+    Before, for a buffer of shape (100, 2)::
 
         (4*o + l // 2, l % 2)
 
@@ -190,7 +191,7 @@ def _digits_of(number: PrimExpr, shape: Indices) -> list[PrimExpr]:
 def without_remainders(
     prover: Prover, form: Affine, simplify: Callable[[PrimExpr], PrimExpr] = lambda node: node
 ) -> Affine:
-    """`form` with ``x - x // n * n``, the quotient simplified, in the place of ``x % n``."""
+    """`form` with ``x - x // n * n`` in the place of ``x % n``; the quotient is simplified."""
     while True:
         atom = next((each for each in form.terms if isinstance(each, e.FloorMod)), None)
         if atom is None:

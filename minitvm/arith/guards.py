@@ -24,7 +24,7 @@ from minitvm.tir.functor import Mutator, free_vars, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, Stmt
 
-# A greater bound comes from a dtype, and not from the program.
+# A greater bound comes from a dtype, not from the program.
 LARGEST = 1 << 30
 _MOST = 1 << 62
 
@@ -47,9 +47,9 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     """The limits that guards set to the variable of a loop.
 
     A limit is computed ahead of the loop. So it reads data only where the loop surely has an
-    iteration, which reads the same. Of a loop that has memory of its own, which it writes without
-    guards, there are only symbolic limits: where bounds are known, a loop around it gets a main
-    part in which this one is as long as it began.
+    iteration, which reads the same data. A loop that writes memory of its own without guards gets
+    only symbolic limits: where bounds are known, a loop around it gets a main part, in which this
+    loop keeps its whole extent.
     """
     own: Container[Buffer] = ()
     if not _is_guarded(loop.body, own):
@@ -83,7 +83,8 @@ def is_symbolic(prover: Prover, form: Affine) -> bool:
 
 
 def _is_computable(prover: Prover, form: Affine) -> bool:
-    """Whether 64 bits hold the value of a form with some room, even one with data in it."""
+    """Whether 64 bits hold the value of a form with some room to spare, even if it contains
+    data."""
     if all(map(prover.is_index_arithmetic, form.terms)):
         return True
     low, high = prover.interval(form)
@@ -123,7 +124,7 @@ def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
         if limit.factor > 0:
             low = quotient(prover, -limit.rest + (limit.factor - 1), limit.factor, dtype)
             begin = e.maximum(begin, low)
-            if low.dtype != dtype:  # which may not hold it
+            if low.dtype != dtype:  # a type that may not hold the bound
                 begin = e.cast(dtype, e.minimum(begin, end))
         else:
             high = quotient(prover, limit.rest - limit.factor, -limit.factor, dtype)
@@ -136,8 +137,8 @@ def clipped(prover: Prover, loop: s.For, found: Sequence[Limit]) -> s.For:
 
 
 def quotient(prover: Prover, form: Affine, divisor: int, dtype: DType) -> PrimExpr:
-    """``form // divisor`` as an expression, in `dtype` or a wider one; wide enough for a form with
-    data in it not to wrap."""
+    """``form // divisor`` as an expression, in `dtype` or a wider one. The type is wide enough for
+    a form that contains data not to wrap."""
     dtype = widest(form, dtype)
     is_index = all(map(prover.is_index_arithmetic, form.terms))
     if not is_index and not prover.fits(form, dtype):
@@ -199,8 +200,8 @@ def _is_guard(node: s.IfThenElse) -> bool:
 
 
 def _is_guarded(node: Stmt, own: Container[Buffer]) -> bool:
-    """Whether all that a statement does outside of its `own` memory is behind guards, which is
-    quick to see."""
+    """Whether every effect of a statement outside of its `own` memory is under a guard. This is a
+    quick test before the search for needs."""
     match node:
         case s.IfThenElse(condition, then_case, None):
             return is_pure(condition) or _is_guarded(then_case, own)
@@ -233,10 +234,10 @@ def _needs(
     prover: Prover, node: Stmt, names: Mapping[Var, Affine], own: Container[Buffer]
 ) -> list[_Need]:
     """The forms, over variables from outside, that must be at least zero for `node` to have an
-    effect outside of its `own` memory. `names` are the forms for which names stand in `node`.
+    effect outside of its `own` memory. `names` maps each name in `node` to its form.
 
-    Where one is negative, `node` writes nothing on the way to the next guard, which fails for the
-    same reason. So the memory that `node` writes doesn't matter.
+    Where a form is negative, `node` writes nothing on the way to the next guard, which fails for
+    the same reason. So the memory that `node` writes doesn't matter.
     """
     match node:
         case s.For(var, begin, extent, body=body) if is_pure(begin) and is_pure(extent):
@@ -278,7 +279,7 @@ def _unnamed(form: Affine, names: Mapping[Var, Affine]) -> Affine:
 def _outside(
     prover: Prover, loop: s.For, found: Sequence[_Need], names: Mapping[Var, Affine]
 ) -> Iterator[_Need]:
-    """The needs of a loop, from those of its body: in the iteration where they are weakest."""
+    """The needs of a loop: the needs of its body, in the iteration in which they are weakest."""
     begin, extent = (_unnamed(prover.affine(each), names) for each in (loop.min, loop.extent))
     for need in found:
         factor, rest = _apart(need.form, loop.loop_var)
@@ -292,12 +293,12 @@ def _outside(
 
 
 def _everywhere(needs: Sequence[_Need]) -> list[_Need]:
-    """The needs without loads: they may be evaluated where the statement isn't reached."""
+    """The needs without loads. Such needs may be evaluated where the statement isn't reached."""
     return [need for need in needs if not loads(*need.form.terms)]
 
 
 def _merged(needs: Sequence[_Need]) -> list[_Need]:
-    """The needs, each form once, with the guards of all."""
+    """The needs, each form once, with the guards of all needs of that form."""
     made: list[_Need] = []
     for need in needs:
         same = next((each for each in made if each.form.same_as(need.form)), None)
@@ -309,7 +310,7 @@ def _merged(needs: Sequence[_Need]) -> list[_Need]:
 
 
 def _common(a: Sequence[_Need], b: Sequence[_Need]) -> list[_Need]:
-    """The needs in both, with the guards of both, if both have some."""
+    """The needs that `a` and `b` have in common, with the guards of both, if both have guards."""
     return [
         _Need(x.form, x.guards + y.guards if x.guards and y.guards else ())
         for x in a

@@ -1,4 +1,5 @@
-"""Sets of integers between two expressions, and what accesses touch, under classic names."""
+"""Sets of integers between two expressions, and the regions that accesses touch, by classic
+names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from minitvm.tir.functor import children, free_vars, walk_leaves_first
 @final
 @record(eq=False)
 class IntervalSet:
-    """The integers from `min_value` to `max_value`, both included; None at an end that is unknown.
+    """The integers from `min_value` to `max_value`, both included; None stands for an unknown end.
 
     >>> IntervalSet(0, 7)
     IntervalSet[0, 7]
@@ -88,7 +89,7 @@ def _span(spans: Spans, values: Any) -> Span | None:
 
 def detect_linear_equation(expr: Any, var_list: Sequence[Any]) -> list[PrimExpr]:
     """The coefficient of each variable, then the rest, of an expression that is linear in them: a
-    sum of them times expressions without them. An empty list for any other.
+    sum of them times expressions without them. An empty list for any other expression.
 
     >>> x, y, n = Var("x"), Var("y"), Var("n")
     >>> detect_linear_equation(x * 2 + y * n + (n + 1), [x, y])
@@ -123,7 +124,7 @@ class _Linear:
 
     def __init__(self, variables: Sequence[PrimExpr]) -> None:
         self._variables = variables
-        # Of the expressions with variables in them: None for one that isn't linear.
+        # For each expression that contains variables; None if it isn't linear.
         self._forms: dict[PrimExpr, list[PrimExpr] | None] = {}
 
     def read(self, expr: PrimExpr) -> list[PrimExpr] | None:

@@ -25,7 +25,7 @@ from minitvm.runtime.record import record
 from minitvm.tir.expr import PrimExpr
 
 _MAX_ROWS = 300
-_MAX_STEPS = 2000  # of the search for a witness
+_MAX_STEPS = 2000  # of the search for a witness, before it gives up
 _FEW = 64  # values of a variable that are tried from either end of its range
 
 Atom = PrimExpr  # compared by identity: the maker of forms shares equal atoms
@@ -111,7 +111,8 @@ class Projection:
     """The constraints that remain when variables are eliminated.
 
     `exact`: an integer point satisfies `constraints` if and only if it extends to a solution of the
-    original ones. Otherwise only "if it extends" is sure.
+    original ones. Otherwise only one direction is sure: a point that extends to a solution
+    satisfies `constraints`.
     """
 
     constraints: tuple[Affine, ...]
@@ -159,8 +160,8 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
 
 def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
     """The positions of the constraints that may contradict each other. A constraint is dropped when
-    none bounds one of its atoms from the other side, so that the atom can satisfy it; again and
-    again."""
+    no other one bounds one of its atoms from the other side, since that atom can then satisfy it.
+    This is repeated until no constraint is dropped."""
     places = list(range(len(forms)))
     while True:
         signs: dict[Atom, int] = {}
@@ -267,7 +268,8 @@ def _from_row(row: _Row, columns: Sequence[Atom]) -> Affine:
 
 
 def _tightest(rows: Iterable[Sequence[int]]) -> list[_Row]:
-    """Rows divided by their common divisor: the strictest of parallel ones, without void ones."""
+    """Rows divided by the common divisor of their coefficients; of parallel rows only the
+    strictest, and no row without coefficients that always holds."""
     best: dict[_Row, tuple[int, int]] = {}
     for row in rows:
         coefficients, constant = tuple(row[:-2]), row[-2]
@@ -291,7 +293,8 @@ def _contradictory(rows: list[_Row]) -> int:
 
 
 def _cheapest(rows: list[_Row], candidates: Container[int]) -> int | None:
-    """The column that is best eliminated next: exactly if possible, then with the fewest pairs."""
+    """The column that is cheapest to eliminate next: exactly if possible, then with the fewest
+    pairs."""
     best, best_cost = None, (2, 0)
     for column, coefficients in enumerate(zip(*rows, strict=True)):
         count = len(coefficients) - coefficients.count(0)
@@ -338,7 +341,7 @@ def _eliminate(rows: list[_Row], column: int) -> tuple[list[_Row], bool] | None:
     exact = True
     for low, high in pairs:
         a, b = low[column], -high[column]
-        if a == b == 1:  # as nearly always
+        if a == b == 1:  # the usual case
             row = [*map(add, low, high)]
         else:
             row = [b * x + a * y for x, y in zip(low, high, strict=True)]

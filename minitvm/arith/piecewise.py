@@ -26,7 +26,7 @@ _FEW = 64  # values of an index beyond an end of a range of unknown size
 @final
 @record()
 class Piece:
-    """What a `node` of an index is where all `conditions` hold: a simpler `value`."""
+    """A simpler `value` that a `node` of an index has where all `conditions` hold."""
 
     node: PrimExpr
     conditions: tuple[PrimExpr, ...]
@@ -47,9 +47,9 @@ _Compare: TypeAlias = Callable[[PrimExpr, PrimExpr], PrimExpr]
 
 
 def pieces_of(prover: Prover, index: PrimExpr, var: Var, lanes: int) -> list[Piece]:
-    """The greatest pieces of the nodes of an index in which `var` occurs, an inner node before
-    those around it. Left out are quotients and remainders that are known to be alike, or
-    neighbours, in each `lanes` iterations.
+    """The greatest pieces of the nodes of an index in which `var` occurs, an inner node before the
+    nodes around it. Quotients and remainders that are known to be equal, or neighbours, in each
+    group of `lanes` iterations are left out.
 
     >>> j = Var("j")
     >>> prover = Prover()
@@ -130,7 +130,7 @@ class _Reader:
         b: PrimExpr,
         compare: _Compare,
     ) -> _Read:
-        """The operand that changes with the variable; the first of two."""
+        """The operand that changes with the variable; the first one if both do."""
         if not self._varies(a):
             a, b = b, a
         (x, where_x), (y, where_y) = self.read(a), self.read(b)
@@ -176,7 +176,7 @@ class _Reader:
         if by <= 0 or not (isfinite(least) and isfinite(greatest)):
             return None
         first, last = int(least) // by, int(greatest) // by
-        if not 0 <= last - first < _MOST:  # of no values where a loop has no iterations
+        if not 0 <= last - first < _MOST:  # no values where a loop has no iterations
             return None
         counts = {
             q: min(int(greatest), q * by + by - 1) - max(int(least), q * by) + 1
@@ -200,7 +200,7 @@ class _Reader:
         return None
 
     def _without_short_loops(self, form: Affine) -> tuple[Affine, Affine]:
-        """The least and the greatest value of a form as the variables of short loops change."""
+        """The least and the greatest value of a form while the variables of short loops run."""
         least = greatest = form
         for atom, times in form.terms.items():
             each = Affine.of_atom(atom) * times

@@ -1,4 +1,4 @@
-"""Proofs from the facts: a goal that contradicts them can't hold."""
+"""Proofs by contradiction: a goal holds if the facts contradict its negation."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from minitvm.arith.linear import Affine, Atom, Work, conflict
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 
-_MAX_SYSTEMS = 32  # that a question is answered with
-_MAX_CHOICES = 8  # that one question looks at, the nearest to it
-_MAX_CHECKS = 32  # of systems, for one question
-_MAX_ROWS = 2400  # made for that
+_MAX_SYSTEMS = 32  # systems with which a question is answered
+_MAX_CHOICES = 8  # choices that one question looks at, the nearest first
+_MAX_CHECKS = 32  # checks of systems for one question
+_MAX_ROWS = 2400  # rows made for these checks
 
 
 @record(frozen=False)
 class Escapes:
-    """The ways left to satisfy a goal. With `complete`, the systems contain all facts."""
+    """The remaining ways to satisfy a goal. With `complete`, the systems contain all facts."""
 
     systems: Alternatives
     complete: bool
@@ -28,8 +28,8 @@ class Proofs(Facts):
 
     def __init__(self) -> None:
         super().__init__()
-        # For systems, the rows that contradict each other. The system is kept with them, so that no
-        # new atom gets the address of one of its atoms.
+        # For each system, its rows that contradict each other. The system is kept with them, so
+        # that no new atom gets the address of one of its atoms.
         self._conflicts: dict[Hashable, tuple[frozenset[Hashable] | None, System]] = {}
 
     def proves(self, *rows: Affine) -> bool:
@@ -61,7 +61,7 @@ class Proofs(Facts):
     def _question(
         self, goal: System, all_facts: bool, machine: bool
     ) -> tuple[System, list[Alternatives], bool]:
-        """Constraints, choices between further systems, and whether these are all facts.
+        """Constraints, choices between further systems, and whether both together are all facts.
 
         Facts that share no atom with the goal are left out unless `all_facts`; the ranges of
         dtypes are left out unless `machine`.
@@ -141,9 +141,9 @@ class _Systems:
     """The systems of `rows` and one alternative of each choice that are not contradictory: at most
     `most` of them.
 
-    Where a choice takes no part in a contradiction, its other alternatives are skipped: each would
-    lead to the same contradiction. Past the cap, the rows common to all systems stand for all of
-    them.
+    Where a choice takes no part in a contradiction, its other alternatives are skipped, since each
+    would lead to the same contradiction. Past the cap, the rows common to all systems stand for all
+    of them.
     """
 
     def __init__(self, facts: Proofs, rows: System, choices: list[Alternatives], most: int) -> None:
@@ -156,7 +156,7 @@ class _Systems:
         self._most = most
         self._rows: System = []
         self._keys: list[Hashable] = []
-        self._levels: dict[Hashable, int] = {}  # of rows, by their keys: the choices that made them
+        self._levels: dict[Hashable, int] = {}  # from the key of a row to the choice that added it
         if self._extended(rows, 0) is None and self._search(0) is None:
             self.complete = False
             self.systems = [rows]

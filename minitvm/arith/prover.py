@@ -1,4 +1,4 @@
-"""Learns facts about the integers of a program, and proves inequalities from them.
+"""The prover: learns facts about the integers of a program, and proves inequalities from them.
 
 Index arithmetic (:mod:`minitvm.tir.indices`) is exact, so it is read as arithmetic on mathematical
 integers. All other arithmetic is data and may wrap: its ``+ - *`` is an atom unless the facts prove
@@ -51,7 +51,7 @@ class Prover(Forms):
         self._known.complete = self._known.complete and complete
 
     def bind(self, var: Var, value: Range | PrimExpr) -> None:
-        """`var` lies in a range, which is then not empty, or equals an expression."""
+        """Learns that `var` equals an expression, or lies in a range, which is then not empty."""
         if isinstance(value, Range):
             self.bind_loop(var, value.min, value.extent)
             return
@@ -65,28 +65,29 @@ class Prover(Forms):
             self._learn([equal(self.affine(var), form)])
 
     def bind_data(self, var: Var) -> None:
-        """`var` is data without known bounds: arithmetic on it may wrap."""
+        """Learns that `var` is data without known bounds: arithmetic on it may wrap."""
         self._add_data(var)
         self.bind_unknown(var)
 
     def bind_unknown(self, var: Var) -> None:
-        """`var` is a loop variable or a name without known bounds, not even those of its dtype."""
+        """Learns that `var` is a loop variable or a name without known bounds, not even the bounds
+        of its dtype."""
         self._known.determined.discard(var)
         self._known.intervals[var] = range_of_exact(var)
 
     def bind_size(self, size: PrimExpr) -> None:
-        """`size`, a dimension, is zero or more."""
+        """Learns that `size`, a dimension, is zero or more."""
         self._learn([[self.affine(size)]])
 
     def bind_sizes(self, buffers: Iterable[Buffer]) -> None:
-        """All dimensions of buffers are zero or more."""
+        """Learns that all dimensions of buffers are zero or more."""
         for buffer in buffers:
             for size in buffer.shape:
                 self.bind_size(size)
 
     def bind_interval(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> None:
-        """The variable of a loop lies between constant bounds: weaker than :meth:`bind_loop`, and
-        faster."""
+        """Learns that the variable of a loop lies between constant bounds: weaker than
+        :meth:`bind_loop`, and faster."""
         self._bind_between(var, begin, extent)
 
     def _bind_between(self, var: Var, begin: PrimExpr, extent: PrimExpr) -> tuple[Affine, Affine]:
@@ -98,11 +99,11 @@ class Prover(Forms):
         if (bounds[0] < -_LARGEST or bounds[1] > _LARGEST) and not (
             self.is_index_arithmetic(begin) and self.is_index_arithmetic(extent)
         ):
-            self._add_data(var)  # as large as data are, so arithmetic on it may wrap
+            self._add_data(var)  # data may be so large that arithmetic on `var` wraps
         return low, count
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
-        """`var` counts through a loop, which is then not empty."""
+        """Learns that `var` counts through a loop, which is then not empty."""
         low, extent = self._bind_between(var, begin, size)
         self._known.determined.add(var)
         form = self.affine(var)
@@ -111,13 +112,14 @@ class Prover(Forms):
         if isinstance(size, IntImm) and size.value > 0:
             return
         self._learn([[extent - 1]])
-        # A product that is at least 1 has no factor 0.
+        # A product of at least 1 has no factor 0.
         for factor in self._factors_in(size):
             if not factor.same_as(extent) and self.proves(factor):
                 self._learn([[factor - 1]])
 
     def _factors_in(self, size: PrimExpr) -> Iterator[Affine]:
-        """The factors of a product, which an affine form multiplies out, and parts of it."""
+        """The factors of a product, and the factors in parts of it. An affine form multiplies these
+        out."""
         match size:
             case e.Mul(a, b):
                 yield from self._factors_in(a)
@@ -126,7 +128,7 @@ class Prover(Forms):
             case e.Cast(_, value) if self.is_index_arithmetic(value):
                 yield from self._factors_in(value)
             case e.FloorDiv(e.Add(a, IntImm(value=more)), IntImm(value=by)) if 0 <= more < by:
-                yield from self._factors_in(a)  # 1 or more steps of a split
+                yield from self._factors_in(a)  # if ceil(a / by) is 1 or more, so is a
             case _:
                 form = self.affine(size)
                 atom = only_atom(form)

@@ -1,4 +1,4 @@
-"""Spans: the values of expressions while some variables run over ranges and the others are fixed.
+"""Spans: bounds of expressions while some variables run over ranges and the others are fixed.
 
 A span is a pair of affine forms over the fixed variables, the least and the greatest value. Equal
 terms cancel, so that ``(i*16 + j) - i*16`` has the span of j, and most spans have a constant
@@ -45,7 +45,8 @@ class Spans:
         self._of: dict[Var, Span | None] = {}
 
     def let(self, var: Var, span: Span | None) -> None:
-        """`var` takes all values of `span`; None: values of which nothing is known."""
+        """Sets the span of `var`, which takes all of its values; None: nothing is known of its
+        values."""
         self._of[var] = span
 
     def of(self, expr: PrimExpr) -> Span | None:
@@ -61,7 +62,7 @@ class Spans:
         return self._of_form(self._prover.affine(expr))
 
     def where(self, expr: PrimExpr, span: Span, forms: Iterable[Affine]) -> Span:
-        """The part of the span of an expression in which some forms are at least zero.
+        """The part of an expression's span in which some forms are at least zero.
 
         >>> from minitvm.tir.expr import Var
         >>> i, k = Var("i"), Var("k")

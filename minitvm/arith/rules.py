@@ -1,4 +1,4 @@
-"""The rewriting rules: one a line, ``(left, right, condition)``.
+"""The rewriting rules of the simplifier: one a line, ``(left, right, condition)``.
 
 ``x y z`` stand for any value, ``p q`` for any ``bool``, ``c0 c1`` for integer constants; ZERO, ONE,
 TRUE and FALSE for the constant in whatever dtype is at hand. Operands of ``+ * min max == != and
@@ -124,7 +124,7 @@ def _inner_cast_is_exact(match: Matched) -> bool:
     outer, middle, source = (each.dtype.element for each in (match.node, inner, match[x]))
     if not represents(middle, source):
         return False
-    # A float that an integer doesn't hold becomes the nearest, where an integer wraps.
+    # The conversion of a float that the integer type can't hold saturates, where an integer wraps.
     saturates = middle.is_float and outer.is_integral and source.is_integral
     return not saturates or represents(outer, source)
 
@@ -147,7 +147,7 @@ def represents(outer: DType, inner: DType) -> bool:
     return False
 
 
-# float16 stops at 65504, so of integers it holds the 8-bit ones; 11 bits cover those.
+# float16 ends at 65504, so it holds only the integers of 8 bits; its 11 bits cover them.
 _SIGNIFICANT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
@@ -227,7 +227,7 @@ _ROWS: tuple[tuple[PrimExpr, PrimExpr, Condition], ...] = (
     (Not(Not(p)), p, always),
     (Not(EQ(x, y)), NE(x, y), always),
     (Not(NE(x, y)), EQ(x, y), always),
-    (Not(LT(x, y)), GE(x, y), integer),  # not of floats: with NaN both are false
+    (Not(LT(x, y)), GE(x, y), integer),  # not for floats: with NaN both are false
     (Not(LE(x, y)), GT(x, y), integer),
     (Not(GT(x, y)), LE(x, y), integer),
     (Not(GE(x, y)), LT(x, y), integer),

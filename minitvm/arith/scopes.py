@@ -61,8 +61,9 @@ def assuming(prover: Prover, condition: PrimExpr, body: PrimExpr | Stmt) -> Iter
 class ScopedMutator(Mutator):
     """Rebuilds statements from the outside in, with a prover that knows the facts at each.
 
-    A subclass whose own ``visit_For`` or the like goes on below opens the same scope: `in_loop`,
-    `binding`, `assuming`. Expressions stay as they are unless a subclass has an :meth:`expr`.
+    A subclass that overrides ``visit_For`` or the like, and visits the children, opens the same
+    scope: `in_loop`, `binding`, `assuming`. Expressions stay as they are unless a subclass has an
+    :meth:`expr`.
     """
 
     def __init__(self, prover: Prover) -> None:
@@ -88,7 +89,7 @@ class ScopedMutator(Mutator):
 
     @contextmanager
     def _apart(self, scope: AbstractContextManager[None]) -> Iterator[None]:
-        """A scope in which an expression may be rewritten in another way than outside."""
+        """A scope in which an expression may be rewritten in another way than outside of it."""
         outside, self._made = self._made, {}
         try:
             with scope:

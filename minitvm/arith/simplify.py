@@ -34,8 +34,8 @@ from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
-    """Whether two expressions are the same tree. Only integer expressions need the comparison:
-    expressions of floats changed if they are other objects."""
+    """Whether two expressions are the same tree. Only integer expressions need the comparison: an
+    expression of floats has changed if it is another object."""
     seen: set[tuple[int, int]] = set()
     stack: list[tuple[Any, Any]] = [(a, b)]
     while stack:
@@ -58,21 +58,21 @@ def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
     return True
 
 
-_MAX_FACTORS = 64  # of a product, past which it stays as it is
+_MAX_FACTORS = 64  # of a product; one with more stays as it is
 _MAX_SCOPES = 6  # of nested choices; in deeper ones, conditions add no facts
 
 
 class Simplifier(ScopedMutator):
     """Rewrites expressions to simpler ones of the same value, given what `prover` knows.
 
-    An expression that is simple already comes back as the same object.
+    An expression that can't be simplified comes back as the same object.
     """
 
     def __init__(self, prover: Prover) -> None:
         super().__init__(prover)
         self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
-        self._scopes = 0  # of choices around the current part of the expression
+        self._scopes = 0  # the number of choices around the current part of the expression
         self._in_choice = False
 
     @property

@@ -32,8 +32,8 @@ _LEAVES = (e.Var, e.IntImm, e.FloatImm, e.StringImm, e.BufferRef)
 
 
 def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
-    """The operations that compute values, each with its kind, and equal objects once. Those of
-    indices and of conditions are left out.
+    """The operations that compute values, each with its kind; an object that occurs several times
+    counts once. Operations of indices and of conditions are left out.
 
     >>> x = Var("x", "float32")
     >>> [kind for kind, _ in value_operations(e.Select(x + 1.0 > x, x * 2.0, x))]
@@ -59,9 +59,10 @@ def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
 def named_operations(
     *roots: PrimExpr, values: Container[object] = ()
 ) -> Iterator[tuple[str, PrimExpr]]:
-    """The operations of every kind that compute and move values, each with the name of its kind,
-    and equal objects once. Those of indices, and of conditions on indices alone, are left out, but
-    for the elements that they read. `values` are variables that are no indices.
+    """The operations of every kind that compute and move values, each with the name of its kind; an
+    object that occurs several times counts once. Operations of indices, and of conditions on
+    indices alone, are left out, except for the elements that they read. `values` are variables that
+    are no indices.
 
     >>> x = Var("x", "float32")
     >>> [name for name, _ in named_operations(e.Max(x * x + 1.0, e.Cast("float32", x / x)))]
@@ -92,7 +93,7 @@ def _is_load(node: object) -> bool:
 
 
 def _name(node: PrimExpr) -> str:
-    """The kind of an operation on values; none of a node that computes nothing."""
+    """The kind of an operation on values; None for a node that computes nothing."""
     if isinstance(node, e.Call):
         if node.op == "if_then_else":
             return "selections"
@@ -151,7 +152,7 @@ def _kind(node: PrimExpr) -> Kind:
 
 
 def iterations(loop: s.For) -> int:
-    """The iterations of a loop, at least one; a usual number for a symbolic extent."""
+    """The trip count of a loop, at least one; a usual number stands for a symbolic extent."""
     known = e.const_int(loop.extent)
     return USUAL_TRIPS if known is None else max(known, 1)
 
@@ -163,7 +164,7 @@ def statements_run(node: Stmt) -> int:
 
 
 def code_size(node: Stmt) -> int:
-    """The statements of `node` in the machine code, where unrolled loops are written out."""
+    """The number of statements of `node` in the machine code, with unrolled loops written out."""
     below = sum(code_size(child) for child in children(node) if isinstance(child, Stmt))
     if isinstance(node, s.For) and node.kind == ForKind.UNROLLED:
         return below * max(e.const_int(node.extent) or 1, 1)
@@ -224,7 +225,8 @@ class _Estimate:
                 middle = None
                 trips: PrimExpr = _number(TRIPS_FROM_DATA)
                 if extent is not None:
-                    # In the middle of a loop that is cut short, a loop inside may be over.
+                    # In the middle iteration of a clipped loop, a loop inside may have no
+                    # iterations left.
                     depends = extent is not node.extent
                     trips = e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent)
                 if begin is not None and extent is not None:
@@ -296,11 +298,11 @@ def _in_registers(buffer: Buffer) -> bool:
 
 
 def _operations(*nodes: PrimExpr) -> float:
-    """The operations in expressions, those of indices included, as they are joined. What is in
-    registers is there; a product that is added is one operation with the sum."""
+    """The machine's operations in expressions, those of indices included. Values in registers cost
+    nothing; a product that is added is one operation together with the addition."""
     total = 0.0
     waiting = [*nodes]
-    seen: dict[int, object] = {}  # as long as they are there, no others have their addresses
+    seen: dict[int, object] = {}  # the objects are kept, so that no others get their addresses
     while waiting:
         each = waiting.pop()
         if id(each) in seen or not isinstance(each, PrimExpr) or isinstance(each, _LEAVES):

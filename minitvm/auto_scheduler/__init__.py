@@ -1,9 +1,9 @@
 """Schedules made by the machine: the primitives that a person would write.
 
-A stage is recognised by what it reads alone: a reduction that uses elements several times is a
+A stage is recognised by its reads alone: a reduction that uses elements several times is a
 contraction (:mod:`contraction`). A model of registers and caches chooses its tiles (:mod:`tiles`).
 The schedule is written with the ordinary primitives (:mod:`write`), so that it prints as Python,
-and can be edited. Where a strategy fails, the next one is taken (:mod:`attempts`).
+and can be edited. If a strategy fails, the next one is tried (:mod:`attempts`).
 """
 
 from minitvm.auto_scheduler.left_plain import left_plain as left_plain

@@ -28,8 +28,9 @@ def sums_in_registers(s: Schedule, contraction: Contraction, last: Tensor) -> Te
 
 
 def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterVar]]:
-    """The loops over the steps of a reduction, and a loop inside of them over steps that are
-    combined at once, if that is cheaper: two minima or maxima of floats share the care for NaN."""
+    """The loops over the steps of a reduction; and inside of them a loop over steps that are
+    combined at once, where this is cheaper. Two minima or maxima of floats share one test for
+    NaN."""
     op = compute_of(stage)
     (reduce, *_) = op.body
     assert isinstance(reduce, Reduce)
@@ -50,9 +51,10 @@ def write_sums(
     together: Sequence[IterVar] = (),
     vectors: tuple[int, int] = (0, 1),
 ) -> None:
-    """The sums of a tile, at a loop of the stage that reads them: the loops over `steps` outside,
-    those over `together`, written out, and the `tile` inside, its last axis in vectors. `vectors`:
-    the extent of this axis and the lanes, where vectors needn't divide it."""
+    """Computes the sums of a tile at a loop of the stage that reads them. From outside to inside,
+    the loops are those over `steps`, those over `together`, which are unrolled, and those of the
+    `tile`, whose last axis is vectorised. `vectors`: the extent of this axis and the lanes, where
+    vectors needn't divide it."""
     *rows, column = tile
     inner.compute_at(*at)
     rest = [axis for axis in compute_of(inner).axis if axis not in tile]
@@ -63,7 +65,7 @@ def write_sums(
 
 
 def innermost(axes: Sequence[IterVar], most: int) -> list[IterVar]:
-    """The last of some axes, as many as have together `most` iterations or fewer."""
+    """The innermost axes that have at most `most` iterations together."""
     found, count = list[IterVar](), 1
     for axis in reversed(axes):
         count *= extent_of(axis) or most + 1

@@ -1,20 +1,21 @@
-"""Elementwise stages that read across: along the last axis, neighbours of what is read lie apart.
+"""Elementwise stages that read a tensor across: its elements lie apart along the stage's last axis.
 
 A transpose reads rows where it writes columns. The rows lie along another axis of the result. Both
 axes are computed in blocks of whole cache lines, which are transposed in registers
-(:mod:`minitvm.transform.transpose_copies`); all other axes are outside. Every expression that
-reads a tensor so is computed so, whatever else it reads: `x` is the last axis, `y` the axis along
-which the rows lie. ::
+(:mod:`minitvm.transform.transpose_copies`); all other axes are outside. One read across is enough;
+the expression may read other tensors as well. `x` is the last axis, `y` the axis along which the
+rows of the tensor lie. ::
 
     for all other axes, parts of x, and parts of a long y, on all threads
         for y of a part
             for x of a part, in vectors
                 T[y, x] = A[x, y] + B[y, x]
 
-Where rows of the result end within a cache line, `x` goes on from one to the next, if all that is
-read does: a transpose of kernels ``W[f, c, r, q] = T[c, r, q, f]`` is one of a matrix.
+Where rows of the result end within a cache line, `x` runs from one row on into the next, if the
+reads do, too: a transpose of kernels ``W[f, c, r, q] = T[c, r, q, f]`` is computed as the transpose
+of a matrix.
 
-Where y has up to four elements, which are the whole row, the elements of all rows are picked from
+Where y has at most four elements, which are the whole row, the elements of all rows are picked from
 the same vectors of neighbours, one y after the other::
 
     for all other axes, and vectors of x, on all threads
@@ -66,9 +67,9 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
 @final
 @record()
 class _Across:
-    """The axis along which rows lie that a stage reads; the last axis, along which neighbours of
-    these reads are so many elements `apart`, behind those from which it goes on; and the other
-    axes."""
+    """The axes of a stage that reads across: `y`, along which the rows that it reads lie;
+    `columns`, the last axis behind the axes that are joined to it; and the `others`. Reads at
+    neighbours of the last axis are `apart` elements apart."""
 
     y: IterVar
     columns: list[IterVar]
@@ -76,7 +77,7 @@ class _Across:
     others: list[IterVar]
 
     def parts_wanted(self, target: Target) -> int:
-        """The number of parts in which blocks are wanted, so that there are enough tasks."""
+        """The number of parts into which the blocks are divided, so that there are enough tasks."""
         return -(-target.num_cores * TASKS // prod(extent_of(axis) or 1 for axis in self.others))
 
 
@@ -125,10 +126,10 @@ def _line(op: ComputeOp) -> int:
 
 
 def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
-    """The length of the parts of an axis: whole lines, in about as many parts as are wanted, each
-    with work enough; no last part is shorter than a line. `other` is the extent of the other
-    axis."""
-    other = isqrt(_TASK) if other is None else other  # of unknown ones, squares
+    """The length of the parts of an axis. It is a multiple of a line. There are about as many parts
+    as `wanted`, each with enough work for a task, and the last part is no shorter than a line.
+    `other` is the extent of the other axis."""
+    other = isqrt(_TASK) if other is None else other  # unknown: blocks are squares
     least = line * max(1, _TASK // (line * max(1, other)))
     if extent is None:
         return least
@@ -139,7 +140,7 @@ def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
 
 
 def _across(s: Schedule, op: ComputeOp) -> _Across | None:
-    """How a stage reads across; None where it doesn't, or has too few elements."""
+    """The axes of a stage that reads across; None for other stages, and for too few elements."""
     if op.reduce_axis or len(op.body) != 1 or len(op.axis) < 2 or op.body[0].dtype.is_bool:
         return None
     x = op.axis[-1]
@@ -173,9 +174,9 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
 
 
 def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
-    """The last axis, behind the axes from which it goes on until rows of the result are whole cache
-    lines, or all of them: the tensors that a stage reads, at these axes and no sums of them, have
-    the same dimensions one behind the other."""
+    """The last axis, behind the axes that are joined to it. Axes are joined until a row of the
+    result consists of whole cache lines, as long as every tensor that is read has the same
+    dimensions one behind the other, and is read at the axes themselves."""
     found, line = [op.axis[-1]], _line(op)
     loads = [*reads_of(s, op)]
     for axis in reversed(op.axis[:-1]):
@@ -190,7 +191,8 @@ def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
 
 
 def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
-    """Whether a read goes on from one dimension to the next as the axes do, or is at neither."""
+    """Whether `axis` and `inner` index neighbouring dimensions of a read, so that they can be
+    joined, or no dimension at all."""
     places = [
         [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
         for each in (axis, inner)
@@ -207,7 +209,7 @@ def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
 
 
 def _outside_loads(node: PrimExpr) -> Iterator[Var]:
-    """The variables in an expression, other than those in indices."""
+    """The variables in an expression that stand outside of indices."""
     if isinstance(node, Var):
         yield node
     elif not isinstance(node, ProducerLoad):

@@ -1,8 +1,8 @@
-"""Attempts at a schedule: where a strategy fails, the next one is taken, the plain loops last.
+"""Attempts at a schedule: if a strategy fails, the next one is tried, the plain loops last.
 
 A strategy may fail while it writes its part of a schedule, or while loops and machine code are made
-from the schedule. It is dropped then, and the program is scheduled anew without it. If the plain
-loops fail, too, the error is the program's.
+from the schedule. The strategy is dropped then, and the program is scheduled anew without it. If
+the plain loops fail, too, the error is the program's.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Attempt:
         self._ops = {stage: stage.op for stage in self.schedule.stages}
 
     def count_as(self, made: Stage, stage: Stage) -> None:
-        """Lets a strategy that is dropped for a stage of the program be dropped for `made`, too: a
-        stage that the attempt made of it."""
+        """Counts `made`, a stage that this attempt made from a stage of the program, as that stage:
+        a strategy that is dropped for one is dropped for both."""
         self._ops[made] = self._ops[stage]
 
     def follow(self, strategy: str, stage: Stage, write: Callable[[], _T | None]) -> _T | None:

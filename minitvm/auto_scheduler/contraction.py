@@ -1,4 +1,4 @@
-"""Contractions: reductions that use what they read several times, recognised by their reads.
+"""Contractions: reductions that read an element for several results, recognised by their reads.
 
 ``C[d...] = reduce over r... of f(A[...], B[...], ...)``: matrix products in any layout, batched or
 not, over any semiring, masked or scaled; matrix-vector products; distances; convolutions. The
@@ -50,9 +50,9 @@ class Factor:
         return self.distance.get(axis.var, 0)
 
     def bytes_along(self, axes: Sequence[IterVar]) -> int:
-        """The distance in memory of what the factor gives to one step along the innermost of some
-        axes and to the next, if that is a cache line or more; otherwise about the bytes of memory
-        that pass with each step."""
+        """The distance in bytes between the factor's elements for two successive steps along the
+        innermost of some axes, if it is a cache line or more; otherwise about the bytes of memory
+        that each step consumes."""
         itemsize, near = self.tensor.dtype.itemsize, 1
         steps = [axis for axis in reversed(axes) if extent_of(axis) != 1]
         for axis in steps:
@@ -66,14 +66,15 @@ class Factor:
 @final
 @record()
 class Contraction:
-    """A reduction that uses the elements which it reads several times.
+    """A reduction that reads an element for several results.
 
     The last axis is the *column*, unless another one is asked for: neighbours along it are
-    neighbours in the result, vectors lie along it, and `b` is the factor that reads it. (Of sums
-    along one axis, it is the last axis with more than one element, as for a matrix-vector product
-    that is written as a matrix.) The axes that `a` alone reads are *rows*: along them, elements of
-    `b` are used again. Of several factors on one side, `a` and `b` are those that count most. Tiles
-    have several rows along the axis of rows `row`; by default along the last one.
+    neighbours in the result, vectors lie along it, and `b` is the factor that reads it. (If the
+    sums lie along one axis, it is the last axis with more than one element, as for a matrix-vector
+    product that is written as a matrix.) The axes that `a` alone reads are *rows*: along them,
+    elements of `b` are used again. Of several factors on one side, `a` and `b` are those that cost
+    most (:func:`_weight`). Tiles have several rows along the axis of rows `row`; by default along
+    the last one.
     """
 
     op: ComputeOp
@@ -94,7 +95,7 @@ class Contraction:
 
 
 def _column_of(op: ComputeOp) -> IterVar:
-    """The last axis; of sums along one axis, the last one that has more than one element."""
+    """The last axis; if the sums lie along one axis, the last axis with more than one element."""
     if len(op.reduce_axis) != 1:
         return op.axis[-1]
     several = (axis for axis in reversed(op.axis) if extent_of(axis) != 1)
@@ -136,17 +137,17 @@ def elements_of(tensor: Tensor) -> int | None:
 
 
 def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:
-    """The part of a factor that is used with the same part of the other one: one of a batch or of
-    groups. None if its size is symbolic."""
+    """The bytes of the part of a factor that is combined with one part of the other factor: one
+    matrix of a batch, or one group. None if the size is symbolic."""
     size = bytes_of(factor.tensor)
     both = prod(extent_of(x) or 1 for x in op.axis if factor.reads(x) and other.reads(x))
     return None if size is None else -(-size // both)
 
 
 def contraction_of(op: Operation, column: IterVar | None = None) -> Contraction | None:
-    """A stage as a contraction, with the last axis as its column, or the axis `column`; None if it
-    is none: it isn't a reduction, or no element that it reads is used for several results, as in
-    ``sum(X[i, k] * X[i, k])``.
+    """A stage as a contraction whose column is the last axis, or the axis `column`. None if the
+    stage isn't a reduction, or uses no element for several results, as in ``sum(X[i, k] * X[i,
+    k])``.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -182,16 +183,17 @@ def contraction_of(op: Operation, column: IterVar | None = None) -> Contraction 
 
 
 def _weight(op: ComputeOp, factor: Factor) -> tuple[bool, int, float]:
-    """The rank of a factor among those of one side: one that changes from step to step, is read
-    along many axes, or is large, counts."""
+    """The rank of a factor among the factors of its side. A factor ranks high if it changes from
+    step to step, is read along many axes, or is large."""
     size = bytes_of(factor.tensor)
     steps = any(map(factor.reads, op.reduce_axis))
     return steps, sum(map(factor.reads, op.axis)), inf if size is None else size
 
 
 def _runs_along_sums(contraction: Contraction) -> bool:
-    """Whether nothing but the rows' factor is used again, and the columns' factor lies in memory
-    along several reduction axes in windows that don't overlap: it is read once, in its order."""
+    """Whether only elements of the rows' factor are used again, while the columns' factor is read
+    once, in the order of its memory, along several reduction axes: in windows that don't
+    overlap."""
     b, reduced = contraction.b, contraction.op.reduce_axis
     apart = b.along(contraction.column)
     across = apart != 1 and (
@@ -211,7 +213,8 @@ def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
 
 
 def factors_of(op: ComputeOp) -> list[Factor]:
-    """What a reduction reads, each element once; no indices."""
+    """The elements that one step of a reduction reads, each once. Reads inside of indices don't
+    count."""
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
@@ -308,7 +311,7 @@ def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | Non
 
 def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
     """The coefficients of the axes in a quotient or remainder, such as the group of a channel; 1
-    for an axis inside of an atom."""
+    for an axis inside of an atom, which arithmetic doesn't look into."""
     prover = Prover()
     for axis in axes.values():
         if axis.dom is not None:

@@ -1,9 +1,10 @@
 """Convolutions: contractions that read the columns' factor through windows; and their forms.
 
-Where the output channels fill vectors, or where that takes fewer cycles, they are the columns of
-tiles. Otherwise they are the rows, and the columns are places in the image, whose windows are
-copied into panels. Where each channel has weights of its own (depthwise), only overlaps of windows
-are used again. :mod:`minitvm.auto_scheduler.image_tiles` writes all three.
+The output channels are the columns of tiles where they fill vectors, or where this takes fewer
+cycles. Otherwise the channels are the rows, and the columns are places in the image, whose windows
+are copied into panels. Where each channel has weights of its own (depthwise), only the elements in
+overlaps of windows are used again. :mod:`minitvm.auto_scheduler.image_tiles` writes all three
+forms.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from minitvm.tir.functor import walk_once
 
 def is_convolution(contraction: Contraction, target: Target) -> bool:
     """Whether the sums have constant sizes, and the columns' factor is read through windows or has
-    columns of several dimensions side by side. Those of an image with symbolic sizes are read as
-    they lie: by channels that fill vectors, or depthwise."""
+    columns of several dimensions side by side. An image with symbolic sizes must be read without
+    panels: by channels that fill vectors, or depthwise."""
     columns = columns_of(contraction)
     tensor = contraction.b.tensor
     reduced = contraction.op.reduce_axis
@@ -64,7 +65,7 @@ def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
 
 def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
     """Whether an iteration reads one element of a factor, and a copy of these elements depends only
-    on the axes of their indices, not on further axes of guards."""
+    on the axes in their indices, not on further axes in guards."""
     op, tensor = contraction.op, factor.tensor
     return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
@@ -102,7 +103,8 @@ def channel_of(contraction: Contraction, target: Target) -> int | None:
 
 
 def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
-    """The cycles of a convolution in the better form, if its channels may be rows and columns."""
+    """The cycles of a convolution in the better form, if its channels may be rows as well as
+    columns."""
     row = row_of(contraction)
     return inf if row is None else min(_cycles_of_forms(contraction, row, target))
 
@@ -134,8 +136,8 @@ def _is_read_through_windows(contraction: Contraction) -> bool:
 
 
 def sums_over_images(contraction: Contraction) -> bool:
-    """Whether the columns' factor is read through windows along which the result lies: at the sum
-    of an axis and a longer reduction axis."""
+    """Whether the columns' factor is read at the sum of a data axis and a longer reduction axis:
+    the result is as large as a window, and sums over images."""
     axes = {axis.var: extent_of(axis) for axis in contraction.op.axis}
     reduced = {axis.var: extent_of(axis) for axis in contraction.op.reduce_axis}
     for index in contraction.b.load.indices:
@@ -148,7 +150,7 @@ def sums_over_images(contraction: Contraction) -> bool:
 
 
 def columns_of(contraction: Contraction) -> list[IterVar]:
-    """The last axes, as many as only the columns' factor reads."""
+    """The last axes, as long as only the columns' factor reads them."""
     found: list[IterVar] = []
     for axis in reversed(contraction.op.axis):
         if contraction.a.reads(axis) or not contraction.b.reads(axis):
@@ -166,7 +168,7 @@ def row_of(contraction: Contraction) -> IterVar | None:
 def groups_of(contraction: Contraction) -> list[int | None]:
     """For each axis the size of its groups; None for an axis without groups."""
     op, sizes = contraction.op, dict[Var, int]()
-    if extent_of(contraction.column) == 1:  # split, the sums would read 0 in its place
+    if extent_of(contraction.column) == 1:  # if it were split, the sums would read 0 in its place
         return [None] * len(op.axis)
     for each in walk_once(op.body[0]):
         if isinstance(each, e.FloorDiv) and isinstance(each.a, Var):
@@ -201,10 +203,10 @@ def best_tile_of(
     *,
     turned: bool,
 ) -> tuple[Tile, float]:
-    """The tile of a convolution that takes the fewest cycles, and these. A panel of `width` columns
-    of the factor `b` is read for all `rows`, along the last of which tiles have rows; their factor
-    `a` is read once for each panel. A tile at the edge computes all its columns. `turned`: sums are
-    transposed on their way to memory."""
+    """The tile of a convolution that takes the fewest cycles, and their number. A panel of `width`
+    columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
+    axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
+    `turned`: sums are transposed on their way to memory."""
     dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
     lanes = target.lanes(dtype)
     nest = Nest(

@@ -1,4 +1,4 @@
-"""Copies of a contraction's factors, whose dimensions are axes of the contraction."""
+"""Copies of a contraction's factors, in which each dimension is an axis of the contraction."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def can_be_copied(contraction: Contraction, factor: Factor) -> bool:
 
 
 def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
-    """The axes of the dimensions of a copy of a factor: those of its tensor's dimensions, or else
-    those on which its elements depend, data axes first. None where a copy may have more elements
-    than the tensor, elements are chosen by a condition, or ranges differ."""
+    """The axes that are the dimensions of a factor's copy: the axes that index the tensor's
+    dimensions, or else all axes on which its elements depend, data axes first. None where a copy
+    may have more elements than the tensor, a condition chooses elements, or ranges differ."""
     plain = plain_axes_of(contraction, factor)
     if plain is not None:
         return plain

@@ -7,7 +7,7 @@
     D.sums[i, l] = sum(A[i, k] * B[k, l], k)                 # n^3 steps, twice
     D[i, j] = sum(D.sums[i, l] * C[l, j], l)
 
-Axes are summed over one group after the other. What is left to do depends on the set of the axes
+Axes are summed over one group after the other. The remaining sums depend on the set of the axes
 that are done, not on their order. So the search is exact: the best way from each set is found once
 (dynamic programming, as for the order of a chain of products).
 """
@@ -34,9 +34,9 @@ from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
 _MOST = 10  # reduction axes of a search
-_TOGETHER = 6  # reduction axes of which several may be done at once: 3^6 pairs of sets
-_SIZE = 128  # of an axis whose extent isn't known when building
-_GAIN = 1.25  # times fewer cycles, from which on another stage pays
+_TOGETHER = 6  # reduction axes up to which groups of several axes are tried: 3^6 pairs of sets
+_SIZE = 128  # taken for an axis of symbolic extent
+_GAIN = 1.25  # the factor in cycles from which on another stage pays
 
 _Axes: TypeAlias = frozenset[IterVar]
 _Groups: TypeAlias = tuple[_Axes, ...]
@@ -99,11 +99,11 @@ class _Search:
         sizes = [
             _SIZE**each.ndim if (known := elements_of(each)) is None else known for each in tensors
         ]
-        # What is kept between two steps isn't larger than what the program keeps anyway.
+        # The sums kept between two steps are no larger than the largest tensor of the program.
         self._largest = max(*sizes, target.cache_bytes(2) // self._dtype.itemsize)
 
     def best(self, left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
-        """The cycles from when the axes `left` are still to be summed over, and the groups."""
+        """The cycles of the sums over the axes `left`, and the groups in which these are done."""
         if left not in self._found:
             self._found[left] = self._search(left, factors)
         return self._found[left]
@@ -148,7 +148,7 @@ class _Search:
         return max(arithmetic, sum(far))
 
     def _moving(self, kept: _Axes) -> float:
-        """The cycles in which sums are stored and read again."""
+        """The cycles in which kept sums are stored and read again."""
         size = _size(kept) * self._dtype.itemsize
         level = max(2, self._target.level_of(size))
         return 2.0 * size / self._target.bytes_per_cycle(level)

@@ -1,4 +1,4 @@
-"""Contractions of a few rows, whose time is that of reading the columns' factor once.
+"""Contractions of a few rows, which take as long as reading the columns' factor once.
 
 ::
 
@@ -38,7 +38,7 @@ _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
 LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-_USUAL = 4096  # columns, where their number is symbolic
+_USUAL = 4096  # columns, taken for a symbolic extent
 STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 

@@ -1,8 +1,8 @@
-"""Stages that are computed together, for a block of rows of the last of them at a time.
+"""Stages that are computed together: all of them for one block of rows of the last, then the next.
 
-What one stage computes for a block stays in the L2 cache until the next one has read it: attention
-needs no matrix of all scores, and a product is normalised, or multiplied again, before it is
-written to memory.
+The elements that one stage computes for a block stay in the L2 cache until the next stage has read
+them: attention needs no matrix of all scores, and a product is normalised, or multiplied again,
+before it is written to memory.
 
 ::
 
@@ -13,9 +13,9 @@ written to memory.
             for each row: powers[row, :] = exp(...), their sum, their quotients
             O[head, rows] = powers * V[head]          # tiles of sums in registers
 
-A stage joins a block if all of its readers are in the block and read, by the leading axes, their
-own rows of it alone: so nothing is computed twice. It pays where the bytes that stay in the cache
-take longer to move than the factors that each block reads again.
+A stage joins a block if all of its readers are in the block and each reads, by its leading axes,
+only its own rows of the stage: so no element is computed twice. A block pays where moving the bytes
+that now stay in the cache takes longer than reading the contractions' factors again for each block.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Block:
 @final
 @record()
 class _Candidate:
-    """Stages for a block: `members`, each after its readers, and the number of leading axes by
-    which all are read."""
+    """Stages for a block: `members`, each after its readers, and the number of leading axes that
+    all of their reads have in common."""
 
     root: Stage
     members: tuple[Stage, ...]
@@ -98,9 +98,9 @@ def blocks_in(
     products: Mapping[Stage, Product],
     target: Target,
 ) -> Iterator[Block]:
-    """The blocks of `stages`, given in an order in which each comes before its readers. Only those
-    that are `free` may be computed in a loop of another. No other is computed in the loops of those
-    that stand `alone`: contractions of other forms. `products` are the contractions."""
+    """The blocks of `stages`, given in an order in which each comes before its readers. Only stages
+    of `free` may be computed in the loop of another stage. No stage is computed in the loops of a
+    stage of `alone`, which holds contractions of other forms. `products` are the contractions."""
     readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
     nests = _nests(readers, stages, free, products)
     model = _Model(readers, products, nests, target)
@@ -128,7 +128,7 @@ def _nests(
     free: Container[Stage],
     products: Mapping[Stage, Product],
 ) -> dict[Stage, Stage]:
-    """For each stage the one in whose tiles or rows it is computed anyway."""
+    """For each stage, the stage in whose tiles or rows it is computed without blocks."""
     nests: dict[Stage, Stage] = {}
     lasts = {each.last for each in products.values()}
     for stage in reversed(stages):
@@ -151,7 +151,8 @@ def _candidates(
     target: Target,
     taken: Container[Stage],
 ) -> Iterator[_Candidate]:
-    """The candidates that end in `root`, from small to large: one for each nest more."""
+    """The candidates that end in `root`, from small to large: each has one nest more than the one
+    before."""
     rows: dict[Stage, int] = {root: _most_rows(root, products, target)}
     common = rows[root]
     members: list[Stage] = []
@@ -174,7 +175,7 @@ def _candidates(
 
 
 def _most_rows(stage: Stage, products: Mapping[Stage, Product], target: Target) -> int:
-    """The number of leading axes along which a stage may be computed one by one."""
+    """The number of leading axes whose elements a stage may compute one after the other."""
     op = compute_of(stage)
     return len(op.axis) - 1 if stage in products else rows_of(op, target)
 
@@ -182,8 +183,8 @@ def _most_rows(stage: Stage, products: Mapping[Stage, Product], target: Target) 
 @final
 @record()
 class _Figures:
-    """A contraction as the model of tiles sees it, its tile, the cycles that it takes, and those
-    that it takes longer in blocks, as its panels aren't cut to the size of a cache."""
+    """A contraction as the model of tiles sees it, its tile, its cycles, and the cycles that it
+    takes `more` in blocks, where panels aren't cut to the size of a cache."""
 
     nest: Nest
     tile: Tile
@@ -194,8 +195,8 @@ class _Figures:
 @final
 @record()
 class _Traffic:
-    """The bytes of a stage; those that are written, and read by each nest; and the cycles in which
-    these move between stages computed one after the other."""
+    """The bytes of a stage; the bytes moved, when it is written and when each nest reads it; and
+    the cycles that moving them takes where stages are computed one after the other."""
 
     size: int
     moved: int
@@ -209,7 +210,7 @@ class _Model:
     Attributes
     ----------
     nests
-        For each stage the one in whose tiles or rows it is computed anyway.
+        For each stage, the stage in whose tiles or rows it is computed without blocks.
     """
 
     def __init__(
@@ -226,12 +227,12 @@ class _Model:
         for each in products.values():
             self._by_last.setdefault(each.last, []).append(each)
         self._figures: dict[Stage, list[_Figures]] = {}
-        # Each root's candidates have mostly the stages of the one before.
+        # The candidates of a root share most of their stages.
         self.traffic_of = cache(self._traffic_of)
         self.row_of = cache(_row_of)
 
     def judge(self, candidate: _Candidate, totals: _Totals) -> tuple[Block | None, float]:
-        """A block for a candidate, and what it saves; no block where none can be written."""
+        """The block of a candidate, None if there can be none, and the cycles that it saves."""
         root = candidate.root
         if not totals.moved or not totals.heights:
             return None, 0.0
@@ -261,7 +262,7 @@ class _Model:
         return Block(root, part, candidate.members), saved
 
     def figures_of(self, last: Stage) -> list[_Figures]:
-        """Those of the contractions whose sums a stage reads in their tiles."""
+        """The figures of the contractions whose sums a stage reads in their tiles."""
         found = self._figures.get(last)
         if found is None:
             found = [*map(self._measured, self._by_last.get(last, ()))]
@@ -294,17 +295,17 @@ class _Totals:
     heights
         The rows of its tiles.
     row_bytes
-        The bytes of a row of what stays in the cache.
+        The bytes of a row of the tensors that stay in the cache.
     is_known
         Whether no extent of such a row is symbolic.
     moved, far
-        The bytes that stages write and read, and the cycles which that takes without a block.
+        The bytes that stages write and read, and the cycles of moving them without a block.
     largest, panels
         The bytes of the largest stage, and of the largest panels.
     inside, more
-        The cycles of the contractions before the root, and what all take longer in blocks.
+        The cycles of the contractions before the root, and the cycles that all take more in blocks.
     is_clipped
-        Whether a stage reads about half of what its ranges hold.
+        Whether a condition leaves out some of a stage's steps.
     """
 
     def __init__(self, model: _Model, root: Stage) -> None:
@@ -351,7 +352,8 @@ class _Totals:
 
 
 def _is_clipped(stage: Stage) -> bool:
-    """Whether a stage reads only some of what its ranges hold: about half, as in a triangle."""
+    """Whether a condition leaves out some steps of a stage's reduction: about half, as in a
+    triangle."""
     first = compute_of(stage).body[0]
     return isinstance(first, e.Reduce) and e.const_int(first.condition) is None
 
@@ -379,11 +381,12 @@ class FusedBlocks:
     Attributes
     ----------
     parts
-        The part of each stage in a block; None for a member, of which its readers need a part.
+        For each stage of a block its part, which is computed at a time. None for a member, whose
+        readers determine its part.
     without_epilogue
-        The contractions in blocks whose sums no other stage takes from their tiles.
+        The contractions in blocks that have no epilogue in their tiles.
     loops
-        The loop over parts of each root that is written.
+        For each root that has been scheduled, its loop over parts.
     panels
         The copies of factors that are to be placed, each behind the stage in whose tiles it is
         read, the contraction, and the factor.

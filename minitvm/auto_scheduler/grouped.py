@@ -1,8 +1,8 @@
-"""Reductions by groups, of which each term belongs to the one result that data name.
+"""Reductions by groups: data name the one result to which each term belongs.
 
 Sums by key, histograms and counts are reductions whose condition equates an index read from memory
-with an axis of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed for
-its own group alone, in the order of the terms::
+with an axis of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed
+once, for its own group, in the order of the terms::
 
     for each part of p:                  # on all threads
         for p in the part:
@@ -12,7 +12,7 @@ its own group alone, in the order of the terms::
                     sums[c, e] += x[p, e]
     S[c, e] = the sums of all parts
 
-Where there are no more groups than lanes, comparing each term with all of them costs as little, and
+Where a vector has a lane for each group, comparing each term with all groups costs as little, and
 the results stay in registers.
 """
 
@@ -59,7 +59,7 @@ def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) ->
         return None
     group, key = found
     groups, lanes = extent_of(group), lanes_of(op, target)
-    if groups is None or groups <= lanes:  # of a symbolic number, the loop over them stays
+    if groups is None or groups <= lanes:  # groups of a symbolic number keep their loop
         return None
     choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
            "name", stage=stage.name, groups=groups)  # fmt: skip

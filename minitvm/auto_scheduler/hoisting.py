@@ -27,9 +27,9 @@ from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
 
-_FEWEST = 8.0  # operations of a part: fewer cost no more than reading a value that was computed
-_SIZE = 128  # of a dimension whose extent isn't known when building
-_LEAST = 2000.0  # cycles that it saves: another stage has loops to begin, and memory
+_FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
+_SIZE = 128  # taken for a dimension of symbolic extent
+_LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory of its own, pays
 _SHARE = 0.1  # of the computation's cycles
 
 
@@ -71,7 +71,7 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
         return 0.0
     bytes_ = size * dtype.itemsize
     moved = 2.0 * bytes_ / target.bytes_per_cycle(max(2, target.level_of(bytes_)))
-    # A value that was computed is read now.
+    # The stored value is read.
     computed = (part.operations * (evaluated - size) - evaluated) / target.lanes(dtype)
     return computed - moved
 

@@ -1,9 +1,10 @@
 """Writes convolutions: contractions whose tiles read an image through windows.
 
-All have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`. Which axes are columns, and
-which factor is packed, says :mod:`minitvm.auto_scheduler.convolution`. With the output channels as
-columns, each row of a tile reads the image at a constant distance from the first row, for any
-stride, dilation and size: so the image is read as it lies. ::
+All forms have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`.
+:mod:`minitvm.auto_scheduler.convolution` decides which axes are columns, and which factor is
+packed. With the output channels as columns, each row of a tile reads the image at a constant
+distance from the first row, for any stride, dilation and size: so the image is read where it lies,
+without a copy. ::
 
     for each tile of channels:
         panel[k, j] = weights[j, k]                  # left out where channels are neighbours
@@ -66,7 +67,7 @@ from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar, Reduce
 from minitvm.tir.functor import mentions
 
-_TASKS = 4  # images or tiles of columns from which on they are what threads share
+_TASKS = 4  # images or tiles of columns from which on threads share them
 _TASKS_OF_CHANNELS = 8  # the same, of tiles of channels
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
@@ -129,9 +130,9 @@ class _Writer:
     def write_channels(
         self, axes: Sequence[IterVar], channel: int, takes_sums: bool
     ) -> list[Stage]:
-        """The output channels are the columns. Returns the scheduled stages. `axes`: the loops of
-        the stage that reads the sums, one for each axis of the sums, the channels at the position
-        `channel`. `takes_sums`: it only copies the sums."""
+        """Writes tiles whose columns are the output channels; returns the scheduled stages. `axes`
+        are the loops of the stage that reads the sums, one for each axis of the sums, with the
+        channels at the position `channel`. `takes_sums`: that stage only copies the sums."""
         s, target = self.s, self.target
         turned = channel != len(axes) - 1
         copies = _turn(s, self.sums, channel, takes_sums) if turned else []
@@ -169,7 +170,8 @@ class _Writer:
         return [self.stage, s[self.sums], *copies]
 
     def write_places(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
-        """The places in the flattened image are the columns. Returns the scheduled stages."""
+        """Writes tiles whose columns are the places in the flattened image; returns the scheduled
+        stages."""
         s, target, own = self.s, self.target, found.op.axis
         columns, row, b = columns_of(found), row_of(found), found.b
         assert row is not None
@@ -184,8 +186,8 @@ class _Writer:
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
             panels = s[s.cache_access(b.tensor, "global", s[self.sums].op)]
         s[self.sums].transform_layout(lambda *i: [*i[:first], flat(i[first:], sizes)])
-        # Loops that read other windows are outside; of those that read other weights panels are
-        # free.
+        # Loops that change the windows are outside; panels don't depend on loops that change the
+        # weights.
         place = own.index(row)
         around = [i for i in range(first) if b.reads(own[i])]
         rows = [i for i in range(first) if i not in (*around, place)]
@@ -213,7 +215,7 @@ class _Writer:
         return [self.stage, s[self.sums], panels]
 
     def write_depthwise(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
-        """Each channel has weights of its own. Returns the scheduled stages."""
+        """Writes tiles for channels with weights of their own; returns the scheduled stages."""
         s, target, own = self.s, self.target, found.op.axis
         lanes = target.lanes(found.op.output(0).dtype)
         width = extent_of(found.column) or 2 * lanes
@@ -250,9 +252,9 @@ class _Writer:
         turned: bool = False,
         in_blocks: bool = True,
     ) -> Tiles:
-        """The loops of the stage that reads the sums, of which `axes` are those over the axes of
-        the sums; `width` is the extent of several columns. `in_blocks`: panels are as wide as a
-        tile. `turned`: sums are stored transposed."""
+        """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums,
+        divided into tiles. `width` is the extent of several columns together. `in_blocks`: panels
+        are as wide as a tile. `turned`: sums are stored transposed."""
         extents = [*map(extent_of, found.op.axis[: len(axes)])]
         extents[-1] = width or extents[-1]
         loops = [*map(Loop, axes, extents)]
@@ -289,13 +291,13 @@ class _Writer:
 
 
 def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
-    """Whether an image is computed, and may be computed anywhere."""
+    """Whether an image is computed by a stage that may be placed anywhere."""
     return isinstance(image.op, ComputeOp) and not image.inlined and image not in kept
 
 
 def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> bool:
-    """Whether each channel of the image is read by only one output channel: then the image is
-    padded where it is read."""
+    """Whether only one output channel reads each channel of the image. Then the image is padded
+    where it is read."""
     outer = contraction.op.axis[:-2]
     return (
         len(s.readers(image)) == 1
@@ -337,7 +339,8 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
 
 
 def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
-    """The loops of the stage that reads the sums, split into groups as those of the sums."""
+    """The loops of the stage that reads the sums, split into groups as the loops of the sums
+    are."""
     made: list[IterVar] = []
     for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)
@@ -346,7 +349,8 @@ def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
 
 def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Stage]:
     """Makes the channels the last axis of the sums. The sums go through memory and are read
-    transposed: by the stage that only copies them, or by a copy for an epilogue."""
+    transposed: by a stage that only copies them, or by an inserted copy, which an epilogue
+    reads."""
     tile = _copied(s, sums)
     copies = [tile] if takes_sums else [tile, _copied(s, tile)]
     for each in (sums, tile):
@@ -393,7 +397,7 @@ def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
     data = [axis for axis in contraction.op.axis if weights.reads(axis)]
     summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
-    # In the order in which they lie in memory, one line of neighbours is read after the other.
+    # Loops in the order of memory read one line of neighbours after the other.
     places = sorted(range(len(summed)), key=lambda i: -weights.along(summed[i]))
     sizes = [extent_of(summed[i]) or 1 for i in places]
     first = len(data) - 1
@@ -432,7 +436,8 @@ def _flatten(
     """Copies the windows into panels, each with the columns of a tile for all reduction axes;
     returns the loops over panels, and the loops inside of a panel."""
     count = len(sizes)
-    # The copy has the axes of data that the factor reads, the columns last, and then those summed.
+    # The copy has the data axes that the factor reads, the columns last, and then the reduction
+    # axes.
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
     first = len(data) - count
     panels.transform_layout(
@@ -451,7 +456,7 @@ def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int
 
 
 def _is_whole(op: ComputeOp) -> bool:
-    """Whether the loops over terms run from end to end, not clipped by a condition."""
+    """Whether the reduction loops run over all terms: no condition clips them."""
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
     return not any(mentions(axis.var, reduce.condition) for axis in op.reduce_axis)
@@ -465,7 +470,8 @@ def _write_panels(
     shared: bool,
     is_whole: bool,
 ) -> None:
-    """Copies windows, a few neighbours at a time. `is_whole`: no terms are left out."""
+    """Copies windows, a few neighbours at a time. `is_whole`: the copy holds all terms of the
+    reduction."""
     outer, (*reduced, column) = loops
     column_outer, column_inner = panels.split(column, factor=step)
     if shared:

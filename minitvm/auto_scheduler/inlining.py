@@ -1,7 +1,7 @@
 """Elementwise stages without memory of their own: they are computed where they are read.
 
-Either only elementwise stages read it, in order. Or a stage is so cheap that reading its elements
-takes longer than computing them once for each of its readers, sums among them::
+A stage is inlined if only elementwise stages read it, in order; or if it is so cheap that reading
+its elements takes longer than computing them once for each of its readers, sums among them::
 
     c[i, j] = x[i, j] - mean[i]
     v[i] = sum(c[i, j] * c[i, j], j)
@@ -28,11 +28,12 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import mentions, walk_once
 
-_MOST_OPERATIONS = 2  # of an element of a cheap stage: no more than a load and a store
+_MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
 
 def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
-    """Whether a stage should be computed where it is read, in no loop by hand."""
+    """Whether a stage should be computed where it is read, in loops that the user didn't
+    schedule."""
     if not is_elementwise(stage.op):
         return False
     is_cheap = _is_cheap(compute_of(stage))
@@ -57,7 +58,7 @@ def _reads_each_in_order(reader: Stage, stage: Stage) -> bool:
 
 
 def _reads_each_once(reader: Stage, stage: Stage) -> bool:
-    """Whether a stage reads each element of another one in one iteration alone."""
+    """Whether each element of a stage is read in one iteration of its reader alone."""
     op = compute_of(reader)
     if running_axis(op) is not None or reader.time is not None:
         return False
@@ -73,8 +74,8 @@ def _reads_each_once(reader: Stage, stage: Stage) -> bool:
 
 
 def _is_cheap(op: ComputeOp) -> bool:
-    """Whether an element takes a read and little arithmetic. What doesn't change along the last
-    axis, such as the mean of a row, is computed once for a row."""
+    """Whether an element takes a read and little arithmetic. A value that doesn't change along the
+    last axis, such as the mean of a row, is computed once for a row and doesn't count."""
     if not op.axis or op.body[0].dtype.bits < 32 or not op.body[0].dtype.is_float:
         return False
     axes = [axis.var for axis in op.axis]

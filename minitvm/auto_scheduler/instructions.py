@@ -1,7 +1,8 @@
 """Contractions of narrow numbers by instructions: dot products, and products of small matrices.
 
-As :mod:`tiled`, but an instruction multiplies a group of neighbouring steps of the sum, and adds
-the products to 32-bit sums. The columns' factor is packed so that groups lie together::
+The loops are those of :mod:`tiled`, but an instruction multiplies a group of neighbouring steps of
+the sum, and adds the products to 32-bit sums. The columns' factor is packed so that groups lie
+together::
 
     for each tile of rows:
         for each tile of columns:
@@ -58,7 +59,7 @@ _Instruction: TypeAlias = DotProduct | MatrixProduct
 
 
 def _is_narrow_product(contraction: Contraction) -> bool:
-    """Whether two factors, which all steps of one sum read, are multiplied."""
+    """Whether each step of one sum multiplies an element of each of two factors."""
     op, a, b = contraction.op, contraction.a, contraction.b
     if not multiplied_reads(op) or len(op.reduce_axis) != 1 or not contraction.rows:
         return False
@@ -212,7 +213,8 @@ def write_by_instruction(
 def _write_excess(
     s: Schedule, stage: Stage, tile: Tile, by: DotProduct, task: Place, at: Place
 ) -> None:
-    """Computes the excess of an offset in the rows' factor, for each column, like a row of sums."""
+    """Computes, for each column, the excess that an offset in the rows' factor adds, as a row of
+    sums."""
     op = compute_of(stage)
     *others, column = op.axis
     (k,) = op.reduce_axis
@@ -244,8 +246,8 @@ def _write_dot_products(inner: Stage, places: Places, tile: Tile, by: DotProduct
 
 
 def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
-    """The model's view. All tiles have one size: the padding of the last one is computed as
-    well."""
+    """The contraction as the model sees it. All tiles have one size: the padding of the last tile
+    is computed as well."""
     sums, terms = DType.of(by.sum), MULTIPLY_ADD
     if isinstance(by, DotProduct):
         unit = replace(vectors(sums, target), columns=by.lanes, depth=by.group)
@@ -268,7 +270,7 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
 
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
-    """Whether the rows' factor is copied: in another order, as another type, or padded."""
+    """Whether the rows' factor is copied: into another order or type, or with padding."""
     a = contraction.a
     is_padded = nest.depth % nest.unit.depth > 0 or nest.height % tile.rows > 0
     return is_padded or a.along(contraction.op.reduce_axis[0]) != 1 or str(a.tensor.dtype) != by.a
@@ -276,7 +278,7 @@ def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: T
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
     """Blocks over the whole reduction axis, divided into equal strips. `copied`: the rows' factor
-    is."""
+    is copied."""
     blocks = blocks_of(nest, tile, target, copied=copied, whole=True)
     most = strip_of(nest, tile, nest.depth, target) // tile.rows
     rows = (blocks.rows if len(nest.rows) == 1 else None) or nest.rows[-1]
@@ -358,7 +360,7 @@ def _write_panels(
     panels = s[s.cache_read(factor, "global", readers)]
     loops = panels.transform_layout(layout)
     place_copy(panels, at)
-    # Where sizes are symbolic, the last panel and the last group look where they end.
+    # Where extents are symbolic, the last panel and the last group are guarded.
     is_whole = None not in map(extent_of, (op.axis[place], op.reduce_axis[0]))
     if is_whole and (k, j) == (last - 1, last):
         panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels

@@ -1,4 +1,4 @@
-"""Sums over images for each channel by itself, whose lanes are steps of the sum.
+"""Sums over images, for each channel by itself, in vectors whose lanes are steps of the sum.
 
 The weights of a depthwise convolution get as their gradient a few sums over the image, at the
 places of a window. These don't fill vectors, but neighbours in a row of the image do::
@@ -30,8 +30,8 @@ from minitvm.tir.expr import IterVar, Reduce
 
 
 def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
-    """Whether columns along the last axis leave lanes idle, and each step of the last
-    reduction axis, of which there are vectors, is a step to the neighbour of both factors."""
+    """Whether columns along the last axis leave lanes idle, while the last reduction axis is as
+    long as a vector, and each of its steps goes to the neighbouring element of both factors."""
     op, a, b = contraction.op, contraction.a, contraction.b
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
@@ -79,7 +79,7 @@ def write_lanes_of_steps(
 
 
 def _axes_of(contraction: Contraction) -> tuple[list[IterVar], list[IterVar]]:
-    """The axes that both factors read, and the others that have several elements."""
+    """The data axes that both factors read, and the other data axes of more than one element."""
     axes, a, b = contraction.op.axis, contraction.a, contraction.b
     shared = [axis for axis in axes if a.reads(axis) and b.reads(axis)]
     return shared, [axis for axis in axes if axis not in shared and extent_of(axis) != 1]

@@ -1,4 +1,4 @@
-"""Contractions of a few long sums, both of whose factors lie side by side along the sum.
+"""Contractions of a few long sums: the elements of both factors are neighbours along the sum.
 
 Lanes of a vector hold the partial sums of neighbouring steps. Both factors are read in vectors, in
 the order in which they lie, and no factor is copied; at the end, the lanes of each sum are added::
@@ -39,13 +39,13 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 
-_ADDITIONS = 2  # for each lane of a sum: its place is changed, and it is added
+_ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
 
 @final
 @record()
 class Lanes:
-    """The form: its nest, its tile, and the cycles that it takes."""
+    """A contraction by lanes of sums: its nest, its tile, and its cycles."""
 
     nest: Nest
     tile: Tile
@@ -87,7 +87,7 @@ def in_lanes(contraction: Contraction, target: Target) -> Lanes | None:
 
 
 def _nest(contraction: Contraction, places: Places, target: Target) -> Nest:
-    """A contraction as the model sees it: a vector is one sum, of as many steps as it has lanes."""
+    """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
     dtype = contraction.op.output(0).dtype
     made = vectors(dtype, target)
     unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)

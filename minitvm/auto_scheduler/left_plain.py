@@ -1,4 +1,4 @@
-"""Stages that a schedule by hand leaves as plain loops, though another order is much faster."""
+"""Stages that a schedule by hand leaves as plain loops, although another order is much faster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import free_vars, substitute
 
 _LEAST_STEPS = 1 << 20  # of plain loops: about a millisecond
-_LEAST_THREADS = 4  # that make a stage much faster by themselves
+_LEAST_THREADS = 4  # that alone make a stage much faster
 _LEAST_STEPS_FOR_THREADS = 1 << 24
-_USUAL, _USUAL_FROM_DATA = 128, 16  # of a size that calls give, of a range that data give
+_USUAL, _USUAL_FROM_DATA = 128, 16  # taken for a symbolic extent, and for a range read from data
 
 
 def left_plain(s: Schedule, target: Target) -> list[Stage]:
@@ -53,7 +53,7 @@ def _is_slow(stage: Stage, target: Target) -> bool:
 
 
 def _usual(extent: PrimExpr) -> int:
-    """An extent, where every variable has a usual value."""
+    """An extent in which a usual value stands for each variable."""
     known = e.const_int(extent)
     if known is None:
         sizes = {var: e.const(_USUAL, var.dtype) for var in free_vars(extent)}
@@ -62,7 +62,7 @@ def _usual(extent: PrimExpr) -> int:
 
 
 def _waits_for_memory(op: ComputeOp) -> bool:
-    """Whether a plain reduction reads the same elements again and again, or elements that lie
+    """Whether a plain reduction waits for memory: it reads elements again and again, or far
     apart."""
     if not op.reduce_axis:
         return False

@@ -33,7 +33,7 @@ Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
 _T = TypeVar("_T")
-EVEN = 4  # tasks of each core, where one more makes little difference
+EVEN = 4  # tasks of a core, from which on one more makes little difference
 
 
 @final
@@ -51,7 +51,7 @@ class Places:
         return self.among(compute_of(stage).axis)
 
     def among(self, axes: Sequence[_T]) -> tuple[list[_T], list[_T], _T]:
-        """The same of anything that there is for each axis."""
+        """Divides a sequence with one entry for each axis in the same way."""
         # A new axis may be first.
         axes = axes[-len(self.rows) - len(self.others) - 1 :]
         return [axes[i] for i in self.rows], [axes[i] for i in self.others], axes[self.column]
@@ -60,8 +60,8 @@ class Places:
 @final
 @record()
 class Part:
-    """The part of a stage that is computed at a time, with what it reads: one step of the axes
-    before `axis`, and `rows` of that axis (None: all)."""
+    """The part of a stage that is computed at a time, together with the stages that it reads: one
+    step of the axes before `axis`, and `rows` of that axis (None: all)."""
 
     axis: int
     rows: int | None
@@ -162,8 +162,8 @@ def write_tiles(
             row = Loop(inside_strip, blocks.strip)
         row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
         around = Loop(row_outer, _trip_count(row.extent, tile.rows))
-        # A tile of rows stays in L1 while all columns are read from L2. For all other axes of rows
-        # it may have the same elements, through windows.
+        # A tile of rows stays in L1 while all columns are read from L2. Along all other axes of
+        # rows it may read the same elements, through windows.
         is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
         tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
@@ -181,8 +181,8 @@ def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None
 
 
 def in_vectors(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
-    """Runs a loop in vectors of `lanes`; the last one is masked, and no vector has the odd length
-    of a remainder."""
+    """Runs a loop in vectors of `lanes`. The last vector is masked, so that no vector has the odd
+    length of a remainder."""
     if extent % lanes and extent > lanes:
         outer, axis = stage.split(axis, factor=lanes)
         stage.unroll(outer)
@@ -252,7 +252,8 @@ def in_tasks(
 
 
 def shared(stage: Stage, axes: Sequence[IterVar], target: Target) -> IterVar:
-    """Runs some loops as one on all cores; on one core, they stay. Returns the innermost loop."""
+    """Fuses some loops into one that runs on all cores; on one core, the loops stay as they are.
+    Returns the innermost loop."""
     if target.num_cores == 1:
         return axes[-1]
     loop = fused(stage, axes)

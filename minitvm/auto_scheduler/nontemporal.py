@@ -1,7 +1,7 @@
-"""Outputs that are too large for the caches, and so are stored past them.
+"""Nontemporal stores: outputs that are too large for the caches are stored past them.
 
-A store through the caches reads the line first, and another line must go. A large output is not in
-the caches when someone reads it, so this costs a third or a half of the memory's speed for nothing.
+A store through the caches reads its line first, and evicts another line. A large output is not in
+the caches any more when it is read, so this wastes a third or a half of the memory's bandwidth.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from minitvm.tir.functor import walk_once
 
 
 def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: bool) -> None:
-    """Lets an elementwise output that no stage reads bypass the caches, from the size on at which
-    it and as large an input fill the last of them. Of `in_blocks` of lines, only known sizes: rows
-    of others rarely begin with lines, and a second form of the blocks takes long to compile."""
+    """Lets an elementwise output that no stage reads bypass the caches, from half the size of the
+    last cache on, which it fills together with an input of its size. `in_blocks`: the stage is
+    computed in blocks of lines. Then only known sizes qualify: rows of a symbolic size rarely begin
+    with a cache line, and a second form of the blocks takes long to compile."""
     op = compute_of(stage)
     if op.reduce_axis or len(op.outputs) != 1 or not stage.is_output or s.readers(stage):
         return
@@ -37,7 +38,7 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
 
 
 def _reads_far_apart(op: ComputeOp) -> bool:
-    """Whether rows are read of which the next one isn't the next in memory. Such reads wait for
+    """Whether successive rows that are read don't follow each other in memory. Such reads wait for
     memory, and stores past the caches would wait behind them."""
     axes = {axis.var: axis for axis in op.axis}
     for load in all_loads(op):

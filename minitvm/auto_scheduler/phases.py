@@ -1,8 +1,8 @@
-"""Sums by phases: elements whose terms depend on the remainder of their place are computed apart.
+"""Sums by phases: each remainder of a place, on which the terms depend, has a loop nest of its own.
 
 The gradient of a convolution with a stride, and a transposed convolution, sum over other weights at
-even places than at odd ones. In one loop over all places, the weights change from lane to lane. By
-phases, each is a dense sum::
+even places than at odd ones. In one loop over all places, the weights change from lane to lane.
+Each phase alone is a dense sum::
 
     Y[i] = sum(D[i // 2 + k] * W[i % 2 + 2 * k], k, where=i % 2 + 2 * k < 3)
 
@@ -31,7 +31,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
-_FEWEST = 4  # places of a phase, from which on the phases are worth a copy
+_FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
 
 def write_phases(s: Schedule, stage: Stage) -> Stage | None:
@@ -77,8 +77,8 @@ def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
 
 
 def _chooses_terms(op: ComputeOp, reduce: Reduce, axis: IterVar) -> bool:
-    """Whether the remainder chooses terms: a condition depends on it, or an element that is the
-    same for all quotients."""
+    """Whether the remainder chooses terms: a condition depends on it, or a read whose element is
+    the same for all quotients."""
     kinds = [{*map(type, _places_of(axis, *x.load.indices))} for x in factors_of(op)]
     others = {*map(type, _places_of(axis, reduce.condition))}
     return e.FloorMod in others or {e.FloorMod} in kinds
@@ -92,6 +92,6 @@ def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.Floor
 
 
 def _is_place(node: PrimExpr, axis: IterVar) -> bool:
-    """Whether an expression is an axis, some elements on."""
+    """Whether an expression is an axis plus a constant."""
     terms = Prover().affine(node).terms
     return len(terms) == 1 and terms.get(axis.var) == 1

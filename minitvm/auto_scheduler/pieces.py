@@ -1,10 +1,10 @@
-"""Rows in pieces: choices whose place along the row is another one in each row.
+"""Rows in pieces: rows in which a condition changes its value at another place in each row.
 
-Along an antidiagonal, or up to the diagonal, a row has pieces in which other things are computed.
-Cut into vectors, a row has blocks in which pieces meet. Those compute all pieces under masks, which
-costs little where the processor loads a vector under a mask, and much where it doesn't: of narrow
-elements, and in reverse. Such a row stays one loop. The pass ``partition_loops`` cuts it where the
-pieces meet, and LLVM makes vectors of each::
+Along an antidiagonal, or up to the diagonal, the pieces of a row compute different expressions. If
+a row is cut into vectors, the vectors in which pieces meet compute all pieces under masks. This is
+cheap where the processor has masked loads, and dear where it hasn't: for narrow elements, and in
+reverse order. Such a row stays one loop. The pass ``partition_loops`` cuts it where the pieces
+meet, and LLVM makes vectors of each::
 
     for i on all threads:
         for j up to i: Y[i, j] = X[i, j] + w[i - j]
@@ -26,19 +26,20 @@ _CHOICE = "if_then_else"
 
 
 def write_pieces(s: Schedule, stage: Stage) -> bool:
-    """Schedules an elementwise stage of such rows; False for any other."""
+    """Schedules an elementwise stage whose rows have pieces; False for any other stage."""
     if not _is_in_pieces(stage):
         return False
     *lines, _ = compute_of(stage).axis
     choose(s, "tile", "each row in pieces, which begin elsewhere in each", stage=stage.name)
-    if lines:  # parts of one row would have pieces of their own, which aren't loops
+    if lines:  # threads need several rows: the parts of a single row aren't loops of pieces
         stage.parallel(fused(stage, lines))
     return True
 
 
 def _is_in_pieces(stage: Stage) -> bool:
-    """Whether comparisons of the last axis with another loop choose what is computed, of elements
-    that are dear to load under a mask, by nothing but the arithmetic that LLVM makes vectors of."""
+    """Whether comparisons of the last axis with another loop choose between expressions, whose
+    elements are dear to load under a mask, and in which all arithmetic can be vectorised by
+    LLVM."""
     op = compute_of(stage)
     *lines, last = op.axis
     others = [axis.var for axis in lines]
@@ -67,7 +68,8 @@ def _is_dear_under_masks(load: ProducerLoad, var: Var) -> bool:
 
 
 def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
-    """Whether a comparison of `var` with another loop's variable holds from some place on."""
+    """Whether a comparison of `var` with another loop's variable changes its value once along
+    `var`."""
     if not isinstance(node, e.LT | e.LE | e.GT | e.GE) or not mentions(var, node):
         return False
     is_read = any(isinstance(each, ProducerLoad) for each in walk_once(node))

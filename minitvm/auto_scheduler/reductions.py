@@ -1,8 +1,7 @@
-"""The loops of one reduction, chosen from how far apart its reads lie along each axis.
+"""The loops of one reduction, chosen by the distances of its reads in memory along each axis.
 
-The lanes of a vector are neighbours along the last data axis, or along the reduction; the cheaper
-reads decide. Along the data axis a
-few vectors of results stay in registers::
+The lanes of a vector are neighbours along the last data axis or along the reduction axis, whichever
+makes the reads cheaper. Along the data axis a few vectors of results stay in registers::
 
     for each block of columns of each row, on all threads:
         for r, q in the window:
@@ -79,8 +78,8 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
 
 
 def rows_of(op: ComputeOp, target: Target) -> int:
-    """The number of the first axes along which a stage can be computed row by row: results that are
-    computed together, or go on from each other, stay in one row."""
+    """The number of leading axes along which a stage can be computed row by row: results that are
+    computed together, or are computed from each other, stay in one row."""
     axis = running_axis(op)
     if axis is not None:
         return op.axis.index(axis)
@@ -91,8 +90,8 @@ def rows_of(op: ComputeOp, target: Target) -> int:
 
 
 def _line_of(op: ComputeOp) -> int:
-    """The number of the last data axes that are one line of memory, or none, for every read. In a
-    window of several columns, too, only the steps of a reduction leave the line."""
+    """The number of the last data axes that together run along one line of memory in every read. In
+    a window of several columns, too, only the steps of a reduction leave the line."""
     column = op.axis[-1]
     reads = factors_of(op)
     line = 1
@@ -113,7 +112,7 @@ def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int
 
 
 def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) -> float:
-    """The same along a reduction axis, at whose end the lanes are combined."""
+    """The instructions for a term along a reduction axis, at whose end the lanes are combined."""
     terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
     return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
 
@@ -127,19 +126,20 @@ def lanes_of(op: ComputeOp, target: Target) -> int:
 
 
 def columns_of(op: ComputeOp, target: Target) -> int:
-    """The number of neighbouring results that are computed together: as many vectors as hide the
+    """The number of neighbouring results that are computed together: enough vectors to hide the
     latency of one."""
     columns = lanes_of(op, target) * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
     if extent is not None:
         return max(1, min(columns, extent))
-    # Where rows may be short, few of their results are left to a masked tile. A window has so few
-    # terms that the processor begins the next tile meanwhile.
+    # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
+    # that the processor begins the next tile meanwhile.
     return min(columns, lanes_of(op, target) * 2) if _is_window(op, columns) else columns
 
 
 def _vectors_under_way(op: ComputeOp, target: Target) -> int:
-    """A power of two of vectors for each of a reduction's results."""
+    """The number of vectors that are computed together, for each of a reduction's results: a power
+    of two."""
     most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
     return 1 << (max(1, most // len(op.body)).bit_length() - 1)
 
@@ -148,14 +148,14 @@ def write_in_registers(
     s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool = True
 ) -> list[Loop]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
-    itself, or an elementwise reader. Sums that needn't be `in_order` are sums of parts where they
-    are long. Returns the loops of `last` from the axis `inside` on."""
+    itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
+    sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
     given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
     choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
            columns=columns)  # fmt: skip
-    # Axes that are shorter than a vector are one axis of the registers.
+    # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or columns) >= columns
     line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
     if line > 1:
@@ -169,7 +169,8 @@ def write_in_registers(
     made = compute_of(results)
     write_sums(results, (last, block.axis), made.axis[-1:], made.reduce_axis)
     if _is_window(op, columns):
-        # Of a whole window, LLVM sees how large integers get, and computes them in narrow lanes.
+        # If a window is unrolled, LLVM sees how large integers get, and computes them in narrow
+        # lanes.
         for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
     elif not in_order and (part := _part_of_long_sum(op)):
@@ -178,8 +179,9 @@ def write_in_registers(
 
 
 def _part_of_long_sum(op: ComputeOp) -> int | None:
-    """The steps of the last axis that are summed up one after the other: so many that rounding
-    leaves half of the digits. None where there are no more, or none is lost."""
+    """The number of steps along the last axis that one partial sum adds: as many as leave half of
+    the digits in spite of rounding. None where the axis has no more steps, or rounding loses
+    nothing."""
     extent = extent_of(op.reduce_axis[-1])
     if len(op.body) > 1 or not _is_rounded(op) or is_uneven(op):
         return None
@@ -201,7 +203,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
-    """Splits the last axes, fused into one; returns the other loops, that over blocks, and the
+    """Splits the last axes, fused into one; returns the other loops, the loop over blocks, and the
     columns of a block."""
     axes = compute_of(stage).axis
     outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
@@ -241,7 +243,8 @@ def is_streamed(op: ComputeOp, target: Target) -> bool:
 
 
 def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> None:
-    """Reads rows whole, a few of them at a time. `in_order`: not in parts."""
+    """Reads rows whole, a few of them at a time. `in_order`: the steps are not divided into
+    parts."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = sum(body.dtype.itemsize for body in op.body)
@@ -261,8 +264,8 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
-    """The stage itself; or of a long reduction with few results, which are computed in registers,
-    the stage of its parts, which threads share."""
+    """The stage to schedule: the stage of partial results, which threads share, for a long
+    reduction whose few results are computed in registers; otherwise `stage` itself."""
     op = compute_of(stage)
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:
@@ -337,8 +340,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
 
 
 def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
-    """Writes out the steps after which quotients and remainders repeat themselves, so that LLVM
-    makes vectors of steps that are alike. `stage` computes the reduction `op`, or its parts."""
+    """Unrolls as many steps as quotients and remainders need to repeat themselves, so that LLVM
+    vectorises over steps that are alike. `stage` computes the reduction `op`, or its parts."""
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
@@ -360,8 +363,8 @@ def period_of(op: ComputeOp, axes: Sequence[IterVar]) -> int:
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
-    """The reduction loops, the farthest outside if the order is free. Those along one line of
-    memory are fused."""
+    """The reduction loops, those of the largest distances outermost if the order is free. Loops
+    along one line of memory are fused."""
     op = compute_of(stage)
     axes = list(op.reduce_axis)
     if not in_order:
@@ -388,7 +391,7 @@ def _is_vectorized(op: ComputeOp) -> bool:
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
     (result,) = combiner.result
-    if result.dtype.is_float and result.dtype.bits == 16:  # converted before and after each step
+    if result.dtype.is_float and result.dtype.bits == 16:  # rounded after each step
         return False
     pair = {*combiner.lhs, *combiner.rhs}
     return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
@@ -403,7 +406,7 @@ def _write_parts(
     s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
 ) -> Stage | None:
     """Cuts a long reduction into parts that fit L2 and are worth a task, enough for all threads,
-    and these into blocks. Returns the stage of the parts. None if one part is enough."""
+    and each part into blocks. Returns the stage of the parts. None if one part is enough."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
     least = min(terms, target.task_operations)
@@ -486,8 +489,8 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
 
 
 def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line`, over all of the tensor's dimensions but the
-    first: along that one a window may lie anywhere."""
+    """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
+    except in the first of these dimensions, along which a window may lie anywhere."""
     if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
         return False
     first, *indices = load.indices[-len(line) :]

@@ -1,4 +1,4 @@
-"""Everything around contractions: elementwise stages and reductions, computed row by row.
+"""Stages other than contractions: elementwise ones and reductions, computed row by row.
 
 Stages that meet in one row (a softmax's maximum, exponentials, sum and quotient) are computed for
 each row together, so that a row is in the cache when the next stage reads it. Data axes run in
@@ -78,8 +78,8 @@ def write_rows(
 ) -> dict[Stage, IterVar]:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
     `kept` are computed as a whole; outputs, and stages of `given`, in loops that compute all
-    elements. Of `parts`, one part is computed at a time; None: in the loop of
-    another stage. Returns the loops over parts. `strict`: floats are combined in order."""
+    elements. A stage of `parts` computes one part at a time; None means the part that a loop of its
+    reader needs. Returns the loops over parts. `strict`: floats are combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
@@ -151,8 +151,8 @@ def _write_part(
     target: Target,
     strict: bool,
 ) -> IterVar:
-    """Schedules a stage that is computed in parts; returns the loop over them. With no part, one of
-    its readers is."""
+    """Schedules a stage that is computed in parts; returns the loop over the parts. With no `part`,
+    the stage is computed in the loop over parts of a reader."""
     _choose_rows(s, root, target)
     axes = list(compute_of(root).axis)
     alone = max(0, len(axes) - 1) if part is None else part.axis + 1
@@ -179,7 +179,7 @@ def _write_inside(
     target: Target,
     strict: bool,
 ) -> None:
-    """The stages that are computed in one row of another."""
+    """Schedules the stages `inside`, which are computed in one row of `root`."""
     beside = {stage for stage, _ in inside}
     for stage, _ in inside:
         _write_columns(s, stage, rows, target, strict, beside)
@@ -210,7 +210,8 @@ def _short_rows(
 
 
 def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
-    """Whether `root` reads elementwise what a reduction computes in columns."""
+    """Whether `root` reads, element by element, the results of a reduction that is computed in
+    columns."""
     op, last = compute_of(stage), compute_of(root)
     if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
         return False
@@ -220,8 +221,9 @@ def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
 def _place_of_readers(
     s: Schedule, stage: Stage, places: dict[Stage, _Place], target: Target
 ) -> _Place | None:
-    """The place of all readers of a stage, in the rows that they share with it; None if there is no
-    such place, or a reader needs more than one row. Sums of columns stay side by side."""
+    """The place that all readers of a stage have in common, within the rows that they share with
+    the stage; None if there is no such place, or a reader needs more than one row. Sums of columns
+    stay side by side."""
     op = compute_of(stage)
     most = rows_of(op, target)
     found: list[_Place] = []
@@ -229,7 +231,7 @@ def _place_of_readers(
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
-    if not found:  # it is an output, or ranges alone read it
+    if not found:  # an output, or read by ranges alone
         return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
     if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
@@ -238,8 +240,8 @@ def _place_of_readers(
 
 
 def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
-    """Whether the rows of another stage need all elements of a stage: one in each row, of as many
-    rows, without conditions."""
+    """Whether the rows at `place` need all elements of a stage: one element in each row, as many
+    rows as elements, and no reader with a condition."""
     op, rows = compute_of(stage), compute_of(place.root).axis[: place.rows]
     if len(rows) != len(op.axis) or any(
         extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
@@ -257,7 +259,7 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
 
 
 def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
-    """The stages that read a stage, through others as well."""
+    """The stages that read a stage, directly or through other stages."""
     found: set[Stage] = set()
     waiting = [stage]
     while waiting:
@@ -268,8 +270,8 @@ def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
 
 
 def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
-    """The readers of a stage, through inlined stages as well; for each, the number of leading
-    indices by which it reads only its own row."""
+    """The readers of a stage, directly or through inlined stages; for each, the number of leading
+    axes along which it reads only its own row of the stage."""
     for reader in s.readers(stage):
         rows = _rows_in_common(reader.op, stage)
         if not reader.inlined:
@@ -319,8 +321,8 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
 def _write_columns(
     s: Schedule, stage: Stage, rows: int, target: Target, strict: bool, beside: Collection[Stage]
 ) -> Loop | None:
-    """The loops inside of the first `rows`: the outer loop over vectors of an elementwise stage.
-    The stages `beside` are computed in the same row."""
+    """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors of
+    an elementwise stage. The stages `beside` are computed in the same row."""
     op = compute_of(stage)
     if op.reduce_axis:
         if not runs_in_columns(op, target):
@@ -344,8 +346,8 @@ def _first_of_vectors(s: Schedule, stage: Stage, target: Target, beside: Collect
 
 
 def _first_of_line(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
-    """The first axis from which on all axes together run along one line of memory of every tensor,
-    or don't index it. Fused into one loop, these axes need no index arithmetic."""
+    """The first axis of those that together run along one line of memory of every tensor, or don't
+    index it. Fused into one loop, these axes need no index arithmetic."""
     op = compute_of(stage)
     last = len(op.axis) - 1
     first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
@@ -358,7 +360,8 @@ def _first_of_line(s: Schedule, stage: Stage, target: Target, beside: Collection
 
 
 def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
-    """Whether an operation reads another element of a stage at each step along its last axis."""
+    """Whether an operation reads a different element of a stage at each step along its last
+    axis."""
     return any(
         mentions(op.axis[-1].var, index)
         for load in all_loads(op)
@@ -368,8 +371,8 @@ def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
 
 
 def _unbroken(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
-    """The number of the last axes along which what a stage computes for a row lies side by side:
-    behind each line of its own, memory is left over where the line is no multiple of a vector."""
+    """The number of the last axes along which a row of a stage is contiguous. A line whose length
+    is no multiple of a vector is padded with unused memory."""
     op = compute_of(stage)
     if not op.axis or (op.reduce_axis and not runs_in_columns(op, target)):
         return len(op.axis)

@@ -1,8 +1,8 @@
-"""Running reductions: each result has one term more than its neighbour.
+"""Running reductions, as prefix sums: each result reduces one term more than its neighbour.
 
-Results along the last axis are computed in lanes, which go on from each other; so a row is read
-once, in its order. Along any other axis, the results so far of neighbours along the last axis lie
-in vectors in the L1 cache::
+Results along the last axis are computed in lanes, each from the lanes before it; so a row is read
+once, in order. Along any other axis, the running results of neighbours along the last axis lie in
+vectors in the L1 cache::
 
     for all other axes, and blocks of x, on all threads
         for y
@@ -31,7 +31,7 @@ from minitvm.tir.expr import IterVar, Reduce
 
 def running_axis(op: ComputeOp, *, in_order: bool = False) -> IterVar | None:
     """The data axis along which a reduction gains one term from each element to the next; None if
-    there is none. `in_order`: the term comes behind all others."""
+    there is none. `in_order`: the new term must come behind all others."""
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or isinstance(reduce.condition, e.IntImm):
         return None
@@ -66,7 +66,7 @@ def write_running(
 
 
 def _write_lanes(stage: Stage, axis: IterVar) -> None:
-    """Combines the terms of the cache lines that are fetched together in lanes."""
+    """Combines in lanes the terms of the cache lines that are fetched together."""
     width = LINES_AT_ONCE * CACHE_LINE // max(b.dtype.itemsize for b in compute_of(stage).body)
     extent = extent_of(axis)
     if extent is not None:
@@ -85,7 +85,7 @@ def _write_totals(
     *,
     alone: bool,
 ) -> IterVar:
-    """Keeps a block of results so far in the L1 cache. Returns the loop over blocks."""
+    """Keeps a block of running results in the L1 cache. Returns the loop over blocks."""
     op = compute_of(stage)
     lanes = min(target.lanes(body.dtype) for body in op.body)
     width = sum(body.dtype.itemsize for body in op.body)

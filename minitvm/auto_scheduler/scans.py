@@ -1,4 +1,4 @@
-"""Scans: the stages of a step in loops of their own, or all steps as one running reduction.
+"""Schedules scans: the stages of a step in loops of their own, or all steps as a running reduction.
 
 A scan that combines its state with one term a step is a running reduction, which is computed where
 its results are stored in the end (:mod:`running`). In any other scan, the stages of a step are
@@ -35,7 +35,7 @@ from minitvm.te.tensor import ScanOp, Tensor
 
 
 def write_running_scans(attempt: Attempt, kept: Container[Stage]) -> None:
-    """Computes scans as running reductions, where they are. Stages of `kept` stay."""
+    """Turns scans that are running reductions into such. Stages of `kept` stay as they are."""
     s = attempt.schedule
     for scan in _scans(s):
         attempt.follow("running reduction", scan, partial(_write_reduction, s, scan, kept))
@@ -89,8 +89,9 @@ def _write_step(s: Schedule, scan: Stage, by_hand: Container[Stage], target: Tar
 
 
 def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target) -> None:
-    """Transposes a tensor whose neighbours along time lie side by side, where those along the last
-    axis lie apart: each step would read an element of each line."""
+    """Transposes a tensor whose neighbours along time lie side by side in memory while neighbours
+    along the last axis lie apart. Without this, each step would read one element of each cache
+    line."""
     op = compute_of(stage)
     if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) == 1:
         return

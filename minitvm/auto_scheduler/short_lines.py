@@ -1,8 +1,8 @@
 """Reductions over short pieces of lines, whose columns are added up first.
 
-Channels last, a group of channels is a short piece of each pixel. Along a piece, a vector would be
-half empty, and its lanes would be combined for each pixel. So the places of a piece are columns,
-whose partial results stay in vectors over all pixels::
+Where the channels are the last dimension, a group of channels is a short piece of each pixel. A
+vector along a piece would be half empty, and its lanes would be combined for each pixel. So the
+places in a piece become columns, whose partial results stay in vectors over all pixels::
 
     for u in groups, c in a group:                  # in vectors along u and c
         for p in pixels: T[u, c] += X[p, u * 6 + c]
@@ -32,8 +32,8 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Reduce
 
-_LEAST = 16  # pieces, from which on one more step for each of their places costs little
-_BETTER = 1.5  # times fewer instructions, from which on the partial results pay
+_LEAST = 16  # pieces, from which on one more step for each place in a piece costs little
+_BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
 def write_short_lines(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> Stage | None:
@@ -68,7 +68,7 @@ def _piece_of(op: ComputeOp, target: Target, strict: bool) -> IterVar | None:
     pieces = [FAR if (n := extent_of(k)) is None else n for k in others]
     if extent < 2 or prod(pieces) < _LEAST:
         return None
-    # What lies between two pieces: else they are one line.
+    # A gap must lie between two pieces; without one they are a single line.
     if any(each.along(k) == extent for each in reads for k in others):
         return None
     lanes = lanes_of(op, target)

@@ -1,4 +1,4 @@
-"""The contractions of a program as they are to be scheduled: their epilogues, and what packs."""
+"""The contractions that are to be scheduled, with their epilogues and prepacked factors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Sums:
     ahead
         The tensor for the columns' factor that is packed before the call, if any.
     inline_columns
-        Whether the columns' factor is computed elementwise, for this contraction alone.
+        Whether only this contraction reads the columns' factor, and the factor is computed
+        elementwise.
     """
 
     schedule: Schedule
@@ -82,7 +83,8 @@ class Sums:
     @property
     def in_order(self) -> bool:
         """Whether sums must not be computed in parts: parts may round floats differently, sums of
-        different lengths can't be divided alike, and each part would begin with `init`."""
+        different lengths can't be divided into equal parts, and each part would begin with
+        `init`."""
         op = self.contraction.op
         is_rounded = op.output(0).dtype.is_float
         begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
@@ -140,7 +142,7 @@ def epilogue_of(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
 def _ahead(
     s: Schedule, contraction: Contraction, prepacked: Collection[Tensor], inline_columns: bool
 ) -> Tensor | None:
-    """The prepacked placeholder that is the columns' factor, or from which the factor is computed
+    """The prepacked placeholder that is the columns' factor, or from which this factor is computed
     elementwise, in order. None if there is none, or the placeholder has no panels, has a symbolic
     size, or is read by other stages, too."""
     if not can_be_packed(contraction) or bytes_of(contraction.b.tensor) is None:

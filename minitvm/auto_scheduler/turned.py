@@ -1,7 +1,7 @@
 """Contractions with few columns, computed with a row's axis as the column.
 
-Vectors lie along the column, so a result of few columns leaves most of their lanes idle. Where that
-takes more cycles than the last line here, the roles of the factors are exchanged::
+Vectors lie along the column axis, so a result of few columns leaves most lanes idle. Where this
+takes more cycles than the transposition in the last line here, the factors exchange their roles::
 
     T[j, i] = sum over k of B[k, j] * A[i, k]        # its column is i; few rows j
     C[i, j] = T[j, i]
@@ -39,7 +39,7 @@ from minitvm.tir.expr import IterVar
 
 
 def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
-    """The axis of rows that had better be the column; None if the last axis had.
+    """The axis of rows that is better as the column; None if the last axis is best.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((500, 900), name="A"), te.placeholder((500, 3), name="B")
@@ -61,8 +61,8 @@ def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
 
 
 def least_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a contraction by tiles of sums, along the better one of the last axis and that
-    of rows."""
+    """The cycles of a contraction by tiles of sums, with the last axis or the axis of rows as the
+    column, whichever takes fewer."""
     found = _turned(contraction, target)
     alone = cycles_of(contraction, target)
     return alone if found is None else min(alone, found[1])
@@ -70,7 +70,7 @@ def least_cycles(contraction: Contraction, target: Target) -> float:
 
 def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, float] | None:
     """A contraction with its last axis of rows as the column, and its cycles with the copy of the
-    result; None where that can't be."""
+    result; None where the factors can't exchange their roles."""
     if not is_plain(contraction) or is_streamed(contraction, target):
         return None
     row = contraction.rows[-1]
@@ -105,8 +105,8 @@ def is_plain(contraction: Contraction) -> bool:
 
 
 def turn(s: Schedule, tensor: Tensor, column: IterVar, stays: bool) -> Tensor:
-    """Makes an axis of a tensor's stage its last one; of a copy of it where the tensor `stays` as
-    it is. Returns the tensor that is computed."""
+    """Makes `column` the last axis of a tensor's stage; or, where the tensor `stays` as it is, of a
+    stage from which the tensor is copied. Returns the tensor that is computed."""
     place = compute_of(s[tensor]).axis.index(column)
     made: Tensor = s.cache_write(tensor, "global") if stays else tensor
 

@@ -1,14 +1,14 @@
 """Windows with borders that are wrapped, mirrored or repeated: copies of images with borders.
 
-Where a reduction reads a tensor at another function than a sum of its axes, as ``X[(y + k) % n]``,
-neighbours in the result don't read neighbours of the tensor. They do in a copy that has the element
-at each sum::
+A reduction may read a tensor at a function of a sum of axes, as ``X[(y + k) % n]``. Neighbours in
+the result then don't read neighbours of the tensor. They do in a copy that has one element for each
+value of the sum::
 
     P[t] = X[t % n]                                  # n + 2 elements
     Y[y] = sum(P[y + k] * W[k], k)                   # of 3
 
-At any other place that is computed from the axes, as ``X[(k * j) % n]`` for the sums of a Fourier
-transform, a copy holds the elements in the order of the steps, if they are read for many rows.
+Where the index is any other function of the axes, as ``X[(k * j) % n]`` for the sums of a Fourier
+transform, a copy holds the elements in the order of the steps, if many rows read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
-_READ = 8  # times that each element of a copy in the order of the steps is read
+_READ = 8  # reads of each element for which a copy in the order of the steps pays
 
 
 def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
@@ -50,15 +50,15 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
 
 
 def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
-    """Whether one element of a tensor is read in an iteration, at a function of a sum of data and
-    reduction axes; and a copy with an element for each sum has elements for several iterations, and
-    isn't much larger."""
+    """Whether an iteration reads one element of a tensor, at a function of a sum of data and
+    reduction axes; and whether in a copy with one element for each sum several iterations read an
+    element, and the copy isn't much larger than the tensor."""
     loads = reads_of(op, tensor)
     if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None)
-    except CompileError:  # it isn't a function of sums alone
+    except CompileError:  # the index isn't a function of sums alone
         return False
     size, copied = elements_of(tensor), elements_of(copy)
     axes = (*op.axis, *op.reduce_axis)
@@ -69,9 +69,8 @@ def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
 
 
 def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
-    """Whether one element of a tensor is read in an iteration, at a place that is computed from
-    data and reduction axes, but no function of their sums; and each is read again and again for
-    other axes."""
+    """Whether an iteration reads one element of a tensor, at a function of data and reduction axes
+    that is no function of their sums; and whether other axes read each element again and again."""
     loads = reads_of(op, tensor)
     if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
         return False
@@ -88,11 +87,11 @@ def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
         copy, _ = read_by_sums(tensor, op, tensor.name, None)
     except CompileError:
         return True
-    return elements_of(copy) == copied  # no sum of several axes is a place
+    return elements_of(copy) == copied  # no dimension of the copy stands for a sum of several axes
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
-    """Whether an index depends on data and reduction axes otherwise than as their sum."""
+    """Whether an index depends on data and reduction axes, but isn't just their sum."""
 
     def is_used(axes: tuple[IterVar, ...], atom: PrimExpr) -> bool:
         return any(mentions(axis.var, atom) for axis in axes)

@@ -1,4 +1,4 @@
-"""Writes schedules: ordinary primitives, chosen from the expression of each stage."""
+"""Writes the schedule of a program in ordinary primitives, chosen from each stage's expression."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def auto_schedule(
 ) -> Schedule:
     """A schedule for the outputs of a program, made for a target.
 
-    Its ``trace()`` is the Python that makes it.
+    ``trace()`` of the schedule is the Python code that makes it.
 
     Parameters
     ----------
@@ -114,8 +114,8 @@ def schedule_program(
 ) -> _T:
     """The result of `use` for a schedule of outputs, as :func:`auto_schedule` writes it. No tensor
     of `arguments` is inlined or replaced. `strict`: floats are rounded as the program is written,
-    in order, and by no instruction with a rounding of its own. Where `use` fails for a strategy,
-    the next one is taken."""
+    in order, and no instruction with a rounding of its own is used. If `use` fails for a strategy,
+    the next one is tried."""
     write = partial(
         _write, target=target, arguments=[*arguments], strict=strict, prepacked=prepacked
     )
@@ -147,7 +147,7 @@ def stages_to_write(s: Schedule) -> list[Stage]:
 
 
 def _kept(s: Schedule, arguments: Iterable[Tensor]) -> set[Stage]:
-    """The stages that stay stages of their own: arguments, and those a user decided about."""
+    """The stages that stay stages of their own: arguments, and stages that the user scheduled."""
     given = {tensor.op for tensor in arguments}
     return {each for each in s.stages if each.is_touched or each.is_named or each.op in given}
 
@@ -165,8 +165,8 @@ def _check_prepacked(s: Schedule, tensor: Any) -> None:
 
 
 def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
-    """Copies a prepacked argument as it is where no schedule packs it, so that callers can treat
-    all alike."""
+    """Copies a prepacked argument unchanged where no schedule packs it, so that callers can treat
+    all prepacked arguments alike."""
     tensor = source.op.output(0)
     copy = s[s.cache_read(tensor, "global", [stage.op for stage in s.readers(source)])]
     if tensor.ndim:
@@ -210,7 +210,8 @@ def _write_program(
     fused = found or FusedBlocks(s, (), {})
     done: set[Stage] = set()
     for stage in stages:
-        # The blocks were chosen for these last stages; others may be free to read sums by now.
+        # The blocks were chosen for these last stages; by now other stages may be free to read
+        # sums.
         whole = kept | fused.without_epilogue | done
         find = partial(program, stage, kept=whole, by_hand=by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
@@ -256,7 +257,7 @@ def _fused(
                 products[each.stage] = Product(each.contraction, each.last)
         else:
             kept = kept | {stage, sums.last}
-            # Plain loops are those of any stage.
+            # Any stage can have plain loops.
             alone |= set() if is_left_plain(sums.contraction) else {stage, sums.last}
         if not _leaves_epilogue(sums):
             by_hand = by_hand | {sums.last}
@@ -292,7 +293,7 @@ def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
 
 def _together(sums: Sums) -> list[Sums] | None:
     """The contractions that one epilogue reads, and whose sums are computed in the same tiles; None
-    where there is one alone, or all take longer together."""
+    where the epilogue reads one alone, or computing them together takes longer."""
     s, last = sums.schedule, sums.last
     if last is sums.stage or not _is_tiled(sums):
         return None
@@ -305,7 +306,7 @@ def _together(sums: Sums) -> list[Sums] | None:
 
 
 def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
-    """The stages that a stage reads, through inlined stages as well."""
+    """The stages that a stage reads, directly or through inlined stages."""
     found: set[Stage] = set()
     for tensor in stage.op.input_tensors:
         found |= _read_by(s, s[tensor]) if s[tensor].inlined else {s[tensor]}
@@ -313,7 +314,7 @@ def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
 
 
 def _write_part(attempt: Attempt, sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
-    """Schedules a contraction that is computed in parts, and those in the same tiles."""
+    """Schedules a contraction that is computed in parts, and the contractions in the same tiles."""
     group = _group(attempt, sums)
     name = TOGETHER if len(group) > 1 else "tiles"
     return attempt.follow(name, sums.stage, partial(_write_parts, group, fused)) or ()
@@ -418,7 +419,8 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
 
 
 def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
-    """A contraction outside of all blocks, which leaves their stages where they are."""
+    """A contraction outside of all blocks, whose schedule leaves the blocks' stages where they
+    are."""
     columns = sums.schedule[sums.contraction.b.tensor]
     return replace(
         sums,
@@ -555,7 +557,8 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 
 
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
-# scheduled, or None where it doesn't fit. A contraction that none fits is computed row by row.
+# scheduled, or None where it doesn't fit. A contraction that fits no strategy is computed row by
+# row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
     ("turned", _write_turned),

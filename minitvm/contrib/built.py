@@ -1,5 +1,5 @@
-"""A built function as bridges to other libraries see it: what it returns, and its program's
-parameters."""
+"""A built function as bridges to other libraries see it: its results, and the parameters of its
+program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Built:
     Attributes
     ----------
     function
-        The function, that of a module its entry.
+        The function; of a module, its entry function.
     params
         For each argument its buffer, or the variable of a scalar.
     batches
@@ -27,7 +27,7 @@ class Built:
     Raises
     ------
     TypeError
-        For another function, and for one that writes nothing.
+        For a function that ``build`` didn't make, and for one that writes nothing.
 
     >>> from minitvm import build, te
     >>> X = te.placeholder((3,), name="X")

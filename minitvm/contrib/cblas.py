@@ -1,7 +1,8 @@
 """Products of matrices by numpy's BLAS: classic ``tvm.contrib.cblas``.
 
 Importing this module registers the packed function ``"tvm.contrib.cblas.matmul"``, as the classic
-library has it. A product as ``te.compute`` needs no call out of the program, and is mostly faster.
+library has it. A product written with ``te.compute`` needs no call out of the program, and is
+mostly faster.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from minitvm.runtime.errors import CompileError
 
 
 def find_clang(required: bool = True) -> list[str]:
-    """The commands by which Clang is installed.
+    """The commands under which Clang is installed.
 
     Raises
     ------
     CompileError
-        When there is none and it is `required`.
+        When Clang isn't installed and is `required`.
     """
     found = [name for name in ("clang", *(f"clang-{v}" for v in range(30, 9, -1)))
              if shutil.which(name)]  # fmt: skip
@@ -42,7 +42,7 @@ def create_llvm(
     inputs : str or list of str
         Code, or paths of files of code.
     output : str
-        The path of a file that gets the text, too.
+        The path of a file to which the text is written as well.
     options, cc
         More options, and the command of Clang.
 

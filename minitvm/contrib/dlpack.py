@@ -34,21 +34,21 @@ def convert_func(
     Parameters
     ----------
     tvm_func
-        The function to call; its other arguments go to it as they are.
+        The function to call. Arguments of other types are passed to it unchanged.
     tensor_type
         The class of the tensors to convert, or several.
     to_dlpack_func
         Converts a tensor to a DLPack capsule, or to an array with ``__dlpack__``.
     from_dlpack_func
         Makes a tensor from an NDArray, which the tensor keeps alive. With this argument, the
-        function takes its inputs alone, by position or by name, and returns its outputs: one
-        tensor, or a tuple.
+        wrapper takes only the inputs, by position or by name, and returns the outputs: one tensor,
+        or a tuple.
 
     Raises
     ------
     TypeError
-        With `from_dlpack_func`, when `tvm_func` is no function of ``build``: others don't state
-        their outputs.
+        With `from_dlpack_func`, when `tvm_func` is no function of ``build``: other functions don't
+        declare their outputs.
 
     >>> shape = convert_func(lambda a: a.shape, np.ndarray, lambda x: x.__dlpack__())
     >>> shape(np.zeros((2, 3)))
@@ -112,7 +112,7 @@ def to_pytorch_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def to_paddle_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
-    """`tvm_func` as a function of Paddle's tensors. Paddle refuses those that take part in
+    """`tvm_func` as a function of Paddle's tensors. Paddle refuses tensors that take part in
     gradients: pass ``x.detach()``.
 
     Raises
@@ -121,7 +121,7 @@ def to_paddle_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
         When paddle isn't installed.
     """
     paddle = imported("paddle", "to_paddle_func")
-    # A capsule, since Paddle's exchange API (3.3) gives tensors that take part in gradients.
+    # A capsule, since Paddle's exchange API (3.3) also exports tensors that take part in gradients.
     return convert_func(tvm_func, paddle.Tensor, lambda tensor: tensor.__dlpack__())
 
 
@@ -139,8 +139,8 @@ def to_cupy_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def to_mxnet_func(tvm_func: Callable[..., Any]) -> Callable[..., Any]:
-    """`tvm_func` as a function of MXNet's arrays, which have no ``__dlpack__``. It waits for what
-    MXNet computes in the background.
+    """`tvm_func` as a function of MXNet's arrays, which have no ``__dlpack__``. It waits for
+    MXNet's computations in the background.
 
     Raises
     ------

@@ -31,7 +31,7 @@ class Recording:
     outputs
         The number of outputs.
     kept
-        The places, in what `run` returns, of the arrays to be kept.
+        The places of the arrays to be kept among the values that `run` returns.
     derivative
         The derivative, whose functions take these arrays in place of the outputs.
     """
@@ -51,15 +51,15 @@ class Derivative:
     ----------
     backward
         ``backward(inputs, outputs, gradients, wanted)`` returns the gradient of each input, None
-        for one that has none, where those at the places `wanted` are asked for.
+        for one that has none. `wanted` are the places of the inputs whose gradients are asked for.
     pushforward
-        ``pushforward(inputs, outputs, tangents)`` returns the tangents of the outputs by their
-        places, from those of inputs by theirs. By default it is the transpose of `backward`.
+        ``pushforward(inputs, outputs, tangents)`` returns the tangents of the outputs from the
+        tangents of inputs, both by places. By default it is the transpose of `backward`.
     reads_outputs
-        Whether they read `outputs`; if not, these are none.
+        Whether these functions read `outputs`; otherwise they get none.
     recording
-        ``recording(moving)`` tells how the operation runs where the inputs at some places move;
-        None where it runs as ever.
+        ``recording(moving)`` tells how the operation runs where the inputs at some places have
+        tangents; None where it runs as without them.
     """
 
     backward: Callable[..., Any]
@@ -71,7 +71,8 @@ class Derivative:
 def differentiable(
     results: Built, run: Callable[..., Any], static: Sequence[int], derivative: Derivative | None
 ) -> Callable[..., Any]:
-    """The operation `run` of the inputs with a derivative, or with an answer to who asks for one.
+    """The operation `run` with a derivative; if that isn't known, with an error for callers who ask
+    for it.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def differentiable(
     run
         The operation.
     static
-        The inputs, by their places, that JAX doesn't see.
+        The places of the inputs that JAX doesn't see.
     derivative
         The derivative; None where it isn't known.
     """
@@ -122,8 +123,8 @@ def differentiable(
 def _recorded(
     run: Callable[..., Any], derivative: Derivative, inputs: Sequence[Any], moving: tuple[int, ...]
 ) -> tuple[Sequence[Any], Derivative, Sequence[Any]]:
-    """The outputs of the operation `run`, of which a second derivative asks for the tangents, too;
-    its derivative; and what that takes behind the inputs."""
+    """The outputs of the operation `run`, whose tangents a second derivative may need as well; its
+    derivative; and the arrays that the derivative takes behind the inputs."""
     found = None if derivative.recording is None else derivative.recording(moving)
     returned = run(*inputs) if found is None else found.run(*inputs)
     every = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
@@ -139,7 +140,7 @@ def _moves(jax: Any, tangent: Any) -> bool:
 
 
 def _zero(jax: Any, value: Any) -> Any:
-    """The tangent of a value that doesn't move."""
+    """The zero tangent of a value."""
     if _is_floating(jax, value):
         return jax.numpy.zeros_like(value)
     return np.zeros(value.shape, jax.dtypes.float0)
@@ -149,7 +150,7 @@ def _zero(jax: Any, value: Any) -> Any:
 @record()
 class _Derivative:
     """The derivative of an operation at some inputs, a linear map: from the tangents of the inputs
-    that move to those of the outputs of floats.
+    that have some to the tangents of the floating-point outputs.
 
     Attributes
     ----------
@@ -158,7 +159,7 @@ class _Derivative:
     hidden
         The places and values of the inputs that JAX doesn't see.
     moving
-        The places of the inputs that move.
+        The places of the inputs that have tangents.
     """
 
     results: Built
@@ -191,7 +192,7 @@ class _Derivative:
         ]
 
     def _transposed(self, residuals: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
-        """The tangents of the outputs, as gradients of what `pull` computes."""
+        """The tangents of the outputs, as gradients of the values that `pull` computes."""
         jax = imported("jax", "jax_op")
         results = self.results
         shapes = results.shapes(self._arguments(residuals)[0])
@@ -204,8 +205,8 @@ class _Derivative:
         return made
 
     def _arguments(self, residuals: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
-        """The inputs, and what the derivative reads behind them: what the operation returned, or
-        what it kept."""
+        """The inputs, and behind them the arrays that the derivative reads: the outputs of the
+        operation, or the arrays that it kept."""
         count = len(self.results.inputs) - len(self.hidden)
         inputs, more = list(residuals[:count]), list(residuals[count:])
         for place, value in self.hidden:
@@ -214,12 +215,12 @@ class _Derivative:
 
 
 def _floats(results: Built) -> list[int]:
-    """The places of the outputs of floats, which have tangents."""
+    """The places of the floating-point outputs, which have tangents."""
     return [place for place, at in enumerate(results.outputs) if results.dtype(at).is_float]
 
 
 def _checked(jax: Any, results: Built, inputs: Sequence[Any], found: Any) -> Sequence[Any]:
-    """What `backward` returned: a gradient for each input, or None."""
+    """Checks the result of `backward`: a gradient or None for each input."""
     given = found if isinstance(found, tuple | list) else (found,)
     if len(given) != len(results.inputs):
         names = ", ".join(results.names[position] for position in results.inputs)
@@ -250,5 +251,5 @@ def _is_floating(jax: Any, value: Any) -> bool:
 
 
 def argument(results: Built, position: int) -> str:
-    """An argument in messages."""
+    """The text for an argument in messages."""
     return f"{results.name}: argument {position} '{results.names[position]}'"

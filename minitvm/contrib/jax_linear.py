@@ -1,7 +1,7 @@
-"""Linear maps of JAX, each with its transpose: what its rules of differentiation are made of.
+"""Linear maps of JAX, each with its transpose, from which JAX builds derivatives.
 
-JAX differentiates a function by the rule of its tangents, and finds gradients by transposing what
-that rule computes. A custom call can't be transposed; so both maps are given::
+JAX differentiates a function by the rule of its tangents, and finds gradients by transposing the
+computation of that rule. A custom call can't be transposed, so both maps are given::
 
     push:   residuals, tangents    ->  the values of the map
     pull:   residuals, gradients   ->  the values of the transposed map
@@ -18,8 +18,8 @@ from minitvm.runtime.record import record
 
 
 class LinearMap(Protocol):
-    """A linear map for each value of `residuals`, with its transpose. It compares equal to one that
-    computes the same, so that JAX finds what it has compiled."""
+    """A linear map for each value of `residuals`, with its transpose. Maps that compute the same
+    compare equal, so that JAX finds the code that it has compiled."""
 
     def push(self, residuals: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """The values of the map."""
@@ -44,8 +44,8 @@ def linear_call(
 
 @record()
 class _Batch:
-    """A linear map of each element of a batch. Arguments with an axis, not None, have the batch's
-    dimension there."""
+    """A linear map of each element of a batch. An argument whose axis isn't None has the batch
+    dimension at that axis."""
 
     linear: LinearMap
     residual_axes: tuple[int | None, ...]

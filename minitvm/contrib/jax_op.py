@@ -1,4 +1,4 @@
-"""Built functions as operations of JAX: what ``jax.jit``, ``vmap`` and ``grad`` see.
+"""Built functions as operations of JAX, with rules for ``jax.jit``, ``vmap`` and ``grad``.
 
 ::
 
@@ -33,25 +33,25 @@ def jax_op(function: Any, *, backward: Any = None) -> Callable[..., Any]:
     """A built function as an operation of JAX: it takes the inputs, by position or by name, and
     returns the outputs, one array or a tuple, as ``z = add.jax_op()(x, y)``.
 
-    It stands anywhere in a program of JAX: under ``jit``, ``vmap``, ``lax.scan``, ``lax.cond``, and
-    with a `backward` under ``grad``. On the CPU, XLA calls the machine code, without a copy and
+    It may stand anywhere in a program of JAX: under ``jit``, ``vmap``, ``lax.scan``, ``lax.cond``,
+    and with a `backward` under ``grad``. On the CPU, XLA calls the machine code, without a copy and
     without the GIL. Where JAX has no FFI, and on other platforms, it calls Python back. A number (a
-    ``te.var`` among the arguments) may be a Python number or a traced array without dimensions; one
-    on which a shape depends has to be a Python ``int``.
+    ``te.var`` among the arguments) may be a Python number or a traced array without dimensions; a
+    number on which a shape depends has to be a Python ``int``.
 
     Parameters
     ----------
     function
         A function of ``build``, or a module, whose first function counts.
     backward
-        How the operation is differentiated; by default, it can't be.
+        The derivative of the operation; by default it has none.
 
         - ``backward(inputs, outputs, gradients)`` returns a tuple with the gradient of each input,
-          None for one that has none. `inputs` is a tuple; `outputs` is what the operation returns,
-          and `gradients` the gradient of that.
-        - A function of ``build``. It takes the inputs and, if it likes, the outputs of the
-          operation, then the gradients of the outputs. It returns the gradients of the inputs that
-          are arrays of floats, in order.
+          None for an input without a gradient. `inputs` is a tuple; `outputs` is the result of the
+          operation, and `gradients` its gradient.
+        - A function of ``build``. It takes the inputs; if it has parameters for them, the outputs
+          of the operation; then the gradients of the outputs. It returns the gradients of the
+          inputs that are arrays of floats, in order.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def jax_op(function: Any, *, backward: Any = None) -> Callable[..., Any]:
     operation.__name__ = operation.__qualname__ = results.name
     operation.__doc__ = function.__doc__
     if _sizes(results):
-        return operation  # jax.jit would trace the numbers that give shapes
+        return operation  # jax.jit would trace the numbers that determine shapes
     compiled: Callable[..., Any] = jax.jit(operation)
     return compiled
 
@@ -114,7 +114,7 @@ class _Traced:
         Raises
         ------
         TypeError
-            When it is something else, or JAX lacks the dtype.
+            When the value is something else, or JAX lacks the dtype.
         """
         results, where = self._results, argument(self._results, position)
         is_number = results.is_scalar(position)
@@ -152,7 +152,7 @@ class _Traced:
     def _batched(
         self, values: Sequence[Any], outputs: Sequence[Any], passed: Sequence[Any]
     ) -> Sequence[Any]:
-        """Runs the function, under ``jax.vmap`` that for the whole batch."""
+        """Runs the function; under ``jax.vmap``, the function for the whole batch."""
         inputs = self._results.inputs
         given = [place for place, at in enumerate(inputs) if at not in self._sizes]
         if not given:
@@ -178,7 +178,8 @@ class _Traced:
         return made
 
     def _batch(self, batched: Sequence[bool], values: Sequence[Any]) -> tuple[Any, ...] | None:
-        """The outputs for a batch, of the function for that; None where there is none."""
+        """The outputs for a batch, computed by the function for batches; None where there is no
+        such function."""
         results = self._results
         if results.batches is None:
             return None
@@ -215,8 +216,8 @@ class _Traced:
             )
 
     def _check(self, values: Sequence[Any], shapes: Sequence[tuple[Any, ...]]) -> None:
-        """Has the function check everything but the memory. Sizes that JAX doesn't know
-        (``jax.export.symbolic_shape``) are checked when the program runs."""
+        """Lets the function check all properties of the inputs except their memory. Sizes that JAX
+        doesn't know (``jax.export.symbolic_shape``) are checked when the program runs."""
         results = self._results
         given = [
             self._described(position, value)
@@ -232,7 +233,7 @@ class _Traced:
             results.function.check(*results.arguments(given[:count], given[count:]))
 
     def _described(self, position: int, value: Any) -> Any:
-        """An input for :meth:`Function.check`; of a number, one of its kind."""
+        """An input for :meth:`Function.check`; for a number, a number of its kind."""
         if isinstance(value, int):
             return value
         if not self._results.is_scalar(position):
@@ -245,7 +246,7 @@ class _Traced:
         return 0 if kind in "biu" else 0.0
 
     def _as_passed(self, position: int, value: Any) -> Any:
-        """An input as the handler reads it: numbers in few types."""
+        """An input as the handler reads it: numbers are converted to one of a few types."""
         numpy = self._jax.numpy
         dtype = self._results.dtype(position)
         if not self._results.is_scalar(position):
@@ -264,7 +265,8 @@ _Run = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 
 def _run(jax: Any, results: Built) -> _Run:
-    """Runs the function: the specifications of its outputs and its inputs become the outputs."""
+    """The function that runs the custom call: from the specifications of the outputs, and the
+    inputs, to the outputs."""
     called_back = _called_back(jax, results)
     if not hasattr(jax, "ffi"):
         return called_back
@@ -297,7 +299,7 @@ def _register() -> None:
 
 
 def _called_back(jax: Any, results: Built) -> _Run:
-    """As the custom call, by Python code that the program of JAX calls back."""
+    """The same as the custom call, by Python code that the program of JAX calls back."""
 
     def compute(outputs: Sequence[Any], values: Sequence[Any]) -> tuple[Any, ...]:
         made = [np.empty(spec.shape, spec.dtype) for spec in outputs]
@@ -321,7 +323,7 @@ def _called_back(jax: Any, results: Built) -> _Run:
 
 
 def _derivative(results: Built, backward: Any) -> Derivative | None:
-    """The derivative that a user gives."""
+    """The derivative for the `backward` that a user gives."""
     if backward is None or isinstance(backward, Derivative):
         return backward
     rule = _built_rule(results, backward) if _is_built(backward) else backward
@@ -332,7 +334,7 @@ def _derivative(results: Built, backward: Any) -> Derivative | None:
 
 
 def _static(results: Built) -> list[int]:
-    """The numbers, by their places among the inputs, that JAX doesn't see."""
+    """The places, among the inputs, of the numbers that JAX doesn't see."""
     sizes = _sizes(results)
     return [place for place, position in enumerate(results.inputs) if position in sizes]
 

@@ -1,8 +1,8 @@
-"""The kernel of an operator for autograd: torch's own, but where there is nothing to record.
+"""The autograd kernel of an operator: torch's own, except where there is nothing to record.
 
-torch's kernel is Python code that finds that out late, and dispatches again below autograd. Where
-nothing watches the operators that run and no argument requires grad, the built function itself is
-called in its place, as in calls that go past the dispatcher.
+torch's kernel is Python code that finds out late that there is nothing to record, and dispatches
+again below autograd. Where nothing watches the running operators and no argument requires grad, the
+built function itself is called instead, as in calls that go past the dispatcher.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def register_autograd(
     compute: Callable[..., Any],
     recorded: Callable[..., Any] | None,
 ) -> None:
-    """Registers the gradient of an operator, given by its name in torch, and what computes it of
-    plain tensors. `recorded` takes the calls that are recorded, if they keep more than others."""
+    """Registers the gradient of an operator, given by its name in torch. `compute` is the function
+    that computes the operator for plain tensors. `recorded` takes the calls that are recorded, if
+    such calls keep further tensors."""
     own, kernels = name.partition("::")[2], _Kernels()
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=kernels)
     for key, kernel, options in kernels.found:
@@ -35,7 +36,7 @@ def register_autograd(
 
 @final
 class _Kernels:
-    """Takes what torch registers, in the place of its library."""
+    """Stands for a library of torch, and takes the kernels that torch registers."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, Callable[..., Any], dict[str, Any]]] = []
@@ -46,12 +47,13 @@ class _Kernels:
 
 @final
 class _Unrecorded(PastDispatcher):
-    """Calls of plain tensors, of which nothing is recorded; NotImplemented of all others."""
+    """Computes calls on plain tensors that need no recording; returns NotImplemented for all
+    others."""
 
     __slots__ = ("_compute",)
 
     def __init__(self, torch: Any, compute: Callable[..., Any]) -> None:
-        self._compute = compute  # which has to live as long as this
+        self._compute = compute  # kept alive as long as this object
         self._let_pass(torch, compute)
 
     def __call__(self, *args: Any) -> Any:

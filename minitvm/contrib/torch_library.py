@@ -1,7 +1,7 @@
-"""What torch's dispatcher knows of an operator: its schema, fake outputs, gradients, batches.
+"""Registrations of an operator with torch's dispatcher: schema, fake outputs, gradients, batches.
 
-Everything is registered through ``torch.library``. Each function here makes one registration's
-function for a :class:`Results`.
+Everything is registered through ``torch.library``. Each function here makes the function of one
+registration from a :class:`Results`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minitvm.runtime.record import record
 from minitvm.runtime.results import Results
 from minitvm.tir.expr import IntImm, Var
 
-# The types of torch's schemas for numbers. Extents may be symbols where sizes change.
+# The types of numbers in torch's schemas. Extents may be symbols where sizes change.
 _SCALARS = {"float": "float", "int": "SymInt", "uint": "SymInt", "bool": "bool"}
 
 
@@ -64,7 +64,8 @@ def torch_dtype(results: Results, position: int) -> Any:
 
 
 def parameter(results: Results, position: int) -> str:
-    """A name that torch can parse: the argument's own, if all are ASCII identifiers and differ."""
+    """A parameter name that torch can parse: the argument's own, if all names are ASCII identifiers
+    and differ."""
     names = results.names
     plain = all(name.isidentifier() and name.isascii() for name in names)
     own = plain and len(set(names)) == len(names) and "out" not in names
@@ -82,7 +83,7 @@ def fake_kernel(function: Any, results: Results) -> Callable[..., Any]:
 
     def fake(*values: Any) -> Any:
         _check_dtypes(results, values, dtypes)
-        results.shapes(values)  # which looks at the ranks
+        results.shapes(values)  # this checks the ranks
         _check_extents(results, values, expected)
         return results.returned(empty_outputs(results, values, dtypes))
 
@@ -92,7 +93,7 @@ def fake_kernel(function: Any, results: Results) -> Callable[..., Any]:
 def empty_outputs(
     results: Results, values: Sequence[Any], dtypes: dict[int, Any] | None = None
 ) -> list[Any]:
-    """Uninitialised outputs for some inputs, on the device of those."""
+    """Uninitialised outputs for some inputs, on the inputs' device."""
     torch = imported("torch", "torch_op")
     found = dtypes or {at: torch_dtype(results, at) for at in results.outputs}
     device = next((each.device for each in values if isinstance(each, torch.Tensor)), "cpu")
@@ -127,8 +128,8 @@ def _check_extents(
 
 
 def _expected_extents(function: Any, results: Results) -> Iterator[tuple[int, int, Any]]:
-    """The extents of inputs that a number, or an earlier argument, determines: the argument, the
-    axis, and the number, or the argument and the axis there (None for a scalar)."""
+    """The extents of inputs that a constant or an earlier argument determines: the argument, the
+    axis, and the constant, or the earlier argument and its axis (None for a scalar)."""
     params = function.program.lowered[function.name].arguments
     sources: dict[Var, tuple[int, int | None]] = {
         param: (at, None) for at, param in enumerate(params) if isinstance(param, Var)
@@ -170,16 +171,18 @@ class Recording:
     Attributes
     ----------
     run
-        Takes plain tensors, and returns the outputs, then further tensors, in a tuple or alone.
+        Takes plain tensors, and returns the outputs and then further tensors: a tuple, or one
+        tensor.
     operator
         An operator of torch that does the same.
     outputs
         The number of outputs.
     kept
-        The places, in what `run` returns, of the tensors to be kept.
+        The places of the tensors to be kept among the values that `run` returns.
     function
         ``function(values, kept, heads)`` returns the gradient of each input, as
-        :attr:`Gradients.function` does, from the tensors that are kept. These have no gradients.
+        :attr:`Gradients.function` does, from the kept tensors. These gradients have no gradients
+        themselves.
     """
 
     run: Callable[..., Any]
@@ -192,7 +195,7 @@ class Recording:
 @final
 @record()
 class Gradients:
-    """A derivative as a function, which also differentiates batches.
+    """A derivative as a function of tensors, which also differentiates batches.
 
     Attributes
     ----------
@@ -203,12 +206,12 @@ class Gradients:
     reads_outputs
         Whether the function takes the outputs.
     pushforward
-        ``pushforward(values, tangents)`` returns the tangents of the outputs by their places, none
-        for those that don't move, from the tangent of each input, None for one that doesn't move;
-        None where forward mode isn't known.
+        ``pushforward(values, tangents)`` returns the tangents of the outputs by their places,
+        without those that are zero. `tangents` has the tangent of each input, None for zero. The
+        attribute is None where forward mode isn't known.
     recording
         ``recording(needed)`` tells how the operator runs where autograd records it and the
-        gradients of some inputs are `needed`; None where it runs as ever.
+        gradients of some inputs are `needed`; None where it runs as without autograd.
     """
 
     function: Callable[[Sequence[Any], Sequence[Any], Sequence[bool]], tuple[Any, ...]]
@@ -217,7 +220,7 @@ class Gradients:
     recording: Callable[[Sequence[bool]], Recording | None] | None = None
 
     def registered(self, results: Results) -> tuple[Callable[..., Any], Callable[..., None]]:
-        """As torch takes it: ``backward`` and ``setup_context``."""
+        """The derivative as torch takes it: ``backward`` and ``setup_context``."""
         heads = [i for i, at in enumerate(results.outputs) if is_differentiable(results, at)]
 
         def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -227,7 +230,7 @@ class Gradients:
         return differentiate, keep_inputs(results, self.reads_outputs)
 
     def forward_mode(self, results: Results) -> Callable[..., Any] | None:
-        """As torch takes forward mode: ``jvp``."""
+        """Forward mode as torch takes it: ``jvp``."""
         if self.pushforward is None:
             return None
         pushforward = self.pushforward
@@ -240,8 +243,8 @@ class Gradients:
         return push
 
     def batched(self, flags: Sequence[bool]) -> Gradients:
-        """The derivative of the operator for a batch, where some inputs have the dimension. The
-        gradients of the others are sums over the batch."""
+        """The derivative of the operator for a batch. The inputs with a flag have the batch
+        dimension; the gradients of the others are sums over the batch."""
         torch = imported("torch", "torch_op")
 
         def function(
@@ -286,8 +289,8 @@ def _pushed_batch(pushforward: _Pushforward, flags: Sequence[bool]) -> _Pushforw
 
 
 def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
-    """A ``setup_context`` that keeps all inputs for :func:`kept`, numbers as well, and the outputs
-    behind them if wanted."""
+    """A ``setup_context`` that keeps all inputs for :func:`kept`, also numbers, and behind them the
+    outputs if wanted."""
     numbers = [i for i, at in enumerate(results.inputs) if results.is_scalar(at)]
     tensors = [i for i, at in enumerate(results.inputs) if not results.is_scalar(at)]
 
@@ -303,7 +306,7 @@ def keep_inputs(results: Results, with_outputs: bool) -> Callable[..., None]:
 
 
 def kept(ctx: Any) -> list[Any]:
-    """What :func:`keep_inputs` has kept, in the order of the inputs."""
+    """The values that :func:`keep_inputs` has kept, in the order of the inputs."""
     values = list(ctx.saved_tensors)
     for i, value in ctx.numbers.items():
         values.insert(i, value)
@@ -311,14 +314,14 @@ def kept(ctx: Any) -> list[Any]:
 
 
 def gradients_of(results: Results, wanted: Sequence[int], made: Any) -> tuple[Any, ...]:
-    """The gradient of each input, None for those that aren't `wanted`, from what a function
-    returned for these."""
+    """The gradient of each input, None for those that aren't `wanted`. `made` is the result of a
+    function that computes the wanted gradients."""
     found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
     return tuple(found.get(i) for i in range(len(results.inputs)))
 
 
 def no_backward(name: str) -> Callable[..., Any]:
-    """The backward of an operator that has none."""
+    """The ``backward`` of an operator without a derivative: it raises."""
 
     def refuse(ctx: Any, *grads: Any) -> Any:
         raise NotImplementedError(
@@ -344,8 +347,9 @@ def batching_rule(
     operator: Callable[..., Any],
     batch: Callable[[tuple[bool, ...], Sequence[Any]], Callable[..., Any] | None],
 ) -> Callable[..., Any]:
-    """The rule of ``torch.vmap``: one call of the operator for the batch, which `batch` finds for
-    the inputs that have the dimension; where there is none, a call for each element."""
+    """The rule of ``torch.vmap``: one call of the operator for batches, which `batch` finds for the
+    inputs that have the batch dimension; where there is no such operator, one call for each
+    element."""
 
     def rule(info: Any, in_dims: Sequence[int | None], *values: Any) -> tuple[Any, Any]:
         whole = batch(tuple(dim is not None for dim in in_dims), values)

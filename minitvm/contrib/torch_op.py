@@ -1,4 +1,4 @@
-"""Built functions as operators of PyTorch: what torch.compile, autograd and torch.export see."""
+"""Built functions as operators of PyTorch, for torch.compile, autograd and torch.export."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def register_torch_op(
     name
         The operator's name, with a namespace: ``"mine::add"`` is also ``torch.ops.mine.add``.
     backward
-        How the operator is differentiated; by default, it can't be.
+        The derivative of the operator; by default it has none.
 
         - ``backward(ctx, *gradients of the outputs)`` returns the gradients of the inputs, None for
           one that has none, as in ``torch.autograd.Function``.
-        - A function of ``build``. It takes the inputs and, if it likes, the outputs of the
-          operator, then the gradients of the outputs. It returns the gradients of the inputs. Only
-          floating-point tensors have gradients.
+        - A function of ``build``. It takes the inputs; if it has parameters for them, the outputs
+          of the operator; then the gradients of the outputs. It returns the gradients of the
+          inputs. Only floating-point tensors have gradients.
     setup_context
-        ``setup_context(ctx, inputs, output)`` keeps what a Python `backward` needs. By default
-        ``ctx.saved_tensors`` are the tensors among the inputs, then the outputs.
+        ``setup_context(ctx, inputs, output)`` keeps the values that a Python `backward` needs. By
+        default ``ctx.saved_tensors`` are the tensors among the inputs, then the outputs.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def register_torch_op(
     if setup_context is not None and (backward is None or _is_built(backward)):
         found = "none" if backward is None else "a built function"
         raise ValueError(f"torch_op: expected a Python backward for setup_context, got {found}")
-    schema_of(results)  # which refuses what torch has no type for
+    schema_of(results)  # this refuses arguments for which torch has no type
     derivative = _derivative(results, name, backward, setup_context)
     function = tvm_func.entry_func if isinstance(tvm_func, Module) else tvm_func
     made = _new_operator(function, name, derivative)
@@ -101,7 +101,7 @@ def _new_operator(function: Any, name: str, derivative: _Derivative | None) -> T
     return made
 
 
-# The operators by name, which live as long as torch knows them: to the end of the process.
+# The operators by name. They live as long as torch knows them: to the end of the process.
 _operators: dict[str, TorchOperator] = {}
 _making = ForkLock()  # one thread makes an operator for a batch at a time
 
@@ -121,9 +121,9 @@ class TorchOperator(PastDispatcher):
     It takes the inputs by position or by name, and returns the outputs: a tensor, or a tuple.
     ``out=`` gives the output, or a tuple of the outputs, to write instead.
 
-    A call goes to the built function itself where nothing but its result is wanted; to that and to
-    autograd where its gradient is, too; and through torch's dispatcher where torch is tracing,
-    batching, casting or profiling.
+    Where only the result is wanted, a call goes to the built function itself. Where the gradient is
+    wanted as well, the call also goes to autograd. Where torch is tracing, batching, casting or
+    profiling, the call goes through torch's dispatcher.
 
     Attributes
     ----------
@@ -199,7 +199,8 @@ class TorchOperator(PastDispatcher):
         self._recorded = _applied(torch, function)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        # Where there is compiled code, it is called in place of this method; torch.compile traces
+        # this one.
         return self._call_slowly(*args, out=out, **kwargs)
 
     def _call_slowly(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -211,18 +212,18 @@ class TorchOperator(PastDispatcher):
             return self._dispatched(args, kwargs)
         try:
             return self._compute(*args) if kind is Call.PLAIN else self._recorded(*args)
-        except BufferError:  # a tensor whose memory means something else: torch knows what
+        except BufferError:  # of a lazy tensor, which torch resolves
             return self.overload(*args)
 
     def record(self, *args: Any) -> Any:
-        """A call by someone who knows that the arguments are plain tensors and numbers, and that
-        autograd records it."""
+        """A call whose caller knows that the arguments are plain tensors and numbers, and that
+        autograd records the call."""
         if self._is_watched():
             return self._dispatched(args, {})
         return self.record_unwatched(*args)
 
     def record_unwatched(self, *args: Any) -> Any:
-        """As :meth:`record`, where nothing watches the operators that run."""
+        """As :meth:`record`, where nothing watches the running operators."""
         try:
             return self._recorded(*args)
         except BufferError:
@@ -248,8 +249,8 @@ class TorchOperator(PastDispatcher):
         return out
 
     def _batch(self, flags: tuple[bool, ...], values: Sequence[Any]) -> TorchOperator | None:
-        """The operator for a batch of calls, where the inputs with a flag have the dimension; None
-        where there is none, or where its calls are to be differentiated and can't be."""
+        """The operator for a batch of calls; the inputs with a flag have the batch dimension. None
+        where there is no such operator, or where its calls need a derivative and have none."""
         is_function = self._derivative is None or isinstance(self._derivative, Gradients)
         if not is_function and self._kind_of(values) is not Call.PLAIN:
             return None
@@ -260,14 +261,14 @@ class TorchOperator(PastDispatcher):
         return self._batches[flags]
 
     def _batch_below(self, flags: tuple[bool, ...], values: Sequence[Any]) -> Any:
-        """As :meth:`_batch`, for the rule that the dispatcher calls: it has left the transform
-        behind, which the operator itself would still see."""
+        """As :meth:`_batch`, for the rule that the dispatcher calls: the dispatcher has left the
+        transform, which the operator itself would still see."""
         found = self._batch(flags, values)
         return None if found is None else found.overload
 
     @property
     def compute(self) -> Callable[..., Any]:
-        """What computes the operator of plain tensors."""
+        """The function that computes the operator for plain tensors."""
         return self._compute
 
     @property
@@ -337,7 +338,7 @@ def _returning(function: Any, results: Results) -> Callable[..., Any]:
         made: Callable[..., Any] = function.returning()
         return made
 
-    def compute(*values: Any) -> Any:  # numbers alone, of which no library's arrays follow
+    def compute(*values: Any) -> Any:  # only numbers, which don't show a library for the outputs
         outputs = empty_outputs(results, results.bind(values, {}))
         function(*results.arguments(values, outputs))
         return results.returned(outputs)
@@ -354,8 +355,9 @@ def _for_autograd(
     compute: Callable[..., Any],
     derivative: tuple[Callable[..., Any], Callable[..., None]],
 ) -> Callable[..., Any]:
-    """The operator as torch's autograd alone has to know it, which takes a fraction of the time
-    of its dispatcher. It keeps, and calls for gradients, what the dispatcher does."""
+    """The operator as a ``torch.autograd.Function``, which takes a fraction of the dispatcher's
+    time. It keeps the same tensors as the registered operator, and calls the same functions for
+    gradients."""
     backward, setup_context = derivative
 
     def forward(ctx: Any, *args: Any) -> Any:
@@ -368,13 +370,13 @@ def _for_autograd(
 
 
 def _applied(torch: Any, function: Any) -> Callable[..., Any]:
-    # The `apply` of torch's class looks for transforms of torch.func, which aren't there.
+    # The `apply` of torch's class would look for transforms of torch.func; here none is active.
     made: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return made
 
 
 def _below(torch: Any, overload: Any) -> Callable[..., Any]:
-    """An operator where torch has dispatched to autograd already."""
+    """Calls an operator below autograd, to which torch has dispatched already."""
 
     def run(*args: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -412,7 +414,8 @@ def _for_transforms(
 def _derivative(
     results: Results, name: str, backward: Any, setup_context: Callable[..., None] | None
 ) -> _Derivative | None:
-    """What torch calls for gradients; None where there is nothing to differentiate."""
+    """The functions that torch calls for gradients; None where there is nothing to
+    differentiate."""
     if isinstance(backward, Gradients):
         return backward
     if backward is None:
@@ -436,7 +439,7 @@ def _registered_pair(derivative: _Derivative, results: Results) -> _Pair:
 
 def _built_derivative(results: Results, name: str, backward: Any) -> Gradients:
     """The derivative that a built function computes: an operator of its own, so that torch can
-    compile it, too."""
+    compile it as well."""
     given = results_of(backward)
     wanted = [i for i, at in enumerate(results.inputs) if is_differentiable(results, at)]
     heads = [i for i, at in enumerate(results.outputs) if is_differentiable(results, at)]

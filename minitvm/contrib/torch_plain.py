@@ -1,8 +1,8 @@
-"""Which calls of an operator of torch want nothing but its result, or that and its gradient.
+"""Tells which calls of an operator of torch need only its result, or its result and its gradient.
 
 torch's dispatcher takes microseconds to find that a call is neither traced nor recorded, batched,
-profiled or cast. The same is asked here in some hundred nanoseconds, of torch's own flags; where a
-version of torch lacks one of them, every call goes through the dispatcher.
+profiled or cast. Here torch's own flags answer the same questions in some hundred nanoseconds;
+where a version of torch lacks one of them, every call goes through the dispatcher.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-# Each is 0, False or None where nothing watches the operators that run.
+# Each function returns 0, False or None where nothing watches the running operators.
 _WATCHERS = (
     "_C._len_torch_dispatch_stack",  # fake tensors, make_fx, logging, functionalisation
     "_C._len_torch_function_stack",  # set_default_device, TorchFunctionMode
@@ -24,15 +24,15 @@ _WATCHERS = (
 
 
 class Call(Enum):
-    """What a call of an operator wants."""
+    """The results that a call of an operator needs."""
 
-    PLAIN = 1  # its result
+    PLAIN = 1  # only its result
     RECORDED = 2  # its result, and later its gradient
-    WATCHED = 3  # what torch's dispatcher makes of it
+    WATCHED = 3  # the call goes to torch's dispatcher
 
 
 def watched_calls(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether something watches the operators that run."""
+    """A function that tells whether something watches the running operators."""
     try:
         watchers = [attrgetter(name)(torch) for name in _WATCHERS]
     except AttributeError:
@@ -42,7 +42,7 @@ def watched_calls(torch: Any) -> Callable[[], bool]:
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def is_watched() -> bool:
-        if is_compiling():  # asked first: torch.compile reads no further
+        if is_compiling():  # asked first: torch.compile traces no further
             return True
         return bool(
             dispatching()
@@ -58,7 +58,7 @@ def watched_calls(torch: Any) -> Callable[[], bool]:
 
 
 def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
-    """A function that tells of the arguments of a call what it wants."""
+    """A function that tells the kind of a call from its arguments."""
     any_requires_grad = getattr(torch._C, "_any_requires_grad", None)
     if any_requires_grad is None:
         return lambda args: Call.WATCHED
@@ -80,7 +80,7 @@ def kinds_of_calls(torch: Any) -> Callable[[Sequence[Any]], Call]:
 def transformed_calls(torch: Any) -> Callable[[], bool]:
     """A function that tells whether a transform of ``torch.func`` runs, and runs eagerly, or a
     level of forward-mode differentiation is open. A transform that takes mutations out
-    (``functionalize``) isn't meant: it has nothing to do with gradients."""
+    (``functionalize``) doesn't count, since it has nothing to do with gradients."""
     try:
         transforming = torch._C._functorch.peek_interpreter_stack
         functionalizing = torch._C._functorch.TransformType.Functionalize
@@ -99,6 +99,6 @@ def transformed_calls(torch: Any) -> Callable[[], bool]:
 
 def forward_mode(torch: Any) -> Callable[[], bool]:
     """A function that tells whether tensors may have tangents: a level of forward-mode
-    differentiation is open, or it can't be told."""
+    differentiation is open, or this version of torch doesn't tell."""
     levels = torch.autograd.forward_ad
     return lambda: getattr(levels, "_current_level", 0) >= 0

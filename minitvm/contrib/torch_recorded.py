@@ -1,9 +1,9 @@
-"""Calls that autograd records: what they keep for the gradients.
+"""Calls that autograd records, which may keep further tensors for the gradients.
 
-A recorded call may run another function than a plain one, which also returns tensors of the
-computation (:class:`minitvm.contrib.torch_library.Recording`). These are no results, and have no
-gradients: where the gradients are to be differentiated themselves (``create_graph=True``), they are
-computed from the inputs.
+A recorded call may run a function of its own, which also returns intermediate tensors of the
+computation (:class:`minitvm.contrib.torch_library.Recording`). The intermediate tensors aren't
+results, and have no gradients. So gradients that are themselves differentiated
+(``create_graph=True``) are computed from the inputs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def recorded_calls(
     Parameters
     ----------
     plain
-        Runs the operator where nothing but inputs and outputs is kept.
+        Runs the operator where only inputs and outputs are kept.
     chosen
-        What runs otherwise.
+        Tells which recording runs otherwise.
     """
     differentiate, keep = gradients.registered(results)
     heads = [i for i, at in enumerate(results.outputs) if is_differentiable(results, at)]

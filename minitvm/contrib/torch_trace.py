@@ -19,7 +19,7 @@ from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import Results
 from minitvm.tir.expr import Buffer
 
-# The operators live as long as torch knows them, with their functions: to the end of the process.
+# The operators and their functions live as long as torch knows them: to the end of the process.
 _functions: dict[str, Function] = {}
 _libraries: list[Any] = []
 
@@ -38,7 +38,7 @@ def _named(address: int, kind: str, define: Callable[[str, Function], None]) -> 
     function: Function = ctypes.cast(address, ctypes.py_object).value
     name = _name(function) + kind
     while name in _functions and _functions[name] is not function:
-        name += "_"  # another function of the same text, which may have been built otherwise
+        name += "_"  # another function of the same text, perhaps built with other options
     if name not in _functions:
         define(name, function)
         _functions[name] = function

@@ -2,7 +2,7 @@
 
 ``torch.autograd.Function`` and ``torch.library`` take such calls to the same rule, through layers
 of Python code that know arguments of any structure. An operator's arguments are tensors and
-numbers, so here each is unwrapped by one call of torch.
+numbers, so here one call of torch unwraps each argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAMES = (
 
 
 class BatchInfo(NamedTuple):
-    """What a rule for batches is told of the batch."""
+    """The description of a batch that a batching rule gets."""
 
     batch_size: int
 
@@ -25,9 +25,9 @@ class BatchInfo(NamedTuple):
 def batched_calls(
     torch: Any, operator: Callable[..., Any], rule: Callable[..., Any]
 ) -> Callable[[Sequence[Any]], Any] | None:
-    """A function that calls an operator by its rule if the innermost transform that runs is
-    ``torch.vmap``, and returns NotImplemented if it isn't; None where a version of torch lacks what
-    this takes.
+    """A function that calls an operator by its rule if the innermost active transform is
+    ``torch.vmap``, and otherwise returns NotImplemented. None where a version of torch lacks a
+    function that this needs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def batched_calls(
                 dims[i] = dim
                 size = size if dim is None else values[i].shape[dim]
         is_batch = any(dim is not None for dim in dims)
-        below = core.pop_dynamic_layer_stack()  # whoever is called meets the next transform
+        below = core.pop_dynamic_layer_stack()  # the rule runs under the next transform
         try:
             if not is_batch:
                 return operator(*values)

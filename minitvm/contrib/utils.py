@@ -11,7 +11,8 @@ from typing import Any, final
 
 @final
 class TempDirectory:
-    """A folder that goes with this object, and with the process. Made by :func:`tempdir`.
+    """A folder that is removed with this object, or at the end of the process. Made by
+    :func:`tempdir`.
 
     Attributes
     ----------
@@ -23,7 +24,7 @@ class TempDirectory:
         if custom_path is None:
             self.temp_dir = tempfile.mkdtemp()
         else:
-            Path(custom_path).mkdir(parents=True)  # so that nobody's files go with it
+            Path(custom_path).mkdir(parents=True)  # new, so that removing it is safe
             self.temp_dir = str(custom_path)
         folder = self.temp_dir
         self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -63,9 +64,9 @@ def tempdir(custom_path: str | None = None, keep_for_debug: bool = False) -> Tem
     Parameters
     ----------
     custom_path : str
-        Its path, where nothing may be yet; one of the system's unless given.
+        Its path, which must not exist yet; by default a path in the system's temporary folder.
     keep_for_debug : bool
-        Whether it stays.
+        Whether the folder is kept.
 
     >>> temp = tempdir()
     >>> _ = Path(temp.relpath("notes.txt")).write_text("kept for a while")

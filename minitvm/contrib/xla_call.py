@@ -85,7 +85,7 @@ _TEXT = r"""
 %ErrorArguments = type { i64 struct_size, ptr extension, ptr message, i32 code }
 
 ; ---- Callees -----------------------------------------------------------------------------------
-; A function, and what its arguments are (xla_call._Callee, _Argument).
+; A function, and the descriptions of its arguments (xla_call._Callee, _Argument).
 %Callee = type {
   i64 key, ptr next, ptr call, ptr resource, ptr last_error, i64 count, ptr arguments, i64 inputs,
   i64 outputs
@@ -144,8 +144,8 @@ define internal ptr @error(ptr %frame, ptr %message, i32 %code) {
   ret ptr %made
 }
 
-; What XLA asks before it runs anything: the version that the handler was written for. What is used
-; here is the same in all versions 0.x.
+; Tells XLA, which asks before it runs anything, the API version for which the handler was
+; written. The fields used here are the same in all versions 0.x.
 define internal ptr @tell_version(ptr %frame, ptr %extension) {
   %metadata = load %MetadataExtension.metadata, ptr %extension
   %version = getelementptr %Metadata.version, ptr %metadata
@@ -159,7 +159,7 @@ define internal ptr @tell_version(ptr %frame, ptr %extension) {
   ret ptr null
 }
 
-; The callee that the attribute "key" names; or null, and whether there is such an attribute.
+; The callee that the attribute "key" names, or null; and whether there is such an attribute.
 define internal ptr @callee_in(ptr %frame, ptr %is_there) {
 entry:
   store i1 false, ptr %is_there
@@ -223,7 +223,7 @@ leave:
   ret i64 %sum
 }
 
-; The number of an operand's element, in front of its own dimensions, for number %n of the outputs'.
+; The number of an operand's batch element for the outputs' batch element number %n.
 define internal i64 @place_in(ptr %own, ptr %full, i64 %rank, i64 %n) {
 entry:
   br label %next
@@ -294,7 +294,7 @@ word:
   ret void
 }
 
-; Whether all operands are there, with as many dimensions in front of their own.
+; Whether all operands are there, each with the same number of batch dimensions in front.
 define internal i1 @fits(ptr %frame, ptr %callee, i64 %front) {
 entry:
   %count = load %Callee.count, ptr %callee
@@ -318,7 +318,7 @@ bad:
   ret i1 false
 }
 
-; What does not change between the calls for the elements in front.
+; Sets the fields that don't change between the calls for the batch elements.
 define internal void @describe_operands(ptr %frame, ptr %callee, i64 %front, ptr %tensors,
                                         ptr %values, ptr %codes) {
 entry:
@@ -415,7 +415,7 @@ look:
   %outputs = load %Callee.outputs, ptr %callee
   br icmp eq i64 %asked, %outputs, label %measure, label %bad
 measure:
-  ; All outputs have all dimensions in front: those of the last argument, an output, count.
+  ; Every output has all batch dimensions, so those of the last argument, an output, count.
   %arguments = load %Callee.arguments, ptr %callee
   %first = call ptr @first_output(ptr %arguments)
   %result = call ptr @buffer_of(ptr %frame, ptr %first)
@@ -594,14 +594,14 @@ _ADD = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _key(results: Built) -> int:
-    """A digest of the machine code and the name: the same for a function that was pickled."""
+    """A digest of the machine code and the name: an unpickled function has the same."""
     digest = hashlib.blake2b(results.function.program.object_code, digest_size=8)
     digest.update(results.name.encode())
     return int(np.frombuffer(digest.digest(), "int64")[0])
 
 
 def _arguments(results: Built) -> Iterator[tuple[int, ...]]:
-    """What the handler knows of each argument (_Argument)."""
+    """The descriptions of the arguments that the handler reads (_Argument)."""
     operands = {position: i for i, position in enumerate(results.inputs)}
     operands |= {position: i for i, position in enumerate(results.outputs)}
     for position, param in enumerate(results.params):

@@ -1,1 +1,1 @@
-"""From a program to a function: ``build``, ``prepack``, and what ``help`` says of the result."""
+"""From a program to a function: ``build``, ``prepack``, and the text of ``help`` for the result."""

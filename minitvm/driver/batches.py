@@ -1,4 +1,4 @@
-"""The functions that compute a batch of calls of a built function by one kernel."""
+"""Batched forms of a built function: one kernel computes a batch of its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Batches:
     arguments
         The function's parameters: tensors and variables of ``te``.
     build
-        Builds a program of other parameters as the function was built: the outputs become a module.
+        Builds a program with other parameters in the way in which the function was built; returns a
+        module.
     """
 
     __slots__ = ("_build", "_built", "arguments")
@@ -52,8 +53,8 @@ class Batches:
         Parameters
         ----------
         batched
-            For each input, in order, whether it has the dimension. A number that does is an array
-            of rank 1.
+            For each input, in order, whether it has the dimension. A batched number is an array of
+            rank 1.
         """
         key = tuple(batched)
         if key not in self._built:
@@ -76,8 +77,8 @@ def batches_of(
     arguments: Sequence[Any] | None,
     build: Callable[[list[Tensor], list[Tensor | Var]], Module],
 ) -> Batches | None:
-    """The batches of a program of tensors and variables that computes some of them; None for any
-    other."""
+    """The batches of a program whose parameters are tensors and variables, and which computes some
+    of the tensors; None for any other program."""
     given = list(arguments or ())
     if not all(isinstance(each, Tensor | Var) for each in given):
         return None

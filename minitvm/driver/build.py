@@ -1,4 +1,4 @@
-"""build: from a program to a function that can be called.
+"""``build``: schedules, lowers and compiles a program to a function that can be called.
 
 ::
 
@@ -146,7 +146,8 @@ def build(
         return compile_module(made, options)
 
     def in_place() -> IRModule:
-        """The loops for calls in place: without blocks, and plain where nothing is scheduled."""
+        """The loops for calls in place: without blocks, and plain loops where nothing is
+        scheduled."""
         plain = create_schedule(outputs) if outputs else inputs
         return lowered(plain, args, binds=binds, vector_bytes=0)
 
@@ -198,13 +199,14 @@ def _built_in_row_major(
     try:
         module = scheduled(program.outputs, arguments=_tensors(program.args), use=compiled)
     except CompileError:
-        return None  # the program as it was written says it in its own words
+        return None  # lowering the program as it was written raises the error in its own terms
     return None if shows[-1] else module
 
 
 def _also_in_place(made: IRModule, in_place: Callable[[], IRModule]) -> IRModule:
-    """The functions of a module; those whose loops don't do for calls in place, since the arguments
-    are declared by different layouts, with a form of other loops."""
+    """The functions of a module. If the arguments are declared with different layouts, so that a
+    function's loops can't serve calls in place, the function gets a second form with other
+    loops."""
     names = [name for name, func in made.functions.items() if needs_form_in_place(func)]
     if not names:
         return made
@@ -214,7 +216,7 @@ def _also_in_place(made: IRModule, in_place: Callable[[], IRModule]) -> IRModule
 
 
 def _warn_of_plain_loops(s: Schedule, name: str, target: Target) -> None:
-    """Says once of a schedule by hand which stages it leaves slow."""
+    """Warns once of the stages that a schedule by hand leaves as slow plain loops."""
     if s.is_warned_of or not (stages := left_plain(s, target)):
         return
     s.is_warned_of = True
@@ -234,7 +236,7 @@ def _tensors(args: Sequence[Any] | None) -> list[Tensor]:
 
 
 def _unscheduled(inputs: Any, args: Sequence[Any] | None) -> Sequence[Any]:
-    """The outputs of an unscheduled program; none of anything else."""
+    """The outputs of an unscheduled program; no outputs for anything else."""
     if args is None:
         return ()
     if isinstance(inputs, Schedule):
@@ -260,7 +262,7 @@ def _of_one_target(
 
 
 def _target(target: str | Target | None, target_host: str | Target | None) -> Target:
-    """The target, where the host's counts only if there is no other."""
+    """The target; `target_host` counts only if there is no other."""
     host = None if target_host is None else create(target_host)
     if target is not None:
         return create(target)

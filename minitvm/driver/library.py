@@ -1,7 +1,7 @@
 """Libraries: files that hold compiled functions, for other processes.
 
 A library is written by :meth:`Module.export_library` and read by ``runtime.load_module``. It holds
-the object file, which is linked when it is loaded, and the loop IR, of which variants for other
+the object file, which is linked when it is loaded, and the loop IR, from which variants for other
 layouts are compiled when a call needs them::
 
     b"minitvm library 1\\n"   the number counts the formats
@@ -36,7 +36,7 @@ _MAGIC = b"minitvm library 1\n"
 _ANY_MAGIC = b"minitvm library "
 _DIGEST_SIZE = 32
 _LENGTH = struct.Struct("<Q")
-# On what the meaning of an object file depends besides its target.
+# The properties besides its target on which the meaning of an object file depends.
 _MADE_BY = [VERSION, sys.implementation.cache_tag]
 
 
@@ -56,7 +56,8 @@ def export_library(module: Module, path: str | os.PathLike[str]) -> None:
     }
     text = json.dumps(description).encode()
     content = b"".join((_LENGTH.pack(len(text)), text, *codes))
-    # Beside it and moved to its place: whoever loads the library meanwhile has the old one whole.
+    # The file is written beside the old one and moved to its place: a process that loads the
+    # library meanwhile gets the whole old file.
     unfinished = Path(f"{os.fsdecode(path)}.{os.getpid()}.tmp")
     try:
         unfinished.write_bytes(_MAGIC + hashlib.sha256(content).digest() + content)
@@ -140,7 +141,7 @@ def load_module(path: str | os.PathLike[str]) -> Module:
 
 
 def _content(where: str, data: bytes) -> bytes:
-    """What follows the digest of a file, if that is right."""
+    """The content of a file behind its digest, which must match."""
     start = len(_MAGIC) + _DIGEST_SIZE
     if not data.startswith(_MAGIC):
         if data.startswith(_ANY_MAGIC):
@@ -165,7 +166,8 @@ def _content(where: str, data: bytes) -> bytes:
 
 
 def _read(content: bytes) -> tuple[dict[str, Any], list[_Saved]]:
-    """The description of a library and its programs; raises what wrong types raise."""
+    """The description of a library and its programs. Wrong types raise whatever Python raises for
+    them."""
     (length,) = _LENGTH.unpack_from(content)
     description = json.loads(content[_LENGTH.size : _LENGTH.size + length])
     position = _LENGTH.size + length

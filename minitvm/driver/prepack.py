@@ -18,8 +18,9 @@ from minitvm.tir.stmt import PrimFunc
 
 
 def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
-    """An array in the layout that a function reads. It is passed for an argument that was built
-    with ``build(..., prepacked=[B])``, or that the schedule computes ahead (``compute_ahead``).
+    """Converts an array to the layout that a function reads. The result is passed for an argument
+    that was built with ``build(..., prepacked=[B])``, or that the schedule computes ahead
+    (``compute_ahead``).
 
     Parameters
     ----------
@@ -34,15 +35,16 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
     Returns
     -------
     NDArray
-        A new array. Its layout is that function's own: it depends on the program and the target,
-        so it is made where the function is, and not stored.
+        A new array. Its layout belongs to this function alone: it depends on the program and the
+        target. So make the array where the function runs, and don't store it.
 
     Raises
     ------
     TypeError
         When `function` isn't compiled.
     ValueError
-        When it has no such argument; and as calls do, for an array of another shape or dtype.
+        When the function has no such argument; and, as at a call, for an array of another shape or
+        dtype.
 
     >>> import numpy as np
     >>> import minitvm as tvm
@@ -81,7 +83,8 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
 
 
 def _rename(error: Exception, packing: str, shown: str) -> None:
-    """Has an error begin with the name of the user's function in place of the packing function."""
+    """Lets an error begin with the name of the user's function instead of the packing
+    function's."""
     begin, argument = f"{packing}: ", "argument 0 "
     text = str(error)
     if text.startswith(begin):

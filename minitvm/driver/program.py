@@ -78,14 +78,14 @@ def compiled_function(function: Any) -> tuple[PackedFunc, CompiledProgram] | Non
 class CompiledProgram(Program):
     """Lowered loop IR and its machine code, shared by a module and its functions.
 
-    Other texts are made again when they are asked for, which is rare. A pickle holds the loop IR,
-    the text of the target, and the object file. That is loaded where compiling would give the same
-    one; elsewhere the loop IR is compiled again.
+    Other texts are made anew when they are asked for, which is rare. A pickle holds the loop IR,
+    the text of the target, and the object file. The object file is loaded where compiling would
+    give the same one; elsewhere the loop IR is compiled again.
 
     Parameters
     ----------
     lowered, options
-        The program, and how it is compiled.
+        The program, and the options with which it is compiled.
     object_code
         The object file, if it is compiled already.
 
@@ -114,7 +114,7 @@ class CompiledProgram(Program):
         return self._object_code
 
     def function(self, name: str) -> PackedFunc:
-        """The function of a name: one object, as long as that lives."""
+        """The function of a name. As long as it lives, every call returns the same object."""
         found = self._functions.get(name)
         if found is None:
             found = self._functions.setdefault(name, self._made(name))
@@ -129,7 +129,8 @@ class CompiledProgram(Program):
 
     def plain_entry(self, name: str) -> int:
         """The address of the plain entry of a function, for machine code that has made all checks
-        itself; 0 where the function has none: it wasn't asked for, or the function may fail."""
+        itself; 0 where the function has no plain entry: none was asked for, or the function may
+        fail."""
         symbol = plain_symbol(name)
         return self.code.address(symbol) if self.code is not None and self.code.has(symbol) else 0
 
@@ -167,7 +168,7 @@ def _digest(object_code: bytes) -> int:
 
 
 def _made_by(target: Target) -> tuple[object, ...]:
-    """All that decides the machine code besides the program."""
+    """The properties that determine the machine code besides the program."""
     versions = (VERSION, llvmlite.__version__, llvm.llvm_version_info, sys.implementation.cache_tag)
     return (*versions, target.triple, target.mcpu, target.feature_string)
 

@@ -1,5 +1,5 @@
-"""What a compiled function returns, where its caller leaves the outputs to it: which arguments it
-writes, and how their shapes follow from the inputs."""
+"""The results of a compiled function that makes its own outputs: which arguments it writes, and how
+their shapes follow from the inputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def results_of_program(func: PrimFunc) -> Results:
     Raises
     ------
     TypeError
-        When it writes nothing, or reads what it later writes.
+        When the function writes nothing, or reads an argument that it later writes.
     ValueError
         When the inputs don't determine an output's shape or strides.
 
@@ -69,7 +69,7 @@ def results_of_program(func: PrimFunc) -> Results:
 
 
 def _sources(params: Iterable[Buffer | Var], written: Iterable[Buffer]) -> dict[Var, Step]:
-    """Where the call finds the value of each variable that an input determines."""
+    """For each variable that an input determines, the place where a call finds its value."""
     found: dict[Var, Step] = {}
     for position, param in enumerate(params):
         if isinstance(param, Var):

@@ -11,7 +11,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.functor import substitute
 
-_WIDENED = re.compile(r"\bint64\((\w+)\)")  # how wide the arithmetic is doesn't matter here
+_WIDENED = re.compile(r"\bint64\((\w+)\)")  # the width of the arithmetic doesn't matter here
 
 Amount = int | str
 Sizes = Mapping[Var, int]

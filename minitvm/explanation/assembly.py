@@ -1,4 +1,4 @@
-"""Reads the machine code: the innermost loops, their registers, and their spills."""
+"""Reads assembly: the innermost loops of machine code, their registers, and their spills."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ class InnerLoop:
     instructions
         The number of instructions in one iteration.
     multiply_adds, arithmetic
-        The number of vector instructions that multiply and add, and of all that compute.
+        The number of vector instructions that multiply and add, and of all vector instructions that
+        compute.
     loads, stores
-        The number of instructions that read and that write memory; those that read may compute as
-        well.
+        The number of instructions that read memory, and of those that write it. An instruction that
+        reads may compute as well.
     registers, tiles
         The number of vector registers used, or parts of them, and of tile registers (AMX).
     bits
-        The width of the widest vector or tile that the loop computes in; of a scalar, its own
-        width.
+        The width of the widest vector or tile in which the loop computes, in bits; a scalar counts
+        with its own width.
     spills
-        The number of instructions that read or write a fixed place of the stack, as for want of
-        registers.
+        The number of instructions that read or write a fixed place of the stack, which are mostly
+        spills of registers.
     """
 
     function: str
@@ -82,8 +83,8 @@ class NestCode:
     Attributes
     ----------
     bits
-        The width of the widest vector that it computes in, or else moves; of a scalar, its own
-        width, and 0 where no vector register is used.
+        The width in bits of the widest vector in which the code computes, or that it moves if it
+        computes in none. A scalar counts with its own width; 0 where no vector register is used.
     is_loop
         Whether it is a loop.
     """
@@ -94,8 +95,9 @@ class NestCode:
 
 def definitions_of_marks(nests: int) -> str:
     """The LLVM IR of functions, ``nest.0`` and so on, whose calls mark where nests begin in
-    assembly for x86-64; and of ``nest.-1``, for the end of any. Each prefetches from an address
-    that says which: an instruction that changes nothing, and keeps its place."""
+    assembly for x86-64; and of ``nest.-1``, which marks the end of any nest. Each function
+    prefetches from an address that encodes its number: a prefetch changes nothing, and the compiler
+    doesn't move it."""
     marks = (
         f'define linkonce_odr void @"nest.{nest}"() alwaysinline nounwind {{\n'
         f"  call void @llvm.prefetch.p0(ptr inttoptr (i64 {_MARKS + nest} to ptr), i32 0, i32 0, "
@@ -142,7 +144,7 @@ def codes_of_nests(assembly: str) -> dict[int, NestCode]:
 
 
 def _nests(blocks: Sequence[Sequence[str]], after: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The nest of each line of each block, along the ways from the first block."""
+    """The nest of each line of each block, found along the paths from the first block."""
     made: list[list[int]] = [[] for _ in blocks]
     begins, waiting = {0: -1}, [0]
     while waiting:
@@ -255,7 +257,7 @@ def _innermost_blocks(after: Sequence[Sequence[int]]) -> Iterator[set[int]]:
     for place, others in enumerate(after):
         for other in others:
             before[other].append(place)
-    loops: dict[int, set[int]] = {}  # of all jumps back to one block, the blocks that lead there
+    loops: dict[int, set[int]] = {}  # for the target of jumps back, the blocks that lead there
     for latch, header in _jumps_back(after):
         inside = loops.setdefault(header, {header})
         waiting = [latch]
@@ -270,7 +272,7 @@ def _innermost_blocks(after: Sequence[Sequence[int]]) -> Iterator[set[int]]:
 
 
 def _blocks(lines: Sequence[str]) -> tuple[list[list[str]], list[list[int]]]:
-    """Instructions that run one after the other, and which blocks may follow each block."""
+    """The basic blocks, and for each block the blocks that may follow it."""
     blocks: list[list[str]] = [[]]
     labels: dict[str, int] = {}
     for line in lines:
@@ -291,7 +293,8 @@ def _blocks(lines: Sequence[str]) -> tuple[list[list[str]], list[list[int]]]:
 
 
 def _jumps_back(after: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-    """The edges from a block to one by which it was reached, depth first from the entry."""
+    """The back edges: edges from a block to a block on the path to it, depth first from the
+    entry."""
     done: set[int] = set()
     path: dict[int, Iterator[int]] = {0: iter(after[0])}
     while path:

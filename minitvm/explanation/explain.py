@@ -1,4 +1,5 @@
-"""The schedule of a built function, the reasons for it, and its speed against the machine's."""
+"""Explains a built function: its schedule, the reasons for it, and its speed against the
+machine's."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from minitvm.tir.functor import walk_once
 from minitvm.tir.provenance import Origin
 from minitvm.tir.stmt import IRModule, PrimFunc
 
-_MOST_GENERATED = 1 << 30  # bytes of arrays that are made to measure with
+_MOST_GENERATED = 1 << 30  # bytes of the arrays that are made for measuring
 
 
 def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
@@ -49,8 +50,8 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
         The result of ``build``; of a module, its first function.
     args
         Arguments to measure with; the function writes its outputs. By default arrays are made, if
-        all shapes are constant: random floats, random indices of the tensors that are read at them,
-        and other integers that are zero.
+        all shapes are constant: random floats, zeros for integers, and random valid indices for
+        integers that serve as indices alone.
     measure
         Whether to time the function and this machine's limits. This takes up to a few seconds; the
         limits are measured once in a process.
@@ -188,8 +189,8 @@ def _arguments(
 
 
 def _limits_of_indices(func: PrimFunc) -> dict[Buffer, int]:
-    """Below which numbers the elements of a buffer are indices, where they alone are read as
-    indices."""
+    """For each buffer whose elements are read as indices alone, the number below which they must
+    be."""
     found: dict[Buffer, int] = {}
     for load in walk_once(func.body):
         if isinstance(load, BufferLoad):
@@ -209,7 +210,8 @@ def _constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
 
 
 def _zeros(func: PrimFunc) -> tuple[str, ...]:
-    """The inputs that are zero where arguments are made: integers that aren't indices alone."""
+    """The inputs that are filled with zeros if arguments are made: integers that aren't read as
+    indices alone."""
     known = {*_limits_of_indices(func), *written_parameters(func)}
     buffers = (each for each in func.buffer_map.values() if each not in known)
     return tuple(each.name for each in buffers if not each.dtype.is_float)

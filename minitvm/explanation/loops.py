@@ -1,4 +1,4 @@
-"""Reads the loops of a function: those shared among threads, and the memory that they take."""
+"""Reads the loops of a function: its parallel loops, and the memory of its intermediate results."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from minitvm.transform.reuse_storage import STACK_BYTES
 @final
 @record()
 class ParallelLoop:
-    """A loop whose iterations threads share: `starts_threads` is None where a
-    symbolic size decides whether there is enough to do."""
+    """A loop whose iterations threads share. `starts_threads` is None where a symbolic size decides
+    whether there is enough work."""
 
     name: str
     iterations: Amount
@@ -46,7 +46,7 @@ class Temporary:
     is_per_task
         Whether each thread has its own memory; otherwise there is one for a call.
     made_of
-        The buffers that it is computed from.
+        The buffers from which it is computed.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Temporary:
 
 
 def parallel_loops(body: Stmt, sizes: Sizes, target: Target) -> tuple[ParallelLoop, ...]:
-    """The parallel loops that are in no other parallel loop."""
+    """The outermost parallel loops."""
     found = (each for each, inside in _statements(body) if not inside and _is_parallel(each))
     return tuple(_parallel_loop(each, sizes, target) for each in found if isinstance(each, s.For))
 

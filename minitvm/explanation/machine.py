@@ -1,7 +1,7 @@
 """The speed of this machine, measured by small kernels on demand, once in a process.
 
-The kernels are made as any other: chains of multiply-adds in registers, a product of matrices that
-lie in the cache, and sums of arrays in memory.
+The kernels are built like any others: chains of multiply-adds in registers, a product of matrices
+that lie in the cache, and sums of arrays in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from minitvm.tir.ir_builder import create
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200  # measurements; the least time counts
 _ENOUGH = 0.1  # seconds of measuring
-_LEAST_MS = 0.3  # of a measurement: short, as others may compute on the same cores
+_LEAST_MS = 0.3  # of one measurement: short, since other processes may use the same cores
 _STEPS = 2_000  # of a chain
-_CHAINS = 12  # under way at once: enough for any latency, and few enough for 16 registers
+_CHAINS = 12  # in flight at once: enough to hide any latency, and few enough for 16 registers
 _ROWS, _COLUMNS, _LINE = 512, 64, 256  # of a product for each thread; a row's length in bytes
 _LEAST_READ = 1 << 25  # bytes in a measurement
-_LEAST_SET = 1 << 14  # bytes: below, no cache is faster
+_LEAST_SET = 1 << 14  # bytes: no cache is faster for less
 
 
 def peak(kind: tuple[str, ...], target: Target, threads: int) -> float:
@@ -43,7 +43,7 @@ def peak(kind: tuple[str, ...], target: Target, threads: int) -> float:
         those of two factors and of sums.
     """
     most = _peak_of_chains(kind[-1], str(target), threads)
-    # Narrow factors: an instruction may multiply and add several at a time.
+    # Narrow factors: one instruction may multiply and add several of them.
     return most if len(kind) == 1 else max(most, _peak_of_products(kind, str(target), threads))
 
 
@@ -98,7 +98,7 @@ def _peak_of_products(kind: tuple[str, ...], target: str, threads: int) -> float
 
 def bandwidth(size: int, threads: int) -> float:
     """The bytes a second at which `threads` read `size` bytes again and again: the bandwidth of the
-    cache that these fit into, or of memory.
+    cache that holds them, or of memory.
 
     >>> bandwidth(1 << 14, 1) > 0
     True
@@ -118,7 +118,7 @@ def _bandwidth(size: int, threads: int) -> float:
 
 @lru_cache(maxsize=1)
 def _reader() -> Module:
-    """Sums that read each part of an array by a thread of its own, pass after pass."""
+    """A function that sums up an array again and again; each thread reads its own part."""
     parts, lines, passes, width = var("parts"), var("lines"), var("passes"), _line_of_vectors()
     x = placeholder((parts, lines, width), name="x")
     k = reduce_axis((0, lines), "k")
@@ -136,7 +136,7 @@ def _reader() -> Module:
 
 
 def _line_of_vectors() -> int:
-    """The lanes of eight vectors, whose sums are under way at once."""
+    """The lanes of eight vectors, whose sums are in flight at once."""
     return 8 * Target("llvm").lanes(DType.of("float32"))
 
 

@@ -1,4 +1,4 @@
-"""The explanation of a function, and its text."""
+"""The explanation of a function: the record of its figures and decisions, and its text."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Roofline:
     threads
         The number of threads that the function uses.
     arithmetic_seconds
-        The time of all operations at the peak of their kinds; calls of functions such as exp count
-        nothing.
+        The time of all operations at the peak of their kinds; calls of functions such as exp don't
+        count.
     bandwidth
-        Bytes a second, of memory or the cache that the arguments fit into.
+        Bytes a second, of memory or of the cache that holds the arguments.
     memory_seconds
         The time of reading as many bytes as the arguments have.
     """
@@ -78,22 +78,24 @@ class Explanation:
     stages
         The program as it was written.
     parallel, temporaries, nests, inner_loops
-        From the loops and the machine code.
+        As found in the loops and the machine code.
     vector_registers
         The number of the target's vector registers.
     operations
-        The operations as they were written; with `is_estimate`, as the loops do them.
+        The operations as they were written; with `is_estimate`, as the loops compute them.
     named
         The operations on values by their names, such as ``"multiply-adds"`` and ``"comparisons"``,
-        as they were written; none where loops were.
+        as they were written; none where the user wrote loops.
     bytes
         The bytes of the arguments, each moved once.
     roofline, seconds
-        The bound on this machine, and the measured time of a call; None where not measured.
+        The bound on this machine, and the measured time of a call; None where they weren't
+        measured.
     unmeasured
         The reason why nothing was measured.
     zeros
-        The inputs that were made to measure with, and of which nothing better was known than zeros.
+        The inputs that were made for measuring and filled with zeros, since no valid values were
+        known.
     """
 
     name: str

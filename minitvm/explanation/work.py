@@ -20,8 +20,8 @@ from minitvm.tir.stmt import BufferStore, PrimFunc
 @final
 @record()
 class Operations:
-    """Operations of one ``kind``: the dtypes (one, or those of two factors and of their sums), or
-    the name of a function that is called."""
+    """Operations of one ``kind``: a dtype, the dtypes of two factors and of their sums, or the name
+    of a function that is called."""
 
     kind: Kind
     number: Amount
@@ -37,7 +37,8 @@ def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...
 
 
 def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
-    """The operations of a function: as it was written where that is known, else by its loops."""
+    """The operations of a function: of the program as it was written where that is known, otherwise
+    of its loops."""
     origin = func.attrs.origin
     if origin is None or not is_written(origin):
         return tuple(_operations_of_loops(func, sizes))
@@ -45,8 +46,8 @@ def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
 
 
 def named_operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
-    """The operations on values of a function by their names, as it was written; none where that
-    isn't known."""
+    """The operations on values, by their names, of a function as it was written; none where the
+    written form isn't known."""
     origin = func.attrs.origin
     if origin is None or not is_written(origin):
         return ()
@@ -79,14 +80,14 @@ def bytes_of_arguments(func: PrimFunc, sizes: Sizes) -> Amount:
         everything = (1, buffer.shape)
         size, loads = total([everything], sizes), value_of(_loads(buffer, func), sizes)
         is_part = isinstance(size, int) and isinstance(loads, int) and loads < size
-        if is_part and buffer not in written | passed_on:  # of a table, say
+        if is_part and buffer not in written | passed_on:  # a table, say
             everything = (int(loads), ())
         terms.append((everything[0] * buffer.dtype.itemsize, everything[1]))
     return total(terms, sizes)
 
 
 def _passed_on(func: PrimFunc) -> frozenset[Buffer]:
-    """The buffers that functions and instructions get as a whole."""
+    """The buffers that are passed whole to functions and instructions."""
     return frozenset(each.buffer for each in walk_once(func.body) if isinstance(each, e.BufferRef))
 
 

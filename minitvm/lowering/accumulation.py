@@ -1,14 +1,14 @@
-"""Results so far: the statements of a stage whose elements go on from one to the next.
+"""Running totals: the statements of a stage that computes each element from the one before.
 
-Each element adds its term to the result so far, and takes it::
+Each element adds its term to the running total, and takes its value::
 
     total = 0
     for j:
         total = total + A[j]
         C[j] = total
 
-In vectors, each lane combines its term with those of the lanes before it, first of the neighbour,
-then of two, then of four lanes; and then with the result so far::
+In vectors, each lane combines its term with the terms of the lanes before it, first of one lane,
+then of two, then of four; and then with the running total::
 
     for j.outer:
         lanes[0:4] = A[j.outer * 4 : j.outer * 4 + 4]
@@ -38,8 +38,8 @@ Read: TypeAlias = Callable[[PrimExpr], PrimExpr]
 @final
 @record()
 class Totals:
-    """The results so far of a reduction, a buffer for each of its results, and the indices of
-    those of one element."""
+    """The running totals of a reduction: a buffer for each of its results, and the indices of one
+    element's totals in these buffers."""
 
     buffers: tuple[Buffer, ...]
     indices: tuple[PrimExpr, ...]
@@ -51,7 +51,7 @@ class Totals:
         return store_all(self.buffers, values, self.indices)
 
     def at(self, *indices: PrimExpr) -> Totals:
-        """Those of another element."""
+        """The totals of another element."""
         return Totals(self.buffers, indices)
 
     def within(self, body: Stmt) -> Stmt:
@@ -73,7 +73,8 @@ def totals_of(
 
 
 class Onto(Mutator):
-    """Lets a statement combine its term with results so far, in place of a stage's elements."""
+    """Rewrites a statement so that it combines its term with running totals in place of a stage's
+    elements."""
 
     def __init__(self, outputs: Sequence[Buffer], totals: Totals) -> None:
         super().__init__()
@@ -105,8 +106,8 @@ def in_lanes(
     terms: Stmt,
     read: Read,
 ) -> Stmt:
-    """Combines the term of each lane with those of the lanes before. `terms` combines the term of
-    the lane at the index of `lanes` with the identity there."""
+    """Combines the term of each lane with the terms of the lanes before it. The statement `terms`
+    combines, at the index of each lane in `lanes`, its term with the identity that stands there."""
     (lane,) = lanes.indices
     assert isinstance(lane, Var)
     identity = [read(each) for each in _neutral(combiner)]
@@ -139,7 +140,8 @@ def each_lane(lane: Var, width: int, body: Stmt) -> Stmt:
 
 
 def _moved(source: Buffer, target: Buffer, begin: PrimExpr, width: int, distance: int) -> Stmt:
-    """The values of all lanes, so many lanes later; the first lanes get the value `begin`."""
+    """The values of all lanes, shifted by `distance` lanes; the first lanes get the value
+    `begin`."""
     every = Ramp(const(0), const(1), width)
     chosen = [const(max(i - distance, -1) % (width + 1)) for i in range(width)]
     args = (BufferLoad(source, (every,)), e.Broadcast(begin, width), *chosen)

@@ -44,8 +44,8 @@ def ScheduleOps(
     """The loops of a schedule, before any pass: a statement in which placeholders and outputs are
     buffers that nothing allocates.
 
-    `bounds` and `debug_keep` are classic: the bounds are inferred here again, and loops that run
-    once are kept until ``tir.transform.Simplify``.
+    `bounds` and `debug_keep` are there for classic programs, and ignored: the bounds are inferred
+    here again, and loops with one iteration are kept until ``tir.transform.Simplify``.
     """
     schedule = _checked("ScheduleOps", sch)
     shell, buffers = function_shell(schedule, _arguments(schedule), "main", {})

@@ -49,14 +49,15 @@ from minitvm.transform.widen_indices import widen_indices
 def pipeline(
     config: PassConfig, *, is_written: bool, vector_bytes: int = VECTOR_BYTES, kind: str = ""
 ) -> tuple[Pass, ...]:
-    """The passes, in order, each bound to its options. `is_written`: the loops are the user's own;
-    those of a schedule are checked where they are made, before they are moved. `kind`: the kind of
-    target whose rules replace calls: after the user's passes of phase 0, and those of all others.
+    """The passes, in order, each bound to its options. `is_written`: the loops are the user's own,
+    and their accesses are checked here; the loops of a schedule are checked where they are made,
+    before they are moved. `kind` is the kind of target whose registered rules replace calls: after
+    the passes that users added to phase 0, and again at the end of phase 3 if users added passes.
 
     Loops are partitioned before the one run of the simplifier, which simplifies the parts.
     Conditions move out of loops before the loops become vectors, so that only conditions that
-    differ from lane to lane become masks. Indices that are joined may hide an access outside of its
-    tensor, so they aren't where accesses are checked.
+    differ from lane to lane become masks. Joined indices may hide an access outside of its tensor,
+    so indices aren't joined where every access is checked.
     """
     phases = (
         (("remove_assertions", remove_assertions),)
@@ -97,7 +98,7 @@ def pipeline(
         made += (added_pass(each) for when, each in config.added if when == phase)
         if kind and (phase == 0 or (phase == 3 and config.added)):
             made.append(("lower_intrinsics", partial(lower_intrinsics, kind=kind)))
-    if config.check_accesses:  # last, so that it sees what every other pass made
+    if config.check_accesses:  # last, so that it checks the result of every other pass
         made.append(("check_accesses", check_accesses))
     return tuple(made)
 
@@ -127,7 +128,7 @@ def lower(
     binds
         Buffers for some tensors, to give strides and alignments other than the default.
     simple_mode
-        Stop before the indices are widened to 64 bits, which reads better.
+        Stop before the indices are widened to 64 bits: the text is easier to read.
     debug
         ``"bounds"`` checks every access where it happens, also those that were proved; see
         docs/bounds.md.
@@ -306,7 +307,8 @@ def _loops(
     if needs_outputs:
         _check_outputs(schedule, buffers, name)
         return schedule_ops(schedule, buffers, shell)
-    # Shown only: an argument whose stage was inlined stays one, which nothing writes.
+    # For display only: an argument whose stage was inlined remains an argument, and no loop writes
+    # it.
     inlined = {t for stage in schedule.stages if stage.inlined for t in stage.op.outputs}
     kept = {tensor: buffer for tensor, buffer in buffers.items() if tensor not in inlined}
     return schedule_ops(schedule, kept, shell)
@@ -367,7 +369,7 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
 
 
 def _check_outputs_computed(func: PrimFunc) -> None:
-    """Checks that the loops have the outputs in them: of those that :func:`lower` shows, an
+    """Checks that the loops compute all outputs. In loops that :func:`lower` only shows, an
     argument may be inlined."""
     found = {each.buffer for each in walk_once(func.body) if isinstance(each, _ACCESSES)}
     for buffer in func.attrs.outputs or ():
@@ -401,7 +403,7 @@ def _check_variables(func: PrimFunc) -> None:
 
 
 def _check_offsets(func: PrimFunc) -> None:
-    """Checks the offsets of the arguments' buffers, which are 0: an array begins at its first
+    """Checks that the offsets of the arguments' buffers are 0: an array begins at its first
     element."""
     others = {*func.params, *(d for b in func.buffer_map.values() for d in (*b.shape, *b.strides))}
     for buffer in func.buffer_map.values():

@@ -16,16 +16,16 @@ from minitvm.tir.stmt import PrimFunc
 def create_prim_func(ops: Sequence[Any], index_dtype_override: str | None = None) -> PrimFunc:
     """The plain loops of an expression as a function named ``main``.
 
-    ``build`` takes it, and compiles the loops as they stand; of the tensors themselves it would
-    make a schedule first.
+    ``build`` takes the function, and compiles its loops as they stand. Given the tensors
+    themselves, it would schedule them first.
 
     Parameters
     ----------
     ops
-        The parameters, in order: placeholders, the tensors that are computed of them, and variables
+        The parameters, in order: placeholders, tensors that are computed from them, and variables
         for scalars.
     index_dtype_override
-        Classic, and None: indices have the dtype of the extents.
+        There for classic programs; must be None: indices have the dtype of the extents.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From a schedule to loops."""
+"""Makes the loop nests of a schedule: the statements of each stage, in its loops, at its place."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class _Lowering:
 
     def prepare(self) -> Callable[[Stmt], Stmt]:
         """Checks the accesses of the plain loops, and infers the bounds of the scheduled ones.
-        Returns what adds the checks at entry to a body."""
+        Returns the function that adds the checks at entry to a body."""
         self._name_buffers()
         self._check_arguments()
         self.reader = reader = ReadBuffers(self._schedule, self._buffers)
@@ -204,7 +204,8 @@ class _Lowering:
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _domain(self, stage: Stage, axis: IterVar) -> Range:
-        """The range of a root axis: an element that goes on from another has one step."""
+        """The range of a root axis. The reduction axis of a running total has one step: the term
+        that an element adds."""
         grown = self._grown.get(stage)
         if grown is None or axis is not grown.step:
             return domain_of(axis)
@@ -229,8 +230,8 @@ class _Lowering:
                 )
 
     def _with_arguments_computed(self, body: Stmt) -> Stmt:
-        """`body` behind the assertions that the loops around an argument have iterations, if it
-        has elements."""
+        """`body` behind assertions for each argument that has elements: the loops around its stage
+        must have iterations."""
         for stage, extents in self._inferred.wanted.items():
             place = self._inferred.places[stage]
             shape = stage.op.output(0).shape
@@ -302,7 +303,7 @@ class _Lowering:
         return all(each in self._given or each in self._shared for each in stage.op.outputs)
 
     def _learn_checks(self, stage: Stage, nest: Stmt) -> None:
-        """Keep the checks that were made part of a stage's body."""
+        """Keeps the checks that became a part of a stage's body."""
         self._plain[stage] = nest
         body = self._bodies[stage]
         parts = marked_parts(nest)
@@ -336,7 +337,7 @@ class _Lowering:
         readers: dict[Stage, list[Stage]] = {stage: [] for stage in self._stages}
         for stage, loads in reads.items():
             loaded = {makes[load.buffer] for load in loads if load.buffer in makes}
-            loaded.discard(self._scans.inside.get(stage, stage))  # a state is no reader
+            loaded.discard(self._scans.inside.get(stage, stage))  # a state doesn't read itself
             if not isinstance(stage.op, ComputeOp):
                 loaded.update(
                     self._schedule.stage_map[each.op]
@@ -412,7 +413,7 @@ class _Lowering:
         return _Shared(first, [*zip(others, depths, strict=True)]).make()
 
     def _named(self, place: Loop | None, value: PrimExpr) -> PrimExpr:
-        """The value of a name for a bound, where it is computed."""
+        """The value of a name for a bound, at the place where the bound is computed."""
         if place is None or not reads_of(value):
             return value
         stage, leaf = place
@@ -643,13 +644,13 @@ class _Nest:
         ]
         if replaced:
             if replaced[0] <= self._init_at:
-                return _NOTHING  # the intrinsic does it
+                return _NOTHING  # the intrinsic stores the initial values
             body = self._reset(replaced[0], values)
             inside = [leaf for leaf in inside if self._leaves.index(leaf) < replaced[0]]
         else:
             body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
         for leaf in reversed(inside):
-            attrs = replace(self._stage.attrs_of(leaf), prefetches=[])  # the sums read, not these
+            attrs = replace(self._stage.attrs_of(leaf), prefetches=[])  # only the sums read
             body = self._loop(leaf, attrs, own[leaf], values, body)
         return body
 
@@ -877,8 +878,8 @@ class _Nest:
 
 
 class _Accumulating(_Nest):
-    """The loops of a stage each of whose elements goes on from the one before along an axis: a
-    reduction along this axis, into totals of which each element takes its own."""
+    """The loops of a stage that computes running totals along an axis. The stage becomes a
+    reduction along this axis into totals; each element is stored when the total has reached it."""
 
     def __init__(self, lowering: _Lowering, stage: Stage, bounds: Bounds) -> None:
         super().__init__(lowering, stage, bounds)
@@ -935,7 +936,7 @@ class _Accumulating(_Nest):
         renamed: Mapping[Var, PrimExpr] | None,
     ) -> Stmt:
         guarded = super()._inside(made, axes, values, renamed)
-        if guarded is not made:  # there are totals for all iterations
+        if guarded is not made:  # the totals' memory covers all iterations
             for buffer in self._buffers:
                 guarded = AttrStmt(buffer, "padded_buffer", const(1), guarded)
         return guarded
@@ -977,7 +978,7 @@ class _Accumulating(_Nest):
     ) -> Stmt:
         made = super()._loop(leaf, attrs, var, values, body)
         if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:
-            return replace(made, kind=ForKind.SERIAL)  # lanes go on from each other
+            return replace(made, kind=ForKind.SERIAL)  # lanes depend on each other
         return made
 
 
@@ -1001,7 +1002,7 @@ def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...], strides: tuple[PrimExpr,
 def _aligned_strides(
     stage: Stage, op: ComputeOp, shape: tuple[PrimExpr, ...]
 ) -> tuple[PrimExpr, ...]:
-    """The strides that `storage_align` asks for; none for a stage without it."""
+    """The strides that `storage_align` asks for; no strides for a stage without it."""
     if not stage.storage_alignments:
         return ()
     strides: list[PrimExpr] = []

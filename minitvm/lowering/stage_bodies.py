@@ -40,9 +40,10 @@ class StageBody:
     update
         The statement at each point of all axes.
     init
-        For a reduction, the statement before it at each point of the data axes.
+        For a reduction, the statement that stores the initial values at each point of the data
+        axes, before `update`.
     reduced_where
-        The conditions on the reduce axes that guard `update` and depend on loops alone.
+        The conditions on the reduction axes that guard `update` and depend on loops alone.
     """
 
     update: Stmt
@@ -62,7 +63,7 @@ class InlineReads(Mutator):
         return e.ProducerLoad(tensor, indices)
 
     def afresh(self) -> InlineReads:
-        """A rewriter like this one, with an empty memory."""
+        """A rewriter like this one, without its memo of rewritten nodes."""
         return InlineReads(self._schedule)
 
     def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
@@ -76,7 +77,8 @@ class InlineReads(Mutator):
             axis.var: e.cast(axis.var.dtype, index)
             for axis, index in zip(op.axis, indices, strict=True)
         }
-        # The body stands in its own axes: a rewriter of its own, since it may be met again.
+        # The body is written in its own axes. It has a rewriter of its own, since the stage may be
+        # read at other indices as well.
         body = self.afresh().expr(op.body[tensor.value_index])
         return substitute(body, values)
 
@@ -89,7 +91,7 @@ class ReadBuffers(InlineReads):
         self._buffers = buffers
 
     def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
-        # The range of an axis reads a tensor as it was at first.
+        # The range of an axis may refer to the original tensor, before any rewrite.
         buffer = self._buffers[self._schedule.now(tensor)]
         stage = self._schedule.stage_map.get(tensor.op)
         return BufferLoad(buffer, indices if stage is None else at_step(stage, buffer, indices))
@@ -104,8 +106,8 @@ def body_of(
     buffers: Mapping[Tensor, Buffer],
     condition: PrimExpr | None = None,
 ) -> StageBody:
-    """The statements of a stage on `buffers`; `read` rewrites its reads. `condition`: of the steps
-    of a reduction, where it isn't the reduction's own.
+    """The statements of a stage on `buffers`; `read` rewrites its reads. `condition` replaces the
+    condition of the reduction on its steps.
 
     Raises
     ------
@@ -161,7 +163,8 @@ def _compute_body(
 
 
 def at_step(stage: Stage, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
-    """The indices of an element of a stage in its buffer: all steps of an update are there."""
+    """The indices of an element of a stage in its buffer: the buffer of an update holds all
+    steps."""
     if stage.time is None or len(buffer.shape) == len(indices):
         return indices
     return (stage.time.var, *indices)
@@ -187,7 +190,8 @@ def _reduction(
             value = bound[-1][0]
         mapping[var] = value
 
-    # What a choice may leave out is read all the same: no read of a result so far has a guard.
+    # A choice may leave out a partial result. It is read all the same, by a name outside of the
+    # choice, since reads of partial results have no guards.
     has_choice = any(map(_is_choice, walk_once(*combined)))
     for var, buffer in zip(combiner.lhs, outputs, strict=True):
         bind(var, BufferLoad(buffer, indices), has_choice)

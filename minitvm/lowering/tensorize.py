@@ -34,7 +34,8 @@ class Region:
 @final
 @record(eq=False)
 class Match:
-    """The regions and values that stand for the buffers and scalars of an intrinsic."""
+    """The regions that stand for an intrinsic's buffers, and the values that stand for its
+    scalars."""
 
     inputs: tuple[Region, ...]
     outputs: tuple[Region, ...]
@@ -53,8 +54,8 @@ def match_computation(
     op : ComputeOp
         The computation of the stage.
     domain : mapping of IterVar to Range
-        For each axis and reduce axis of `op`, its range inside of the part that is replaced: a
-        begin in terms of the loops outside, and a constant extent.
+        For each data axis and reduction axis of `op`, its range inside of the part that is
+        replaced: a begin in terms of the loops outside, and a constant extent.
     stage, axis : str
         Their names, for messages.
 
@@ -70,7 +71,7 @@ def match_computation(
     Raises
     ------
     CompileError
-        When the part computes something else than `intrin`. The text shows both.
+        When the part and `intrin` compute different things. The message shows both.
     """
     return _Matching(intrin, op, domain, f"{stage}: tensorize of {axis} by {intrin.name}").run()
 
@@ -255,7 +256,7 @@ class _Matching:
                 raise _Difference(found, expected, f"{tensor.name} began elsewhere before")
 
     def _begin(self, distance: PrimExpr) -> PrimExpr | None:
-        """The distance of a read from the intrinsic's read; None if it isn't the same for all
+        """The distance of a read from the intrinsic's read; None if the distance depends on the
         axes."""
         begin = self._simple(distance)
         if not any(var in self._starts for var in free_vars(begin)):
@@ -337,9 +338,9 @@ def bind_buffer(place: Buffer, view: View, where: str) -> dict[Var, PrimExpr]:
     """The values of the variables in the layout of an intrinsic's buffer, when it is a region of
     an actual buffer.
 
-    Variables that are the dimensions, strides or the offset of `place` get the region's values. All
-    other properties that `place` states of its memory must hold. Dimensions of extent 1 before
-    those of `place` are dropped.
+    Variables that are the dimensions, strides or the offset of `place` get the region's values. The
+    region must have all other properties that `place` declares. Dimensions of extent 1 before those
+    of `place` are dropped.
 
     Raises
     ------
@@ -458,7 +459,7 @@ class _Binding:
     def _bind_offset(self) -> None:
         place, view = self._place, self._view
         if place.elem_offset is None:
-            return  # any offset fits: every access is moved into the region
+            return  # any offset fits, since every access is moved into the region
         offset = region_offset(view)
         if view.buffer.elem_offset is not None:
             offset = _simple(offset + view.buffer.elem_offset)
@@ -565,8 +566,8 @@ def _plus(index: PrimExpr, begin: PrimExpr) -> PrimExpr:
 @final
 @record(eq=False)
 class Tensorized:
-    """The statements of an intrinsic on actual memory, and whether they contain the memory's
-    layout: if so, they are valid for compact parameters only."""
+    """The statements of an intrinsic on actual memory, and whether they contain the layout of the
+    memory. Statements that do are valid for compact parameters only."""
 
     body: Stmt
     reduce_init: Stmt | None

@@ -1,4 +1,4 @@
-"""The arrays of a call: their library, shape and dtype.
+"""The arrays of an operator's call: their library, shape and dtype.
 
 A library is known by the names of its classes, so that none is imported.
 """
@@ -22,7 +22,7 @@ _CPU = (1, 0)  # DLPack's kDLCPU
 @final
 @record()
 class Described:
-    """An array as far as a program is made for it. A signature is made of these."""
+    """The properties of an array on which a program depends. Signatures consist of these."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -60,27 +60,27 @@ def described(array: Any) -> Described:
     Raises
     ------
     TypeError
-        When there are no numbers of such a dtype here.
+        When the language has no such dtype.
     """
     shape = tuple(map(_extent, array.shape))
     return Described(shape, _dtype(array.dtype))
 
 
 def _extent(extent: Any) -> int:
-    """An extent as a number: of a size that torch doesn't fix, the one that it has now."""
+    """An extent as a number. An extent that torch doesn't fix has the value of the current call."""
     return int(extent if isinstance(extent, int) or not is_symbol(extent) else extent.node.hint)
 
 
 def fixed(value: Any) -> Any:
-    """A value that the program is made for: a number that torch doesn't fix is fixed here, which
-    torch notes as a condition of the program that it reads."""
+    """A value that the program is made for. A number that torch doesn't fix is fixed here, and
+    torch notes it as a condition of the program that it traces."""
     if not is_symbol(value):
         return value
     return int(value) if type(value).__name__ == "SymInt" else float(value)
 
 
 def is_symbol(value: Any) -> bool:
-    """Whether a value is a number that torch, which reads a program, doesn't fix."""
+    """Whether a value is a symbolic number of a program that torch traces."""
     return any(is_a(value, "torch", name) for name in ("SymInt", "SymFloat"))
 
 
@@ -96,16 +96,17 @@ def _dtype(dtype: Any) -> DType:
 
 
 def why_refused(array: Any) -> str | None:
-    """What is expected of an array in place of this one; None where it may be computed with.
+    """The reason for which an array is refused, as the array that was expected; None for an array
+    that is accepted.
 
-    What the call of a built function refuses is left to that.
+    Arrays that the call of a built function refuses are left to that call.
     """
     if isinstance(array, np.ma.MaskedArray):
         return "expected an array without a mask, got a masked one: pass x.filled(value)"
-    if is_without_data((array,)):  # asked by its own attribute: torch would note the other question
+    if is_without_data((array,)):  # first: torch would note the next question
         place = array.device
         return None if place.type in ("cpu", "meta") else _elsewhere(place)
-    if getattr(array, "is_nested", False):  # of torch: it has no one shape
+    if getattr(array, "is_nested", False):  # a nested tensor of torch has no single shape
         return why_unreadable(array)
     device = getattr(array, "__dlpack_device__", None)
     if device is None:
@@ -124,19 +125,20 @@ def _elsewhere(place: Any) -> str:
 
 
 def is_tracer(value: Any) -> bool:
-    """Whether a value stands for one in a program that JAX traces."""
+    """Whether a value is a tracer: it stands for a value in a program that JAX traces."""
     kinds = type(value).__mro__
     return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kinds)
 
 
 def sample(array: Described) -> NDArray:
-    """An array to measure with: of random floats, or of integers that are zero."""
+    """An array for measuring: of random floats, or of integer zeros."""
     random = np.random.default_rng(0).random(array.shape, np.float32)
     return make_array(random if array.dtype.is_float else random * 0, dtype=array.dtype)
 
 
 def writable(array: Any) -> Any:
-    """An array of the same shape that can be written: itself, if its library's arrays change."""
+    """An array of the same shape that can be written: `array` itself, if its library has mutable
+    arrays."""
     if not is_immutable(type(array)):
         return array
     found = described(array)

@@ -1,7 +1,9 @@
-"""The builds of an operator as cases of compiled code, which then makes the calls by itself.
+"""The builds of an operator as cases, with which compiled code makes the operator's calls by
+itself.
 
-A case says of the arguments what :class:`.signature.Signature` and :class:`.specialisation.Group`
-say: compiled code chooses the build that Python code would have chosen, or leaves the call to it.
+A case holds the conditions of :class:`.signature.Signature` and :class:`.specialisation.Group` on
+the arguments. So compiled code chooses the build that Python code would choose, or leaves the call
+to Python code.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from minitvm.operators.specialisation import Specialisation
 from minitvm.runtime.cases import MOST_CASES, Argument, Case, Check, Choosing, is_native
 from minitvm.runtime.cases_text import Op
 
-# How many constants the build has, the arguments' types, and which build it is.
+# The number of the build's constants, the arguments' types, and the build's number.
 _Key: TypeAlias = tuple[Any, ...]
-_MOST_FILLINGS = 64  # of a table that is too small for its calls, which then stays as it is
+_MOST_FILLINGS = 64  # times that a table too small for its calls is filled; then it stays as it is
 
 
 class ChoosingOperator(Choosing):
-    """An operator as far as compiled code makes its calls: the cases learned from the calls that
-    Python code made."""
+    """The part of an operator that lets compiled code make its calls: cases learned from the calls
+    that Python code made."""
 
     __slots__ = ("_cases", "_fillings")
 
@@ -38,8 +40,9 @@ class ChoosingOperator(Choosing):
     def _learn(
         self, signature: Signature, serving: Sequence[Specialisation], variable: frozenset[str]
     ) -> bool:
-        """Lets compiled code make calls of a signature, which is served by the last build of
-        `serving`; those before it go before. False where it had no room, and forgot all others."""
+        """Lets compiled code make calls of a signature, which the last build of `serving` serves;
+        the earlier builds are tried before it. Returns False where the table had no room, and
+        forgot all other cases."""
         arguments = _arguments(signature)
         found = _cases(signature, arguments, serving, variable)
         new = {key: case for key, case in found.items() if is_native(case)}
@@ -56,7 +59,8 @@ class ChoosingOperator(Choosing):
         return has_room
 
     def _forget(self) -> None:
-        """Forgets the cases: there may be better ones. The caller holds ``_table_lock``."""
+        """Forgets the cases, since there may be better builds now. The caller holds
+        ``_table_lock``."""
         self._cases = {}
         self._set_cases(())
 
@@ -81,12 +85,12 @@ def _cases(
     serving: Sequence[Specialisation],
     variable: frozenset[str],
 ) -> dict[_Key, Case]:
-    """The cases of some builds for a signature. The last build serves it; where conditions can't
-    tell all that it serves, it has a case for these extents alone."""
+    """The cases of some builds for a signature. The last build serves it. If conditions can't
+    describe all extents that this build serves, its case is for these extents alone."""
     kinds = tuple(each.kind for each in arguments)
     made: dict[_Key, Case] = {}
     for build in serving:
-        # Of letters that are solved for, Python code knows whether they are whole numbers.
+        # Only Python code finds out whether letters that are solved for are whole numbers.
         is_known = not signature.extents.solved
         checks = _checks(signature.extents, build, variable) if is_known else None
         if checks is None:
@@ -131,11 +135,11 @@ def _shapes(extents: Extents) -> dict[int, tuple[int, ...]]:
 def _checks(
     extents: Extents, build: Specialisation, variable: frozenset[str]
 ) -> list[Check] | None:
-    """The conditions on extents under which a build serves a call that is otherwise like one; None
-    where that takes arithmetic."""
+    """The conditions on the extents under which a build serves a call of this signature; None where
+    they need arithmetic."""
     fixed, classes = build.fixed, extents.classes
     letters = {label: n for label, n in fixed.items() if isinstance(label, str)}
-    places: dict[Label, tuple[int, int]] = {}  # of the first dimension of each variable extent
+    places: dict[Label, tuple[int, int]] = {}  # the first dimension that has each variable extent
     checks = []
     for position, labels in extents.labels.items():
         for dim, label in enumerate(labels):
@@ -160,8 +164,8 @@ def _distinct(
     classes: Mapping[Label, Label],
     places: Mapping[Label, tuple[int, int]],
 ) -> list[Check]:
-    """Dimensions without a letter are equal where they are in the call that is known, and differ
-    elsewhere."""
+    """Conditions on dimensions without a letter: those that are equal in the known call must be
+    equal, and the others must differ."""
     unnamed = [label for label in dict.fromkeys(classes.values()) if not isinstance(label, str)]
     checks = []
     for i, label in enumerate(unnamed):

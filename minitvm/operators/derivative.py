@@ -37,7 +37,7 @@ Build = Callable[[list[Tensor], list[Tensor | Var], str], Module]
 
 
 class Differentiated(NamedTuple):
-    """A function of a derivative, and its own derivative."""
+    """A function that a derivative consists of, and its own derivative."""
 
     module: Module
     derivative: Derivative
@@ -46,22 +46,25 @@ class Differentiated(NamedTuple):
 @final
 @record(eq=False)
 class Recorded:
-    """A forward run for the gradients of some inputs, and what follows from the tensors it keeps.
+    """A forward run that keeps tensors for the gradients of some inputs, and the functions that
+    take these tensors.
 
     Attributes
     ----------
     forward
-        The function that returns the outputs, and behind them the tensors that it keeps; None where
-        it keeps outputs alone, and is the operator's own.
+        The function that returns the outputs, and behind them the tensors that it keeps. None where
+        it keeps only outputs: then it is the operator's own function.
     outputs
         The number of outputs.
     kept
-        What the others take of what it returns, by the places there.
+        The tensors that the other functions take: their places among the values that `forward`
+        returns.
     backward
-        As :meth:`Derivative.backward_of`. Takes what is kept between the inputs and the gradients.
+        As :meth:`Derivative.backward_of`. It takes the kept tensors between the inputs and the
+        gradients.
     pushforward
-        Finds what :meth:`Derivative.pushforward_of` finds. Takes what is kept between the inputs
-        and the tangents.
+        As :meth:`Derivative.pushforward_of`. It takes the kept tensors between the inputs and the
+        tangents.
     """
 
     forward: Differentiated | None
@@ -84,9 +87,9 @@ class Derivative:
     traced
         The program of the build.
     backward
-        A function of the user's that writes the gradients; None has ``te.gradient`` write them.
+        The user's function that writes the gradients; None for ``te.gradient``.
     build
-        Builds a program: its outputs, its inputs, its name.
+        Builds a program from its outputs, its inputs and its name.
     keeps
         Whether runs that are recorded keep tensors. Functions of a derivative keep none.
 
@@ -95,15 +98,15 @@ class Derivative:
     backward
         As given.
     inputs
-        The inputs that have gradients, arrays of floats: their places among the inputs.
+        The places of the inputs that have gradients: arrays of floats.
     outputs
-        The outputs that have gradients: their places among the outputs.
+        The places of the outputs that have gradients.
     keeps
         Whether runs that are recorded may keep tensors.
     reads_outputs
         Whether the functions take the outputs, too, between the inputs and the gradients.
     bridges
-        Operators of other libraries made of it.
+        Operators of other libraries that were made from this derivative.
     """
 
     def __init__(
@@ -167,8 +170,9 @@ class Derivative:
 
     def recorded_of(self, wanted: tuple[int, ...]) -> Recorded | None:
         """The forward run for the gradients of some inputs, given by their places, or for the
-        tangents that follow from those of these inputs. None where nothing is worth being kept,
-        where the gradients are a function's of the user's, or there are none."""
+        tangents of the outputs from the tangents of these inputs. None where keeping tensors
+        doesn't pay, where the user's function computes the gradients, or where there are no
+        gradients."""
         with making:
             if wanted not in self._recorded:
                 self._recorded[wanted] = self._find_recorded(wanted)
@@ -181,10 +185,10 @@ class Derivative:
         try:
             adjoints = self._gradients(wanted, (), heads)
         except CompileError:
-            return None  # who asks for the gradients is told
+            return None  # the error is raised when the gradients are asked for
         found = kept_tensors(outputs, adjoints)
         if self._traced.schedule is not None and not set(found) <= set(outputs):
-            return None  # the user's schedule is that of a program without other outputs
+            return None  # the user's schedule is made for a program without further outputs
         if not found:
             return None
         return self._keeping(wanted, heads, adjoints, found)
@@ -276,8 +280,8 @@ class Derivative:
     def _written(
         self, backward: Callable[..., Any], wanted: tuple[int, ...], more: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The gradients that a function of the user's returns. An input that broadcasts is given
-        to it with all dimensions, over which the gradient is then added up."""
+        """The gradients that the user's function returns. It gets an input that broadcasts with all
+        dimensions; the gradient is then summed over the broadcast ones."""
         places = list(self._traced.inputs)
         positional = sum(not each.is_keyword for each in self._parameters)
         args, named = self._traced.args[:positional], self._traced.args[positional:]
@@ -323,5 +327,5 @@ def _cause(error: CompileError) -> str:
     return str(error).removeprefix("gradient: head_adjoints: ")
 
 
-# One thread makes a derivative, or a framework's operator, at a time.
+# One thread at a time makes a derivative or a framework's operator.
 making = ForkLock()

@@ -11,9 +11,10 @@ from minitvm.operators.parameters import Kind, Parameter
 from minitvm.operators.shapes import ANY_SHAPE, Arithmetic, Dimension, Letter
 from minitvm.runtime.record import record
 
-# A letter, or arithmetic that determines one, as "2*n" does where n is no dimension; or, for a
-# dimension without one, its place: "..." and a position among the leading
-# dimensions, counted from the right, or a parameter's name and a dimension of it.
+# The label of a dimension: a letter, or arithmetic that determines one, as "2*n" does where n is no
+# dimension. A dimension without a letter is labelled by its place: "..." and a position among the
+# leading dimensions, counted from the right; or a parameter's name and a dimension of the
+# parameter.
 Label: TypeAlias = str | tuple[str, int]
 Labels: TypeAlias = tuple[Label | int | Arithmetic, ...]
 _LEADING = "..."
@@ -27,15 +28,16 @@ class Extents:
     Attributes
     ----------
     labels
-        What the dimensions of each array are, by its parameter's position: labels, extents that are
+        For the position of each array's parameter, the array's dimensions: labels, extents that are
         the same in all calls, and arithmetic.
     values
         The extent of each label.
     leading
-        The labels of the leading dimensions, ``...``, of which an array that broadcasts has a part.
+        The labels of the leading dimensions, ``...``. An array that broadcasts has some of them.
     solved
-        The letters that are no dimensions, each with the arithmetic that determines it, whose text
-        is a label. Those that another one's arithmetic needs come before it.
+        The letters that are no dimensions, each with the arithmetic that determines it; the text of
+        the arithmetic is a label. A letter that the arithmetic of another letter needs comes before
+        that letter.
     """
 
     labels: Mapping[int, Labels]
@@ -46,7 +48,7 @@ class Extents:
     @property
     def classes(self) -> Mapping[Label, Label]:
         """The label that stands for each label. A letter stands for itself; dimensions without a
-        letter that are equal are taken for one."""
+        letter that have equal extents share one label."""
         first: dict[int, Label] = {}
         return {
             label: label if isinstance(label, str) else first.setdefault(value, label)
@@ -62,8 +64,9 @@ class Extents:
         return made
 
     def pattern(self, variable: frozenset[str]) -> tuple[object, ...]:
-        """What a program may depend on apart from the extents: which of them are 1, and so
-        broadcast, and which are equal. The letters in `variable` may have any extent."""
+        """The pattern on which a program may depend apart from the extents: the dimensions whose
+        extent is 1, and which so broadcast, and the dimensions with equal extents. The letters in
+        `variable` may have any extent."""
         ones = (label for label, value in self.values.items() if value == 1)
         return (
             tuple(self.labels.items()),
@@ -84,7 +87,7 @@ class _Finder:
         self.solved: dict[str, Arithmetic] = {}
 
     def meet(self, parameter: Parameter, shape: tuple[int, ...], labels: Labels) -> None:
-        """Notes the extents of an array; they must be those of the arrays before it."""
+        """Notes the extents of an array; they must agree with the arrays before it."""
         for label, extent in zip(labels, shape, strict=True):
             if isinstance(label, Arithmetic):
                 continue
@@ -97,7 +100,7 @@ class _Finder:
                 raise self.error(parameter, shape, self._where(parameter, label))
 
     def solve(self, arrays: Mapping[int, Described], labels: Mapping[int, Labels]) -> None:
-        """Finds the letters that are no dimensions, from the arithmetic that they stand in."""
+        """Finds the letters that are no dimensions, from the arithmetic that contains them."""
         self._letters = {each: n for each, n in self.values.items() if isinstance(each, str)}
         left = [
             (self.parameters[position], label, arrays[position].shape, axis)
@@ -127,7 +130,7 @@ class _Finder:
                     raise self.error(parameter, shape, f", and {letter} by another argument")
 
     def check(self, parameter: Parameter, shape: tuple[int, ...], labels: Labels) -> None:
-        """Compares extents with those that arithmetic gives."""
+        """Compares an array's extents with the values of arithmetic."""
         letters = self._letters
         for label, extent in zip(labels, shape, strict=True):
             if isinstance(label, Arithmetic) and (wanted := label.value(letters)) != extent:
@@ -162,7 +165,8 @@ def extents_of(
     Parameters
     ----------
     broadcast
-        Whether the leading dimensions of the arrays broadcast, as numpy's do; else they are equal.
+        Whether the leading dimensions of the arrays broadcast as in numpy; otherwise they are
+        equal.
 
     Raises
     ------
@@ -191,24 +195,25 @@ def extents_of(
 
 
 def _determining(label: Label | int | Arithmetic, texts: set[str]) -> Label | int | Arithmetic:
-    """Arithmetic that determines a letter is a dimension of its own."""
+    """The label of a dimension. Arithmetic that determines a letter labels a dimension of its
+    own."""
     return label.text if isinstance(label, Arithmetic) and label.text in texts else label
 
 
 def said(label: Label) -> str:
-    """A label in messages."""
+    """The text of a label in messages."""
     if isinstance(label, str):
         return label
     return f"{label[0]}[{label[1]}]" if label[1] < 0 else f"{label[0]}.shape[{label[1]}]"
 
 
 def has_leading(parameter: Parameter) -> bool:
-    """Whether a parameter's leading dimensions are those of others, too."""
+    """Whether a parameter shares its leading dimensions with other parameters."""
     return parameter.shape.leading and parameter.shape is not ANY_SHAPE
 
 
 def _leading(finder: _Finder, arrays: Mapping[int, Described], broadcast: bool) -> tuple[int, ...]:
-    """The extents that ``...`` stands for."""
+    """Notes the extents for which ``...`` stands."""
     found: tuple[int, ...] | None = None
     first: Parameter | None = None
     for position, array in arrays.items():
@@ -239,7 +244,7 @@ def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
 def _labels(
     parameter: Parameter, shape: tuple[int, ...], broadcast: bool, leading: tuple[int, ...]
 ) -> Labels:
-    """What the dimensions of an array are."""
+    """The label, extent or arithmetic of each dimension of an array."""
     if not has_leading(parameter) and (parameter.shape is ANY_SHAPE or parameter.kind is Kind.ANY):
         return tuple((parameter.name, i) for i in range(len(shape)))
     count = len(shape) - len(parameter.shape.dims)

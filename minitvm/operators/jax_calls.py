@@ -31,7 +31,7 @@ def _operation(module: Module, rules: Rules | None) -> Callable[..., Any]:
 
 
 def _rules(module: Module, derivative: Derivative) -> Rules:
-    """What JAX calls for gradients and tangents."""
+    """The rules that JAX calls for gradients and tangents."""
 
     @cache
     def recording(moving: tuple[int, ...]) -> Recording | None:
@@ -87,7 +87,7 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def _refuse_numbers(derivative: Derivative, places: Sequence[int]) -> None:
-    """Only arrays have gradients."""
+    """Refuses the gradient of a number: only arrays have gradients."""
     for place in places:
         if place not in derivative.inputs:
             name = derivative.input_name(place)

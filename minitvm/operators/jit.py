@@ -1,4 +1,4 @@
-"""jit: a Python function of tensors as an operator."""
+"""``jit``: makes a Python function of tensors an operator."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def jit(
     release_gil: bool | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> Any:
-    """A Python function of tensors as an operator, which returns its outputs in arrays of the
+    """Makes a Python function of tensors an operator, which returns its outputs in arrays of the
     caller's library.
 
     Parameters
@@ -63,24 +63,24 @@ def jit(
         A function that takes tensors of ``te`` and numbers, and returns a tensor or a tuple of
         them. It may return a schedule with them: ``return s, C``.
     static
-        Parameters for whose values the program is made, each value anew: names, separated by
-        spaces or in a list.
+        Parameters whose values are part of the program, so that each value has a build of its own:
+        names, separated by spaces or in a list.
     symbolic
-        Letters of the annotations whose extents are variables from the first build on; all others
-        are then constants, and each value of theirs is built for. By default all are constants
-        until they are met with a second value, and variables then.
+        Letters of the annotations whose extents are variables from the first build on; all other
+        letters are then constants, and each of their values has a build of its own. By default a
+        letter is a constant until a call has a second value for it, and a variable from then on.
     broadcast
-        Whether the leading dimensions, ``...``, broadcast as numpy's do. By default they are the
-        same for all parameters that have them.
+        Whether the leading dimensions, ``...``, broadcast as in numpy. By default they are the same
+        for all parameters that have them.
     name
         The name in messages and in the code; by default the function's.
     target, fp, release_gil
         As for :func:`minitvm.build`.
     backward
         A function of tensors that writes the gradients; by default ``te.gradient`` does. It takes
-        the arguments of the function, then, if it likes, the outputs, then the gradients of the
-        outputs that are floats. It returns the gradients of the arrays of floats among the
-        arguments, in order.
+        the arguments of the function, then, if it has parameters for them, the outputs, then the
+        gradients of the outputs that are floats. It returns the gradients of the arrays of floats
+        among the arguments, in order.
 
     Returns
     -------

@@ -49,7 +49,7 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
-_MOST_ROUTES = 1024  # signatures that are known by their key; others are looked for each time
+_MOST_ROUTES = 1024  # signatures known by a key; for others the build is searched at each call
 
 
 @final
@@ -83,7 +83,7 @@ class Operator(ChoosingOperator):
         self._parameters = parameters_of(function, self.name, options.static)
         self._variable = _letters(self.name, self._parameters, options.symbolic or ())
         by_name = any(each.is_keyword for each in self._parameters)
-        self._positional = -1 if by_name else len(self._parameters)  # of a call with all arguments
+        self._positional = -1 if by_name else len(self._parameters)  # in a call with all arguments
         self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
@@ -95,7 +95,7 @@ class Operator(ChoosingOperator):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        if is_read_by_torch():  # which knows no methods but those of functions
+        if is_read_by_torch():  # torch knows only methods of functions
             return partial(self, instance)
         made = ModuleMethod if is_module(instance) else types.MethodType
         return made(self, instance)
@@ -110,7 +110,7 @@ class Operator(ChoosingOperator):
         return self
 
     def __reduce__(self) -> str:
-        return str(getattr(self, "__qualname__", self.name))  # as functions are: by name
+        return str(getattr(self, "__qualname__", self.name))  # by name, as functions are pickled
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -122,13 +122,14 @@ class Operator(ChoosingOperator):
         """The built function for some arguments. It takes its outputs as arguments.
 
         An argument is an array; an object with its ``shape`` and ``dtype``; or a text such as
-        ``"float32[64 768]"``. The extents are constants, apart from those named in ``symbolic``.
+        ``"float32[64 768]"``. The extents are constants, except for the letters in ``symbolic``.
         """
         signature = self._signature(self._given(args, kwargs))
         return self._specialisation(signature, exact=True).module
 
     def lower(self, *args: Any, **kwargs: Any) -> IRModule:
-        """The loops for some arguments without the automatic schedule: see :meth:`build_for`."""
+        """The plain loops for some arguments, without the automatic schedule: see
+        :meth:`build_for`."""
         signature = self._signature(self._given(args, kwargs))
         traced = self._traced(signature, self._variables(signature))
         outputs = list(traced.outputs)
@@ -141,9 +142,9 @@ class Operator(ChoosingOperator):
         return self._chosen(args, kwargs).module.get_source(kind)
 
     def explain(self, *args: Any, measure: bool = True, **kwargs: Any) -> Explanation:
-        """What a call runs, and why: see :func:`minitvm.explain`. For the arguments see
+        """Explains the code that a call runs: see :func:`minitvm.explain`. For the arguments see
         :meth:`build_for`."""
-        # Imported where it is asked for, since few programs ask.
+        # Imported on demand, since few programs ask for it.
         from minitvm.explanation.explain import explain
 
         values = self._given(args, kwargs)
@@ -163,7 +164,7 @@ class Operator(ChoosingOperator):
             Each a tuple of arguments, a dict of them by name, or the only argument: see
             :meth:`build_for`.
         strided
-            Whether also arrays that aren't compact are to be met.
+            Whether arrays that aren't compact are expected as well.
         """
         if not isinstance(signatures, Iterable) or isinstance(signatures, str):
             raise TypeError(
@@ -191,12 +192,13 @@ class Operator(ChoosingOperator):
     # -- Calls -------------------------------------------------------------------------------------
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        # Compiled code is called in place of this, if there is any; torch.compile reads this.
+        # Where there is compiled code, it is called in place of this method; torch.compile traces
+        # this one.
         return self._call_slowly(*args, out=out, **kwargs)
 
     def _call_slowly(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """A call made by Python code, which defines the meaning of calls. torch.compile may begin
-        to read here, too, where compiled code has handed over a call."""
+        """A call made by Python code, which defines the meaning of calls. torch.compile may also
+        begin to trace here, where compiled code has handed over a call."""
         if is_read_by_torch():
             if out is not None:  # torch's operators return new tensors
                 return outside_of_programs(self.__call__)(*args, out=out, **kwargs)
@@ -210,7 +212,7 @@ class Operator(ChoosingOperator):
         key = self._key(values)
         try:
             found = self._routes.get(key)
-        except TypeError:  # of sizes that torch doesn't fix, which have no hash
+        except TypeError:  # sizes that torch doesn't fix have no hash
             key = found = None
         signature = None
         if found is None:
@@ -238,40 +240,40 @@ class Operator(ChoosingOperator):
     def _remember(
         self, key: tuple[object, ...], signature: Signature, found: Specialisation
     ) -> None:
-        """Knows the build of such a call the next time, without its signature."""
+        """Remembers the build for calls with this key, so that the next one needs no signature."""
         with self._table_lock:
             group = self._groups.get(signature.key)
             if group is None or found not in group.builds:
                 return  # another thread has cleared them
             self._routes[key] = found
             if not self._learn(signature, group.until(found), self._variable):
-                self._routes = {key: found}  # whose signatures are learned anew
+                self._routes = {key: found}  # the signatures of the others are learned anew
 
     def _forget_routes(self) -> None:
-        """Has each signature look for its build anew."""
+        """Forgets the builds of all keys, so that each signature searches its build anew."""
         with self._table_lock:
             self._routes = {}
             self._forget()
 
     def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:
-        """A call that JAX traces: that of an operation of JAX."""
+        """Makes a call that JAX traces, as a call of an operation of JAX."""
         if out is not None:
             raise TypeError(f"{self.name}: out: expected none where JAX is tracing, got one")
         operation = jax_operation(found.module, found.derivative)
         return operation(*(values[position] for position in found.traced.inputs))
 
     def _recorded(self, found: Specialisation, inputs: Sequence[Any]) -> Any:
-        """A call that torch records: that of an operator of torch."""
+        """Makes a call that torch records, as a call of an operator of torch."""
         options = self._options
         built = (options.target, options.fp, options.release_gil)
         is_new = "torch" not in found.derivative.bridges
         operator = torch_operator(found.module, found.derivative, built)
         if is_new:
-            self._forget_routes()  # of which compiled code learns the operator now
+            self._forget_routes()  # compiled code learns the operator of torch now
         return operator(*inputs)
 
     def _check_out(self, values: Sequence[Any], out: Any) -> None:
-        """Refuses arrays of another library than the arguments'."""
+        """Refuses outputs of another library than the arguments'."""
         arrays = ((p, library_of(v)) for p, v in zip(self._parameters, values, strict=True))
         first, wanted = next((each for each in arrays if each[1]), (None, None))
         for each in out if isinstance(out, tuple) else (out,):
@@ -283,7 +285,8 @@ class Operator(ChoosingOperator):
                 )
 
     def _key(self, values: Sequence[Any]) -> tuple[object, ...] | None:
-        """What the specialisation for some arguments is known by; None where it has to be found."""
+        """The key under which the specialisation for some arguments is remembered; None where it
+        has to be searched."""
         try:
             key = [
                 (type(each), getattr(each, "shape", None), getattr(each, "dtype", None))
@@ -291,11 +294,11 @@ class Operator(ChoosingOperator):
             ]
             constants = [frozen(self.name, values[position]) for position in self._static]
             return (*key, *constants)
-        except Exception:  # of an array that doesn't tell; the signature says what is wrong
+        except Exception:  # an array without these attributes: the signature raises the error
             return None
 
     def _inlined(self, values: Sequence[Any], out: Any) -> Any:
-        """The function's own expression of tensors."""
+        """The expression that the function returns for tensors."""
         if out is not None:
             raise TypeError(f"{self.name}: out: expected none in a program of te, got one")
         for parameter, value in zip(self._parameters, values, strict=True):
@@ -318,7 +321,7 @@ class Operator(ChoosingOperator):
         )
 
     def _given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The value of each parameter, where texts stand for arrays."""
+        """The value of each parameter; texts such as ``"float32[64 768]"`` stand for arrays."""
         values = bind(self.name, self._parameters, args, kwargs)
         return [self._stood_for(p, v) for p, v in zip(self._parameters, values, strict=True)]
 
@@ -345,8 +348,8 @@ class Operator(ChoosingOperator):
         exact: bool = False,
         varying: frozenset[Label] = frozenset(),
     ) -> Specialisation:
-        """The build for a signature, made where there is none. An `exact` one has constants for all
-        extents that it may."""
+        """The build for a signature, made where there is none. An `exact` build has constants for
+        all extents except those of ``symbolic`` letters."""
         group = self._groups.get(signature.key)
         found = None if group is None else group.find(signature.extents, exact, varying)
         if found is not None:
@@ -357,7 +360,7 @@ class Operator(ChoosingOperator):
             if found is None:
                 build = partial(self._built, signature)
                 found = group.add(signature.extents, build, exact, varying)
-                if len(group.builds) > 1:  # of which the new one may be preferred
+                if len(group.builds) > 1:  # the new build may be preferred
                     self._forget_routes()
             return found
 
@@ -409,8 +412,8 @@ def _compiled(
 
 
 def _inputs(found: Specialisation, values: Sequence[Any]) -> list[Any]:
-    """The arguments that a build takes. Numbers of numpy are none that its callers know: the
-    compiled call path, and torch."""
+    """The arguments that a build takes. Numbers of numpy become Python's, since neither the
+    compiled call path nor torch knows them."""
     return [plain(values[position]) for position in found.traced.inputs]
 
 
@@ -418,7 +421,7 @@ def _name(function: Callable[..., Any], options: Options) -> str:
     if options.name is not None and not isinstance(options.name, str):
         raise CompileError(f"jit: name: expected a name, got {shown(options.name)}")
     named = str(options.name or getattr(function, "__name__", ""))
-    return named if named.isidentifier() else "operator"  # of a lambda, a partial
+    return named if named.isidentifier() else "operator"  # the name of a lambda or a partial isn't
 
 
 def _letters(name: str, parameters: Iterable[Parameter], symbolic: Iterable[str]) -> frozenset[str]:
@@ -435,7 +438,7 @@ def _letters(name: str, parameters: Iterable[Parameter], symbolic: Iterable[str]
     return frozenset((*symbolic, *texts))
 
 
-# A thread that holds a lock is not there in a forked child.
+# A forked child doesn't have the thread that holds a lock.
 _operators: weakref.WeakSet[Operator] = weakref.WeakSet()
 
 

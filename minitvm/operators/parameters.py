@@ -24,12 +24,12 @@ _RESERVED = "out"
 
 
 class Kind(Enum):
-    """What a parameter takes."""
+    """The kind of argument that a parameter takes."""
 
     TENSOR = "an array"
-    NUMBER = "a number"  # known at the call only
-    STATIC = "a value"  # that the program is made for
-    ANY = "an array or a number"  # has no annotation
+    NUMBER = "a number"  # known only at the call
+    STATIC = "a value"  # a part of the program
+    ANY = "an array or a number"  # without annotation
 
 
 @final
@@ -42,7 +42,7 @@ class Parameter:
     shape
         The shapes of an array.
     number
-        ``float`` or ``int``, of a number whose annotation says it.
+        ``float`` or ``int``, for a number whose annotation is one of them.
     dtype
         The dtype of a number, where it is declared.
     optional
@@ -75,11 +75,11 @@ def parameters_of(
     Raises
     ------
     CompileError
-        When an annotation means nothing, or a parameter is none that an operator can have.
+        When an annotation has no meaning, or an operator can't have a parameter of that kind.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:  # of some builtins
+    except (TypeError, ValueError) as error:  # some builtins have no signature
         raise CompileError(f"{name}: expected a function of tensors: {error}") from None
     found = []
     for position, given in enumerate(signature.parameters.values()):
@@ -113,7 +113,7 @@ def parameters_of(
 
 
 def _check_letters(name: str, parameters: Iterable[Parameter]) -> None:
-    """Refuses arithmetic with a letter that neither is a dimension nor follows from one."""
+    """Refuses arithmetic with a letter that isn't a dimension and doesn't follow from one."""
     shapes = [(each, each.shape) for each in parameters if each.kind is Kind.TENSOR]
     known = {letter for _, shape in shapes for letter in shape.letters}
     dims = [(parameter, dim) for parameter, shape in shapes for dim in shape.arithmetic]
@@ -137,8 +137,8 @@ def _check_letters(name: str, parameters: Iterable[Parameter]) -> None:
 
 
 def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
-    """What an annotation means: an object, or the text of a shape. Under ``from __future__ import
-    annotations`` all are texts of expressions."""
+    """The value of an annotation: an object, or the text of a shape. Under ``from __future__ import
+    annotations`` every annotation is the text of an expression."""
     if not isinstance(annotation, str):
         return annotation
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -159,8 +159,8 @@ def _annotation(function: Callable[..., Any], annotation: Any) -> Any:
 
 
 def _closed(function: Callable[..., Any]) -> dict[str, Any]:
-    """The variables of the functions around a function that have a value: its own name has none
-    while it is decorated."""
+    """The variables of the functions around a function that have a value: its own name has no value
+    while it is being decorated."""
     inner = inspect.unwrap(function)
     cells = getattr(inner, "__closure__", None) or ()
     names = getattr(getattr(inner, "__code__", None), "co_freevars", ())
@@ -220,12 +220,12 @@ def bind(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> list[Any]:
-    """The value of each parameter in a call; defaults for those that are left out.
+    """The value of each parameter in a call; defaults for parameters that are left out.
 
     Raises
     ------
     TypeError
-        When the arguments aren't those of the parameters.
+        When the arguments don't fit the parameters.
     """
     positional = [each for each in parameters if not each.is_keyword]
     if len(args) > len(positional):

@@ -59,7 +59,7 @@ class Anything:
 @final
 @record(eq=False)
 class Arithmetic:
-    """An extent that follows from others."""
+    """An extent that is computed from other extents."""
 
     text: str
     tree: ast.expr
@@ -69,16 +69,16 @@ class Arithmetic:
         return self.text
 
     def value(self, extents: Mapping[str, Any]) -> Any:
-        """The extent, for the extents of letters, numbers or expressions; None where it divides by
-        zero."""
+        """The extent, given the extents of the letters as numbers or expressions; None where it
+        divides by zero."""
         try:
             return _value(self.tree, extents)
         except ZeroDivisionError:
             return None
 
     def determines(self, letter: str) -> bool:
-        """Whether the extent determines a letter's, when all others are known: it stands in it
-        once, and isn't divided.
+        """Whether the extent determines a letter when all other letters are known: the letter
+        occurs once, and isn't divided.
 
         >>> (dim,) = parse_shape("2*n+k").dims
         >>> dim.determines("n"), dim.solved("n", {"k": 1}, 7), dim.solved("n", {"k": 1}, 8)
@@ -87,8 +87,8 @@ class Arithmetic:
         return _occurrences(self.tree, letter) == 1 and not _is_divided(self.tree, letter)
 
     def solved(self, letter: str, extents: Mapping[str, Any], extent: Any) -> Any:
-        """The extent of a letter that this one determines, for numbers or expressions; None where
-        no number of 0 or more is it."""
+        """The extent of a letter that this extent determines, as a number or an expression; None
+        where no number of 0 or more fits."""
         base = _value(self.tree, {**extents, letter: 0})
         factor = _value(self.tree, {**extents, letter: 1}) - base
         if isinstance(factor, int) and factor < 0:
@@ -114,7 +114,7 @@ class Shape:
     leading
         Whether any dimensions may stand before them.
     dtypes
-        The dtypes; any of the language's if there are none.
+        The dtypes; if there are none, all dtypes of the language.
     """
 
     dims: tuple[Dimension, ...]
@@ -128,7 +128,7 @@ class Shape:
 
     @property
     def letters(self) -> tuple[str, ...]:
-        """The letters that are dimensions of their own."""
+        """The letters that stand alone as dimensions."""
         return tuple(dict.fromkeys(dim.name for dim in self.dims if isinstance(dim, Letter)))
 
     @property
@@ -151,7 +151,7 @@ def parse_shape(text: str) -> Shape:
     Raises
     ------
     CompileError
-        When it describes none.
+        When the text describes no shape.
 
     >>> shape = parse_shape("float32|float64[... m 2*k]")
     >>> str(shape), shape.leading, shape.dtypes

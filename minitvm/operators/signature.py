@@ -1,4 +1,4 @@
-"""The signature of a call: what a program is made for, in its arguments."""
+"""The signature of a call: the properties of its arguments for which a program is built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minitvm.operators.parameters import Kind, Parameter
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
 from minitvm.runtime.record import record
 
-# The dtype of a number: that of a literal, or the wider one where an array has it.
+# The dtype of a number: that of a literal, or the wider dtype if an array has that.
 _NARROW = {float: FLOAT32, int: INT32}
 _WIDE = {float: FLOAT64, int: INT64}
 
@@ -28,19 +28,19 @@ _WIDE = {float: FLOAT64, int: INT64}
 @final
 @record(eq=False)
 class Signature:
-    """What a program is made for, in a call's arguments.
+    """The properties of a call's arguments for which a program is built.
 
     Attributes
     ----------
     values
         The argument for each parameter.
     dtypes
-        The dtypes of the arrays and of the numbers, by their parameters' positions. All other
-        arguments are parts of the program.
+        The dtypes of the arrays and of the numbers, by their parameters' positions. The values of
+        all other arguments are parts of the program.
     extents
         The extents of the arrays.
     key
-        All that the program depends on apart from the values of extents.
+        All properties on which the program depends, except for the values of extents.
     """
 
     values: Sequence[Any]
@@ -62,14 +62,14 @@ def signature_of(
     Parameters
     ----------
     variable
-        The letters that are variables whatever they are.
+        The letters that are variables for every extent.
     broadcast
         Whether leading dimensions broadcast.
 
     Raises
     ------
     TypeError, ValueError
-        When a value is none that its parameter takes; when arrays are of different libraries.
+        When a parameter doesn't take its value; when arrays belong to different libraries.
     """
     arrays: dict[int, Described] = {}
     numbers: dict[int, type] = {}
@@ -100,7 +100,7 @@ def signature_of(
 
 
 def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
-    """What a value is: an array, a number, or a value that the program is made for."""
+    """The kind of a value: an array, a number, or a value that is part of the program."""
     kind = parameter.kind
     if kind is Kind.STATIC or (value is None and parameter.optional):
         return Kind.STATIC
@@ -155,8 +155,8 @@ def _no_array(parameter: Parameter, value: Any) -> str:
 
 
 def frozen(where: str, value: Any) -> object:
-    """A value as a part of a key: values that are equal but not the same, such as 1 and True,
-    differ."""
+    """A value as a part of a key. Values that compare equal but aren't the same, such as 1 and
+    True, have different keys."""
     try:
         hash(value)
     except TypeError:

@@ -1,8 +1,8 @@
-"""The builds of an operator, and the choice which extents are constants in them.
+"""Chooses which extents are constants in each build of an operator.
 
-An operator is built for the extents that it meets first. An extent that is met with a second value
-becomes a variable in the next build, which then serves all values. So there are at most as many
-builds for a signature as there are letters in it, and one more.
+The first build of an operator is for the extents of its first call. If a later call has a second
+value for an extent, the extent becomes a variable in the next build, which then serves all values.
+So a signature has at most one build more than it has letters.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Group:
     Parameters
     ----------
     name
-        The operator's, for messages.
+        The operator's name, for messages.
     named
         The letters that the user wants as variables.
     is_automatic
-        Whether an extent that was met with a second value becomes a variable, too.
+        Whether an extent also becomes a variable when a call has a second value for it.
     """
 
     def __init__(self, name: str, named: frozenset[str], is_automatic: bool) -> None:
@@ -79,9 +79,9 @@ class Group:
     def find(
         self, extents: Extents, exact: bool = False, varying: frozenset[Label] = frozenset()
     ) -> Specialisation | None:
-        """The build that serves some extents: the one with the most constants. An `exact` one has
-        no variables but those that the user named. Extents that are `varying` are variables in it,
-        where that is possible."""
+        """The build that serves some extents: the one with the most constants. An `exact` build has
+        only the variables that the user named. `varying` extents are variables in it, where this is
+        possible."""
         variable = varying if self._is_automatic else varying & self._named
         serving = [
             each
@@ -93,7 +93,7 @@ class Group:
         return max(serving, key=lambda each: len(each.fixed), default=None)
 
     def until(self, build: Specialisation) -> list[Specialisation]:
-        """The builds up to one, in the order in which :meth:`find` prefers them."""
+        """The builds up to `build`, in the order in which :meth:`find` prefers them."""
         preferred = sorted(self.builds, key=lambda each: -len(each.fixed))
         return preferred[: preferred.index(build) + 1]
 
@@ -104,7 +104,7 @@ class Group:
         exact: bool = False,
         varying: frozenset[Label] = frozenset(),
     ) -> Specialisation:
-        """A new build for some extents, of which some are known to be `varying`."""
+        """A new build for some extents; those in `varying` are known to change."""
         self._varying |= varying
         varying = self._met(extents)
         named = frozenset(each for each in extents.values if each in self._named)
@@ -116,7 +116,7 @@ class Group:
         return made
 
     def _met(self, extents: Extents) -> frozenset[Label]:
-        """The extents that were met with another value."""
+        """The extents for which a build has another value."""
         for label, value in extents.values.items():
             if self._seen.setdefault(label, value) != value:
                 self._varying.add(label)
@@ -125,11 +125,12 @@ class Group:
     def _generalised(
         self, symbolic: frozenset[Label], named: frozenset[Label], make: Build
     ) -> Specialisation:
-        """A build with variables; one with constants if the program has no meaning with them."""
+        """A build with variables; if the program has no meaning with variables, a build with
+        constants."""
         try:
             return make(symbolic)
         except (CompileError, TypeError, ValueError) as error:
-            made = make(named)  # which fails, if the reason is another
+            made = make(named)  # this fails as well if variables aren't the reason
             self._is_automatic = False
             extents = ", ".join(str(each) for each in sorted(map(said, symbolic)))
             warnings.warn(

@@ -1,4 +1,4 @@
-"""Calls that torch watches, as operators of torch: with gradients, by the derivative of a build."""
+"""Calls that torch records or traces, as operators of torch, with the derivative of a build."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from minitvm.runtime.traced import is_without_data
 
 
 def records(values: Sequence[Any]) -> bool:
-    """Whether torch records what happens to some arguments: for gradients, for a transform, or as
-    it reads a program."""
+    """Whether torch records the operations on some arguments: for gradients, for a transform, or
+    while it traces a program."""
     torch: Any = sys.modules.get("torch")
     tensors = [] if torch is None else [x for x in values if isinstance(x, torch.Tensor)]
     if not tensors:
@@ -45,15 +45,15 @@ def is_module(value: object) -> bool:
 
 @final
 class ModuleMethod(partial[Any]):
-    """A method of a module that is an operator. torch.compile looks for the files of methods that
-    are ``types.MethodType``, which only those of functions have."""
+    """A method of a module that is an operator. It is no ``types.MethodType``, since torch.compile
+    looks for the source file of such a method, and only a function has one."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.func, name)
 
 
 def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
-    """The extents of some arguments that torch, which reads a program, doesn't fix."""
+    """The extents of some arguments that are symbolic in a program that torch traces."""
     return frozenset(
         label
         for position, labels in extents.labels.items()
@@ -65,10 +65,10 @@ def varying(extents: Extents, values: Sequence[Any]) -> frozenset[Label]:
 def graph_arguments(
     operator: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments of :func:`call_in_graph` for a call of an operator that torch.compile reads.
+    """The arguments of :func:`call_in_graph` for a call of an operator that torch.compile traces.
 
-    The operator, and arguments that no graph of torch has (``self``, say), are constants there:
-    they are given by their addresses. torch.compile reads this function.
+    The operator, and arguments that a graph of torch can't hold (``self``, say), are constants of
+    the graph, given by their addresses. torch.compile traces this function.
     """
     torch: Any = sys.modules["torch"]
     kinds = (torch.Tensor, bool, int, float, str, tuple, type(None))
@@ -86,8 +86,8 @@ def graph_arguments(
 
 
 def call_in_graph(address: int, places: Sequence[tuple[int | str, int]], *values: Any) -> Any:
-    """A call of an operator, as it stands in a graph of torch.compile: a value for each argument,
-    which has a position or a name, and perhaps an address."""
+    """Calls an operator from a graph of torch.compile. There is a value for each argument; each
+    argument has a position or a name, and perhaps an address."""
     given = {
         name: _in_graphs[own] if own else value
         for (name, own), value in zip(places, values, strict=True)
@@ -98,29 +98,29 @@ def call_in_graph(address: int, places: Sequence[tuple[int | str, int]], *values
 
 
 def let_into_graphs(address: int) -> None:
-    """Keeps an object for graphs of torch.compile, which know it by its address. They take the
-    calls of operators as they are; AOTAutograd, which runs them, meets the operator of torch in
-    their place."""
+    """Keeps an object for graphs of torch.compile, which refer to it by its address. The graphs
+    hold the calls of operators unchanged; when AOTAutograd runs a graph, a call becomes one of the
+    operator of torch."""
     torch: Any = sys.modules["torch"]
     _in_graphs[address] = ctypes.cast(address, ctypes.py_object).value
     torch.compiler.allow_in_graph(call_in_graph)
 
 
-# What torch.compiler.assume_constant_result does, without an import of torch: torch.compile calls
-# the function while it reads a program.
+# As torch.compiler.assume_constant_result, without an import of torch: torch.compile calls the
+# function while it traces a program.
 let_into_graphs._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch's
 
-# The operators and other objects in graphs, which live as long as these.
+# The operators and other objects to which graphs refer; they live as long as the graphs.
 _in_graphs: dict[int, Any] = {}
 
 
 def plain(value: Any) -> Any:
-    """An argument as torch takes it: numbers of numpy are numbers of Python."""
+    """An argument as torch takes it: a number of numpy becomes a number of Python."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def torch_operator(module: Module, derivative: Derivative, options: object) -> Callable[..., Any]:
-    """The operator of torch of a build. It returns the outputs, and has gradients."""
+    """The operator of torch for a build. It returns the outputs, and has gradients."""
     bridges = derivative.bridges
     if "torch" not in bridges:
         with making:
@@ -133,8 +133,9 @@ def torch_operator(module: Module, derivative: Derivative, options: object) -> C
 def _derived(
     derivative: Derivative, kind: str, places: tuple[int, ...], options: object
 ) -> Callable[..., Any]:
-    """The operator of torch of a derivative's function, which has gradients itself: the gradients
-    of the inputs at some places, or the tangents of the outputs from those of these inputs."""
+    """The operator of torch for a function of a derivative. It computes the gradients of the inputs
+    at some places, or the tangents of the outputs from the tangents of these inputs; it has
+    gradients itself."""
     bridges, key = derivative.bridges, ("torch", kind, places)
     if key not in bridges:
         find = {"backward": derivative.backward_of, "pushforward": derivative.pushforward_of}[kind]
@@ -146,7 +147,7 @@ def _derived(
 
 
 def _operator(module: Module, options: object, *backward: Any) -> Callable[..., Any]:
-    """The operator of torch of a built function. Its name holds a digest of the program, so that
+    """The operator of torch for a built function. Its name holds a digest of the program, so that
     it means the same in every process."""
     function = module.entry_func
     assert isinstance(function, Function)
@@ -167,7 +168,7 @@ def _new_name(name: str, text: str) -> str:
 
 
 def _recorded(module: Module, derivative: Derivative, options: object) -> Gradients:
-    """What torch calls for gradients and tangents."""
+    """The functions that torch calls for gradients and tangents."""
     results = results_of(module)
 
     def differentiate(
@@ -194,7 +195,8 @@ def _recorded(module: Module, derivative: Derivative, options: object) -> Gradie
 def _recordings(
     module: Module, derivative: Derivative, options: object
 ) -> Callable[[Sequence[bool]], Recording | None] | None:
-    """How the operator runs where it is recorded; None where it keeps nothing in any case."""
+    """The function that tells how a recorded call of the operator runs; None where no call keeps
+    tensors."""
     if not derivative.keeps:
         return None
     known: dict[Sequence[bool], Recording | None] = {}

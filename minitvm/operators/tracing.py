@@ -1,4 +1,4 @@
-"""From a Python function to a program: the function runs once, on tensors without values."""
+"""Traces a Python function to a program: the function runs once, on tensors without values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.node import ExprOperators
 from minitvm.tir.sizes import only_decided_sizes
 
-# What the language says where Python code needs a value that there isn't yet.
+# The messages of the language where Python code needs a value that isn't known yet.
 _NO_VALUES = "while a program is written"
 
 
 @final
 @record(eq=False)
 class Traced:
-    """The program that a function wrote.
+    """The program that a traced function returned.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Traced:
     schedule
         The schedule that it returns with them, if any.
     args
-        What the function got for each parameter.
+        The argument that the function got for each parameter.
     """
 
     inputs: Mapping[int, Tensor | Var]
@@ -55,7 +55,7 @@ def trace(
     dtypes: Mapping[int, DType],
     symbolic: frozenset[Label] = frozenset(),
 ) -> Traced:
-    """Runs a function on placeholders.
+    """Runs a function on placeholders, and collects its program.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def trace(
     Raises
     ------
     CompileError
-        When the function writes no program of these tensors.
+        When the function returns no program of these tensors.
     """
     dims = _dimensions(extents, symbolic)
     inputs: dict[int, Tensor | Var] = {}
@@ -116,7 +116,7 @@ def _broadcast(
     extents: Extents,
     dims: Mapping[Any, Any],
 ) -> Tensor:
-    """A tensor with all leading dimensions, if it has a part of them."""
+    """A tensor broadcast to all leading dimensions, if it has only some of them."""
     count = len(labels) - len(parameter.shape.dims)
     before, rest = labels[:count], labels[count:]
     if not has_leading(parameter) or before == extents.leading:
@@ -133,7 +133,7 @@ def _broadcast(
 
 
 class _Running(threading.local):
-    """How often each function runs on the thread, one call inside another: now, and at most."""
+    """For each function, the depth of its recursion on the thread: now, and at most."""
 
     def __init__(self) -> None:
         self.depths: dict[int, int] = {}
@@ -146,7 +146,7 @@ _running = _Running()
 def call(
     name: str, function: Callable[..., Any], parameters: Sequence[Parameter], args: Sequence[Any]
 ) -> Any:
-    """What a function returns for a value of each parameter.
+    """Calls a function with a value for each parameter; returns its result.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def call(
     try:
         return function(*positional, **keywords)
     except RecursionError:
-        if depth > 1 or deepest[key] == 1:  # the outermost call has room to say it
+        if depth > 1 or deepest[key] == 1:  # the outermost call has enough stack to raise the error
             raise
         raise CompileError(
             f"{name}: expected a function that ends, found {deepest[key]} calls of itself inside "
@@ -246,7 +246,7 @@ def _advised(value: Any, member: Any) -> str:
 
 
 def _check_inputs(name: str, outputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Refuses tensors that nobody passes; a scan's state stands for its result."""
+    """Refuses tensors that no argument passes; a scan's state stands for its result."""
     known = {each.op for each in given}
     seen: set[Operation] = set()
     left = [each.op for each in outputs]
@@ -267,7 +267,7 @@ def _check_inputs(name: str, outputs: Sequence[Tensor], given: Sequence[Tensor])
 
 
 def _computed(outputs: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs as tensors of their own: a parameter that is returned as it is, or a tensor that
+    """The outputs as tensors of their own: a parameter that is returned unchanged, or a tensor that
     is returned twice, is copied."""
     made: list[Tensor] = []
     for each in outputs:

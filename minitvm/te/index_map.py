@@ -1,4 +1,4 @@
-"""Classic ``tvm.tir.IndexMap``: a map of indices, what it does to shapes, and its inverses."""
+"""Classic ``tvm.tir.IndexMap``: maps of indices, the shapes that they give, and their inverses."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NEVER = const(False, "bool")
 
 @final
 class IndexMap:
-    """A map from some indices to others, as from those of a tensor to those of its layout.
+    """A map from indices to indices, as from the indices of a tensor to the indices in its layout.
 
-    :meth:`from_func` makes one of a function.
+    :meth:`from_func` makes a map from a function.
 
     Parameters
     ----------
@@ -73,7 +73,8 @@ class IndexMap:
         *,
         index_dtype: str = "int32",
     ) -> IndexMap:
-        """The map that a function of indices describes, which returns a list of indices, or one.
+        """The map of a Python function that takes indices and returns a list of indices, or one
+        index.
 
         Parameters
         ----------
@@ -81,9 +82,10 @@ class IndexMap:
             Takes the indices by position. Parameters behind ``*i`` get the last ones:
             ``lambda *i, n: [*i, n // 4, n % 4]``.
         ndim
-            How many indices there are, where the function has ``*i``.
+            The number of indices, where the function has ``*i``.
         inverse_index_map
-            The inverse, or a function as `mapping_function` is, where the caller knows it.
+            The inverse, as a map or as a function like `mapping_function`, where the caller knows
+            it.
         index_dtype
             The dtype of the variables.
 
@@ -111,12 +113,12 @@ class IndexMap:
         return [Analyzer().simplify(each) for each in self._mapped("map_indices", indices)]
 
     def map_range(self, ranges: Sequence[Any]) -> list[Range]:
-        """The least ranges of the new indices while the old ones run over some.
+        """The smallest ranges of the new indices while the old indices run over `ranges`.
 
         Raises
         ------
         CompileError
-            When the new indices have no bounds that are known.
+            When no bounds of the new indices are known.
         """
         domain = self._domain("map_range", ranges)
         analyzer = _bound_to(domain)
@@ -141,9 +143,9 @@ class IndexMap:
         Raises
         ------
         CompileError
-            When there is none: two old indices have one new place, or a new one has no old one
-            (see :meth:`non_surjective_inverse`), or the indices are of another form than quotients
-            and remainders by constants, and sums of them.
+            When there is no inverse: two old places have the same new place, or a new place has no
+            old one (see :meth:`non_surjective_inverse`), or the indices aren't sums of quotients
+            and remainders by constants.
         """
         made, padding = self.non_surjective_inverse(shape)
         if const_int(padding) != 0:
@@ -154,8 +156,8 @@ class IndexMap:
         return made
 
     def non_surjective_inverse(self, shape: Sequence[Any]) -> tuple[IndexMap, PrimExpr]:
-        """The map back where the new shape has room for more elements, and the condition on its
-        indices under which they are padding.
+        """The map back where the new shape has room for more elements; and the condition on the new
+        indices under which their place is padding.
 
         >>> split = IndexMap.from_func(lambda i: [i // 4, i % 4])
         >>> split.non_surjective_inverse([6])
@@ -207,7 +209,7 @@ class IndexMap:
         return [substitute(each, places) for each in self.final_indices]
 
     def _domain(self, what: str, ranges: Sequence[Any]) -> dict[Var, Range]:
-        """The ranges that the old indices run over, of extents or of ranges."""
+        """The ranges of the old indices, given as extents or as ranges."""
         if isinstance(ranges, str) or not isinstance(ranges, Sequence):
             raise CompileError(f"IndexMap.{what}: expected a shape, got {described(ranges)}")
         if len(ranges) != len(self.initial_indices):
@@ -241,7 +243,7 @@ class IndexMap:
 def _bound_to(domain: Mapping[Var, Range | None]) -> Analyzer:
     analyzer = Analyzer()
     for var, values in domain.items():
-        if values is not None and const_int(values.extent) != 0:  # an empty one says nothing
+        if values is not None and const_int(values.extent) != 0:  # an empty range gives no bounds
             analyzer.bind(var, values)
     return analyzer
 

@@ -1,5 +1,5 @@
-"""The functions that make tensors: given, computed element by element, or written by a
-statement."""
+"""The functions that make tensors: ``placeholder``, ``compute`` and ``extern``, and their axes and
+variables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def var(name: str = "tindex", dtype: DTypeLike = "int32", span: Any = None) -> V
 
 @named
 def size_var(name: str = "size", dtype: DTypeLike = "int32", span: Any = None) -> Var:
-    """A variable that is never less than zero, such as a dimension. See :func:`var`."""
+    """A variable of at least zero, such as a dimension. See :func:`var`."""
     return Var(as_name(name), as_dtype(dtype), nonnegative=True)
 
 
@@ -162,7 +162,7 @@ def placeholder(shape: Any, dtype: DTypeLike | None = None, name: str = "placeho
     Parameters
     ----------
     shape : int or expression, or a tuple of them
-        Its dimensions; a variable is bound to the argument's at the call.
+        Its dimensions; a variable is bound to the argument's dimension at the call.
     dtype : dtype
         The type of its elements; ``float32`` unless given.
     name : str
@@ -316,7 +316,7 @@ def _check_body(name: str, axis: Iterable[IterVar], body: tuple[PrimExpr, ...]) 
 
 
 def _are_one_reduction(body: tuple[PrimExpr, ...]) -> bool:
-    """Whether all members are results of one and the same reduction, each in its place."""
+    """Whether the members are the results of one reduction, in order."""
     first = body[0]
     return isinstance(first, Reduce) and all(
         isinstance(each, Reduce)
@@ -352,9 +352,9 @@ def extern(
     fcompute : function of the input buffers and the output buffers, two lists
         Returns a statement, or a call, as of ``tir.call_packed("f", ins[0], outs[0])``.
     dtype : dtype, or a list of them
-        The dtype of all outputs, or of each; by default that of the inputs, if they agree.
+        The dtype of all outputs, or of each; by default the dtype of the inputs, if they agree.
     in_buffers, out_buffers : Buffer, or a list of them
-        Buffers to use in place of compact ones, as to state strides or an alignment.
+        Buffers to use in place of compact ones, for example to declare strides or an alignment.
 
     Returns
     -------

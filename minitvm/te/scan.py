@@ -29,7 +29,7 @@ def scan(
     init : Tensor, or a list of them, of shape (steps given, ...)
         The first parts.
     update : Tensor, or a list of them, of shape (steps in all, ...)
-        The part at each further step, in terms of `state_placeholder` at earlier ones, and of the
+        The part at each further step, in terms of `state_placeholder` at earlier steps, and of the
         other updates at the same step.
     state_placeholder : Tensor, or a list of them, of shape (steps in all, ...)
         Placeholders that stand for the result so far.

@@ -141,7 +141,8 @@ class ExternOp(Operation):
 @final
 @record(eq=False, repr=False)
 class ScanOp(Operation):
-    """Tensors along whose first dimension, time, each part is computed from those before it.
+    """Tensors whose first dimension is time: each part along it is computed from the parts before
+    it.
 
     ``init`` computes the first parts, and ``update`` the part at ``scan_axis`` in terms of
     ``state_placeholder``, which stands for the result so far. Made by ``te.scan``.
@@ -196,10 +197,10 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
 class Tensor(WholeTensor):
     """The `value_index`-th output of an operation.
 
-    Indexed in full it is an element, an expression. Taken whole, Python's operators and the
-    functions of ``te`` apply to each element, and broadcast as numpy does. A tensor of rank 0
-    next to an expression that is no constant stands for its element. ``==`` asks whether two
-    tensors are one and the same.
+    Indexed in full it is an element, an expression. On a whole tensor, Python's operators and the
+    functions of ``te`` apply to each element, and broadcast as in numpy. A tensor of rank 0 next to
+    an expression that is no constant stands for its element. ``==`` asks whether two tensors are
+    one and the same.
 
     >>> from minitvm import te
     >>> A = te.placeholder((4, 3), name="A")
@@ -387,7 +388,7 @@ def data_axes(names: Sequence[str], shape: Sequence[PrimExpr]) -> tuple[IterVar,
 
 
 def broadcast_shapes(*shapes: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
-    """The shape to which all broadcast, as ``numpy.broadcast_shapes`` finds it. Symbolic
+    """The shape to which all shapes broadcast, as for ``numpy.broadcast_shapes``. Symbolic
     dimensions fit when they are provably equal.
 
     Raises

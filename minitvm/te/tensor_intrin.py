@@ -20,9 +20,9 @@ from minitvm.tir.stmt import Evaluate, Stmt
 class TensorIntrin:
     """A statement that computes the operation `op`, for ``s[C].tensorize(axis, intrin)``.
 
-    `body` reads `input_buffers`, one for each of `inputs`, and writes `output_buffers`. Of a
-    reduction that is done in pieces, `reduce_init` makes the first values and `reduce_update` adds
-    a piece; without a `reduce_init`, `body` makes the first piece. Made by
+    `body` reads `input_buffers`, one for each of `inputs`, and writes `output_buffers`. For a
+    reduction that is done in pieces, `reduce_init` stores the initial values and `reduce_update`
+    adds a piece; without a `reduce_init`, `body` computes the first piece. Made by
     :func:`decl_tensor_intrin`.
     """
 
@@ -64,7 +64,7 @@ def decl_tensor_intrin(
     Parameters
     ----------
     op : Operation
-        The computation that the intrinsic does, of placeholders, with constant extents.
+        The computation that the intrinsic performs, on placeholders, with constant extents.
     fcompute : function of the input buffers and the output buffers, two lists
         Returns the statement (or call) that does the computation, or the tuple ``(body,
         reduce_reset, reduce_update)`` for a reduction that may be done in pieces. Either of the

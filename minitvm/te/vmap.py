@@ -1,4 +1,4 @@
-"""vmap: a program for one element of a batch becomes the program for the batch."""
+"""``vmap``: turns a program for one element of a batch into the program for the batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def vmap(
         C[i] = sum(A[i, k] * B[k])    ->    C[b, i] = sum(A[b, i, k] * B[b, k])
 
     Other placeholders, and stages that need none of the inputs, are shared by the elements of the
-    batch. A scan of a batch has the dimension behind its time axis.
+    batch. A batched scan has the new dimension behind its time axis.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class _Batch:
                     self._tensors[state] = placeholder(shape, state.dtype, state.op.name)
 
     def _place(self, tensor: Tensor) -> int:
-        """Where the dimension stands: in the stages of a scan behind time."""
+        """The position of the batch dimension: in the stages of a scan it comes behind time."""
         return int(tensor.op in self._in_scans)
 
     def _axis(self) -> IterVar:
@@ -154,7 +154,7 @@ class _Batch:
         return axis
 
     def _reading(self, axis: IterVar) -> ReadOthers:
-        """What has an expression read the element of the batch at an axis."""
+        """The rewriter that lets an expression read the batch element at an axis."""
 
         def place(tensor: Tensor, indices: _Indices) -> _Indices:
             at = self._place(tensor)
@@ -178,7 +178,7 @@ class _Batch:
         )
 
     def _check_extents(self, op: ComputeOp) -> None:
-        """Elements of a batch are of one shape."""
+        """Refuses extents that depend on inputs: all elements of a batch have one shape."""
         for axis in op.axis:
             dom = domain_of(axis)
             for node in walk_once(dom.min, dom.extent):
@@ -216,7 +216,7 @@ class _Batch:
 
 
 def _needing(order: Sequence[Operation], inputs: Iterable[Tensor | Var]) -> set[Operation]:
-    """The operations that need an input; of a scan that does, also all that it is made of."""
+    """The operations that need an input; for a scan that needs one, also all its stages."""
     given = list(inputs)
     numbers = {each for each in given if isinstance(each, Var)}
     found: set[Operation] = {each.op for each in given if isinstance(each, Tensor)}
@@ -252,7 +252,7 @@ def _reads(op: Operation, numbers: set[Var]) -> bool:
 
 
 def _in_scans(order: Sequence[Operation], needing: set[Operation]) -> set[Operation]:
-    """The scans of the batch, and the stages that they are made of."""
+    """The scans of the batch, and the stages of which they consist."""
     scans = [op for op in order if isinstance(op, ScanOp) and op in needing]
     found: set[Operation] = set(scans)
     for scan in scans:
@@ -264,7 +264,7 @@ def _in_scans(order: Sequence[Operation], needing: set[Operation]) -> set[Operat
 
 
 def _with_range(axis: IterVar, reading: ReadOthers, numbers: dict[Var, PrimExpr]) -> IterVar:
-    """An axis whose range is that of an element of the batch."""
+    """An axis with the range that it has for an element of the batch."""
     dom = domain_of(axis)
     low, extent = (reading.expr(substitute(each, numbers)) for each in (dom.min, dom.extent))
     if low is dom.min and extent is dom.extent:

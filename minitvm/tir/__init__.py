@@ -155,6 +155,6 @@ _hand_over(_LANGUAGE)  # the functions that methods of nodes call
 
 stmt_functor = _functor
 if _typing.TYPE_CHECKING:
-    transform: _typing.Any  # the face of the package puts the module here,
-    IndexMap: _typing.Any  # and the class
+    transform: _typing.Any  # the face of the package sets this module,
+    IndexMap: _typing.Any  # and this class
 _hand_on(__name__, "analysis", "expr", "ir_builder", "op", "stmt", "stmt_functor")

@@ -1,7 +1,7 @@
-"""The values that constructors of nodes convert: numbers and axes to expressions, lists to tuples.
+"""Converts the arguments of nodes' constructors: numbers and axes to expressions, lists to tuples.
 
-A literal takes the dtype of the neighbouring field that must have the same, as in ``EQ(v, 4)``.
-Next to a float an integer is converted, as operators do.
+A literal takes the dtype of the neighbouring field that must have the same dtype, as in ``EQ(v,
+4)``. Next to a float an integer literal becomes a float, as with operators.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from minitvm.tir.nodes import (
 from minitvm.tir.promotion import promote
 from minitvm.tir.tree import with_fields
 
-# Fields of one dtype, which a literal among them takes; those of a `BinaryOp` are its operands.
+# Fields that share one dtype, which a literal among them takes. In a `BinaryOp` these fields are
+# the operands.
 _ALIKE: dict[str, tuple[str, ...]] = {
     "Select": ("true_value", "false_value"),
     "Ramp": ("base", "stride"),
@@ -65,7 +66,7 @@ def admit(cls: type, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_classic_function(values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a function of which some were given in their classic form: buffers among the
+    """The fields of a function, from fields that may have their classic form: buffers among the
     parameters, and attributes by their classic names."""
     made = dict(values)
     params = made["params"]
@@ -85,12 +86,12 @@ def _of_classic_function(values: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-# What classic programs say of a function, and is so here.
+# Attributes that classic programs set, and that hold for every function here.
 _TRUE_OF_EACH = ("tir.noalias", "tir.is_entry_func", "from_legacy_te_schedule")
 
 
 def classic_name(where: str, attributes: Mapping[Any, Any]) -> str | None:
-    """The name that classic attributes give a function, if they do."""
+    """The name that classic attributes give a function, if any."""
     for key, value in attributes.items():
         expected = "True" if key in _TRUE_OF_EACH else "a name"
         if key not in ("global_symbol", *_TRUE_OF_EACH):

@@ -13,7 +13,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 
 def expr_deep_equal(lhs: Any, rhs: Any) -> bool:
-    """Whether two expressions are written alike: a variable equals only itself.
+    """Whether two expressions are the same tree: a variable equals only itself.
 
     >>> i, j = Var("i"), Var("j")
     >>> expr_deep_equal(i + 1, i + 1), expr_deep_equal(i + 1, j + 1), expr_deep_equal(i + 1, 1 + i)
@@ -23,7 +23,7 @@ def expr_deep_equal(lhs: Any, rhs: Any) -> bool:
 
 
 def undefined_vars(node: Any, defs: Sequence[Var] = ()) -> list[Var]:
-    """The variables that an expression or a statement reads and nothing in it binds, but for those
+    """The variables that an expression or a statement reads without binding them, except for those
     of `defs`, in the order of their first use.
 
     >>> i, j = Var("i"), Var("j")

@@ -134,7 +134,7 @@ def maximum(a: Any, b: Any) -> PrimExpr:
 
 @elementwise
 def negate(a: Any) -> PrimExpr:
-    """``-a``: on floats the sign is flipped, that of zero too; unsigned integers wrap."""
+    """``-a``: on floats the sign is flipped, also the sign of zero; unsigned integers wrap."""
     x = as_expr(a)
     if x.dtype.is_integral and not x.dtype.is_int and not x.dtype.is_bool:
         return subtract(constant(0, x.dtype), x)
@@ -192,7 +192,8 @@ def not_equal(a: Any, b: Any) -> PrimExpr:
 
 
 def _joined(cls: type[And | Or], neutral: bool, a: Any, b: Any) -> PrimExpr:
-    """``cls`` of two conditions; without a constant one, if nothing that must be evaluated goes."""
+    """``cls`` of two conditions. A constant condition is folded, unless this would drop a condition
+    that must be evaluated."""
     x, y = matched(as_condition(a), as_condition(b))
     for known, other in ((x, y), (y, x)):
         if isinstance(known, IntImm):
@@ -281,7 +282,7 @@ def shift_right(a: Any, b: Any) -> PrimExpr:
     return _shift("shift_right", a, b)
 
 
-# The functions that the methods of expressions are.
+# The functions behind the methods of expressions.
 FUNCTIONS: dict[str, Callable[..., PrimExpr]] = {
     each.__name__: each
     for each in (

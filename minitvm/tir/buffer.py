@@ -65,7 +65,7 @@ def decl_buffer(
     data_alignment : int
         Bytes to which `data` is aligned, a power of two; the element's own unless positive.
     offset_factor : int
-        `elem_offset` is a multiple of it.
+        A number of which `elem_offset` is a multiple.
     buffer_type : ``""`` or ``"auto_broadcast"``
         Whether a dimension of extent 1 stands for any extent.
     layout : ``"right"``, ``"left"``, ``"stride"`` or ``"stride_relaxed"``
@@ -157,7 +157,7 @@ def _layout_of(where: str, layout: LayoutPolicy | str | None) -> str:
 
 def _strides_of(where: str, layout: str, extents: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
     if layout == "right":
-        return ()  # as without a layout
+        return ()  # the default strides
     if layout != "left":
         return tuple(Var(f"{where}_s{dim}", INT64) for dim in range(len(extents)))
     step: PrimExpr = const(1, extents[0].dtype if extents else INT32)
@@ -177,7 +177,7 @@ def _integers(where: str, what: str, values: Any) -> tuple[PrimExpr, ...]:
 
 
 def _integer(where: str, what: str, value: Any) -> int:
-    """A number that a layout is made of, which is known."""
+    """A number in a layout, if it is constant."""
     known = None if isinstance(value, bool) else const_int(value)
     if isinstance(value, np.integer):
         known = int(value)
@@ -250,7 +250,7 @@ def with_layout(buffer: Buffer, shape: Sequence[PrimExpr], strides: Sequence[Pri
 
 
 def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
-    """The factors of the number of elements that a buffer reaches over."""
+    """The factors of the number of elements that a buffer spans."""
     if not buffer.strides:
         return buffer.shape
     last: PrimExpr = const(0, INT64)
@@ -260,7 +260,7 @@ def size_factors(buffer: Buffer) -> tuple[PrimExpr, ...]:
 
 
 def constant_bytes(buffer: Buffer) -> int | None:
-    """The bytes that a buffer reaches over, where its layout is constant."""
+    """The bytes that a buffer spans, where its layout is constant."""
     factors = [const_int(factor) for factor in size_factors(buffer)]
     known = [factor for factor in factors if factor is not None]
     return None if len(known) < len(factors) else prod(known) * buffer.dtype.itemsize

@@ -1,8 +1,8 @@
-"""What can be proved of a reducer's combination of two values, or of two tuples of values.
+"""Proves properties of a reducer's combination: that it is commutative, or chooses an operand.
 
-A combination is a function of which operand is greater, component by component. For every order of
-the components it is written in a form in which equal expressions look equal. NaN has no order, and
-is left out.
+The result of a combination depends on which operand is greater, component by component. For every
+order of the components the combination is brought into a normal form, in which equal expressions
+look equal. NaN has no order, and is left out.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def is_choice(combiner: CommReducer) -> bool:
 
 
 def _named(order: tuple[int, ...], component: tuple[str, int]) -> _Form:
-    """A component of an operand; where both operands have the same, that of the first."""
+    """A component of an operand; if both operands have the same value there, the component of the
+    first."""
     name, i = component
     return ("a", i) if order[i] == _EQUAL else (name, i)
 
 
 def _forms(combiner: CommReducer, order: tuple[int, ...], exchanged: bool) -> tuple[_Form, ...]:
-    """The forms of the results where component i of the first operand is less than that of the
-    second, equal or greater, as `order` says; perhaps with the operands exchanged."""
+    """The forms of the results for one order of the components: `order` tells for each component
+    whether the first operand is less, equal or greater. `exchanged`: the operands are exchanged."""
     first, second = ("b", "a") if exchanged else ("a", "b")
     names = {var: (first, i) for i, var in enumerate(combiner.lhs)}
     names |= {var: (second, i) for i, var in enumerate(combiner.rhs)}
@@ -96,7 +97,7 @@ def _form(node: PrimExpr, names: Mapping[Var, tuple[str, int]], order: tuple[int
 
 
 def _sign(a: _Form, b: _Form, order: tuple[int, ...]) -> int | None:
-    """The order of two components of one index; None if they are anything else."""
+    """The order of two operands' components of one index; None for any other pair."""
     if a == b and a in {(side, i) for side in "ab" for i in range(len(order))}:
         return _EQUAL
     for i, sign in enumerate(order):

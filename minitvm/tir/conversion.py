@@ -26,7 +26,7 @@ def as_expr(value: Any) -> PrimExpr:
     Raises
     ------
     CompileError
-        When `value` stands for none.
+        When `value` stands for no expression.
     """
     if isinstance(value, PrimExpr):
         return value

@@ -1,4 +1,4 @@
-"""How deeply expressions may be nested: the limit of the traversals that recurse."""
+"""The limit of nested expressions, set by the traversals that recurse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.tree import children, walk_leaves_first
 
-# Python frames that a traversal may nest: a sum of some 2,000 written-out terms.
+# Python frames that a traversal may nest: enough for a sum of some 2,000 written-out terms.
 _MAX_DEPTH = 10_000
 
 
@@ -69,9 +69,9 @@ def deep_expressions(name: str, *nodes: Any) -> Iterator[None]:
     Raises
     ------
     CompileError
-        For a deeper one.
+        For an expression that is nested deeper.
     """
-    if _thread.is_inside:  # of such a context already, which reports it under its own name
+    if _thread.is_inside:  # an outer context reports the error under its own name
         yield
         return
     _depth.enter()

@@ -1,4 +1,4 @@
-"""The text by which errors name a value and its position."""
+"""The texts by which errors name a value and its position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shown(value: Any) -> str:
     """The text of a value, cut short."""
     try:
         text = digits(value) if isinstance(value, int) else repr(value)
-    except ValueError:  # of a list of such integers
+    except ValueError:  # a list of such long integers
         text = object.__repr__(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

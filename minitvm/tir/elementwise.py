@@ -15,8 +15,8 @@ _R = TypeVar("_R")
 
 
 def named(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Has errors of a function of the language begin with the name that the user wrote: the name of
-    the outermost such function."""
+    """Lets errors of a function of the language begin with the name that the user wrote: the name
+    of the outermost such function."""
     name = function.__name__
 
     @functools.wraps(function)

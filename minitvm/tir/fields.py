@@ -20,7 +20,7 @@ from minitvm.tir.node import PrimExpr, Stmt, language
 _Class = TypeVar("_Class", bound=type)
 
 # The fields of each class of nodes that hold children, in the order of evaluation: the expressions
-# of a statement stand before the statements in it.
+# of a statement come before the statements in it.
 CHILDREN: dict[type, tuple[str, ...]] = {}
 # For a field whose value holds the children, such as a reducer: the fields of that value.
 HELD: dict[type, dict[str, tuple[str, ...]]] = {}
@@ -55,8 +55,8 @@ def node(cls: _Class) -> _Class:
 
 
 def of_annotation(annotation: str) -> tuple[str, bool, bool]:
-    """The class that an annotation names, whether None may stand for it, and whether it is that of
-    the members of a tuple."""
+    """The class that an annotation names, whether None may stand in its place, and whether it is
+    the class of a tuple's members."""
     kind = annotation.removesuffix(" | None")
     members = kind.removeprefix("tuple[").removesuffix(", ...]")
     return members.split("[")[0], kind != annotation, members != kind

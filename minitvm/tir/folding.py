@@ -1,4 +1,4 @@
-"""Nodes on promoted operands, folded where these are constants or an identity holds."""
+"""Makes nodes on promoted operands, folded where these are constants or an identity holds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _ONE_RIGHT = ("Mul", "Div", "FloorDiv")  # x op 1 is x
 
 
 def arithmetic(node: type[Arithmetic], a: Any, b: Any) -> PrimExpr:
-    """The node on promoted operands, folded where they are constants or an identity holds.
+    """The node on promoted operands, folded where these are constants or an identity holds.
 
-    Identities are those that hold for every float, NaN, infinities and signed zeros included. A
-    call out of the program stays, also where it is multiplied by 0.
+    Only identities that hold for every float are used, NaN, infinities and signed zeros included. A
+    call out of the program stays, even if it is multiplied by 0.
     """
     x, y = promote(a, b)
     name = node.__name__
     check_numbers(x.dtype, node.takes_bools)
     if isinstance(x, IntImm) and isinstance(y, IntImm) and not _holds(x.dtype, name, x, y):
-        return node(x, y)  # as a dimension, more than its dtype holds
+        return node(x, y)  # as a dimension, the result exceeds the dtype
     if isinstance(x, Constant) and isinstance(y, Constant):
         return constant(scalars.binary(name, x.dtype, x.value, y.value), x.dtype)
     if isinstance(y, IntImm):

@@ -39,8 +39,9 @@ class Mutator:
     """Rebuilds a tree bottom up. A subclass gives methods named ``visit_ClassName`` for the nodes
     that it changes, and calls :meth:`descend` to go on below them.
 
-    A shared subexpression is visited once, and its replacement shared: the replacement must not
-    depend on the place of the expression. A subclass for which it does overrides :meth:`expr`.
+    A shared subexpression is visited once, and its replacement is shared, so the replacement must
+    not depend on the place of the expression. A subclass whose replacements do overrides
+    :meth:`expr`.
     """
 
     _methods: ClassVar[dict[type, Callable[[Any, Any], Any]]]
@@ -106,7 +107,7 @@ class Mutator:
         return rebuild(node, changes)
 
     def _rebuilt_holder(self, value: Any, names: tuple[str, ...]) -> Any:
-        """A field that holds children, such as a reducer, with these replaced."""
+        """A field that holds children, such as a reducer, with the children replaced."""
         olds = {name: getattr(value, name) for name in names}
         made = {name: tuple(map(self.expr, old)) for name, old in olds.items()}
         is_new = any(any(map(is_not, made[name], olds[name])) for name in names)
@@ -160,8 +161,8 @@ def ir_transform(
     stmt : statement or expression
         The tree.
     preorder
-        Called before the children. A node that it returns takes the place of its argument, which is
-        then not looked into; None goes on.
+        Called before the children. A node that it returns takes the place of its argument, whose
+        children are then not visited; after None they are.
     postorder
         Called with the node whose children are done. It returns another node, or None.
     only_enable

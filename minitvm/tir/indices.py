@@ -1,14 +1,15 @@
-"""Index arithmetic, which is exact where arithmetic of data wraps.
+"""Tells index arithmetic, which is exact, from arithmetic on data, which wraps.
 
 An integer expression of constants, sizes, scalar parameters, loop variables and names for such
 expressions alone is *index arithmetic*: its value is that of mathematical integers, however narrow
-its dtype. Where it becomes data, which is where it is stored, converted to a float or passed to a
-function, it is taken modulo 2**bits into its dtype. ``+ - *`` of anything else is arithmetic of
-data, and wraps; so does all arithmetic of unsigned integers and of those of less than 32 bits.
+its dtype. It becomes data where it is stored, converted to a float or passed to a function; there
+it is taken modulo 2**bits into its dtype. ``+ - *`` of anything else is arithmetic on data, and
+wraps; so does all arithmetic on unsigned integers and on integers of less than 32 bits.
 
 Proofs (:mod:`minitvm.arith.prover`), the reference interpreter, and the code that is generated
-(:mod:`minitvm.transform.widen_indices`) ask here which is which. That 64 bits suffice is checked
-where a function is entered (:mod:`minitvm.transform.limit_indices`).
+(:mod:`minitvm.transform.widen_indices`) ask this module which arithmetic an expression is. At the
+entry of a function, a check makes sure that 64 bits suffice
+(:mod:`minitvm.transform.limit_indices`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minitvm.tir import scalars
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var
 from minitvm.tir.functor import Node, rebuild, walk_once
 
-RING = (e.Add, e.Sub, e.Mul)  # what wraps on data
+RING = (e.Add, e.Sub, e.Mul)  # the operators that wrap on data
 _NODES = (
     Var, IntImm, *RING, e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Min, e.Max, e.Cast, e.Select,
     e.Comparison, e.Not, e.Let,
@@ -36,7 +37,7 @@ def is_wide(dtype: DType) -> bool:
 
 
 def is_exact_call(node: PrimExpr) -> bool:
-    """Whether a call is a part of index arithmetic where its arguments are."""
+    """Whether a call is index arithmetic if its arguments are."""
     if not isinstance(node, Call):
         return False
     if node.op in _SHIFTS:
@@ -46,12 +47,12 @@ def is_exact_call(node: PrimExpr) -> bool:
 
 
 def wraps(node: PrimExpr) -> bool:
-    """Whether the operator at the top of `node` wraps where that is no index arithmetic."""
+    """Whether the operator at the top of `node` wraps if it isn't index arithmetic."""
     return isinstance(node, RING) or (isinstance(node, Call) and node.op == "shift_left")
 
 
 def is_index_arithmetic(node: PrimExpr, data: Container[Var] = ()) -> bool:
-    """Whether an expression is index arithmetic, where the variables `data` are names for data.
+    """Whether an expression is index arithmetic. The variables in `data` are names for data.
 
     >>> n, u = Var("n"), Var("u", "uint8")
     >>> is_index_arithmetic(n * 4 + 1), is_index_arithmetic(u * 4)
@@ -61,7 +62,7 @@ def is_index_arithmetic(node: PrimExpr, data: Container[Var] = ()) -> bool:
 
 
 def is_index_node(node: Node, data: Container[Var] = ()) -> bool:
-    """Whether `node` itself is index arithmetic, where its children are."""
+    """Whether `node` itself is index arithmetic, provided that its children are."""
     if not isinstance(node, PrimExpr):
         return False
     if isinstance(node, Var):
@@ -77,7 +78,7 @@ def as_dimension(node: PrimExpr) -> PrimExpr:
     Raises
     ------
     CompileError
-        When it is constant, and more than 64 bits hold.
+        When it is a constant that exceeds 64 bits.
 
     >>> as_dimension(Var("n", "uint8") * IntImm("uint8", 4))
     int64(n) * 4
@@ -94,7 +95,7 @@ def as_dimension(node: PrimExpr) -> PrimExpr:
 
 
 def exact_value(node: PrimExpr) -> int | None:
-    """The value of index arithmetic on constants; None where there is anything else."""
+    """The value of index arithmetic on constants; None for any other expression."""
     if isinstance(node, IntImm):
         return int(node.value)
     if isinstance(node, e.Cast) and node.dtype.is_integral:

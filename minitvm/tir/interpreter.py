@@ -1,4 +1,4 @@
-"""The reference meaning of the loop IR: slow, and obviously right.
+"""The reference interpreter of the loop IR, slow and obviously right, which defines its meaning.
 
 :func:`interpret` runs a function on numpy arrays. The meaning of scalars is that of
 :mod:`minitvm.tir.scalars`, on Python's ``bool``, ``int`` and ``float``; a vector is a tuple of
@@ -46,7 +46,7 @@ def interpret(
         of that name); for a scalar a Python or numpy number.
     packed : mapping of str to callable
         The functions that ``call_packed`` calls. A buffer arrives as a numpy array. A result that
-        is read is a number which the dtype of the call holds.
+        is used must be a number that the call's dtype holds.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def interpret(
     body(_bound_arguments(compiler, func, args))
 
 
-_WANTED = object()  # in an environment: the lanes of a vector that count; the others read nothing
+_WANTED = object()  # in an environment: the lanes of a vector that are on; the others read nothing
 Value = Any  # a Scalar, a tuple of them (a vector), a str, a _Memory, an address
 Environment = dict[Any, Any]  # the values of variables, and the memory of buffers
 Evaluator = Callable[[Environment], Value]
@@ -169,7 +169,7 @@ def _bound_arguments(compiler: _Compiler, func: PrimFunc, args: Sequence[Any]) -
         memory = _Memory(f"{func.name}: {buffer.name}", buffer, arg)
         env[param] = env[buffer] = env[buffer.data] = memory
         tensors.append((where, buffer, arg))
-    for _, buffer, array in tensors:  # all variables first: one shape may speak of another's
+    for _, buffer, array in tensors:  # variables first: shapes share them
         _bind_layout(env, buffer, array)
     for where, buffer, array in tensors:
         _check_shape(compiler, env, where, buffer, array)
@@ -206,7 +206,7 @@ def _bind_layout(env: Environment, buffer: Buffer, array: Any) -> None:
     for dimension, found in zip(buffer.shape, array.shape, strict=True):
         if isinstance(dimension, Var):
             env.setdefault(dimension, found)
-    for dimension, found in zip(buffer.strides, strides, strict=False):  # none when compact
+    for dimension, found in zip(buffer.strides, strides, strict=False):  # none if compact
         if isinstance(dimension, Var):
             env.setdefault(dimension, found)
     if isinstance(buffer.elem_offset, Var):
@@ -231,7 +231,7 @@ class _Compiler:
     def __init__(self, name: str, packed: Mapping[str, Callable[..., Any]]) -> None:
         self.name = name
         self.packed = packed
-        self.data: set[Var] = set()  # names for values that are no index arithmetic
+        self.data: set[Var] = set()  # names for values that aren't index arithmetic
         self._made: dict[PrimExpr, Evaluator] = {}
 
     def exact(self, node: PrimExpr) -> Evaluator:
@@ -289,7 +289,7 @@ def _variable(compiler: _Compiler, node: Var) -> Evaluator:
 
 
 def _rounded(dtype: DType) -> Callable[[Any], Scalar] | None:
-    """The function that brings a result into the range of a scalar type; None where none is
+    """The function that brings a result into the range of a scalar type; None where no rounding is
     needed."""
     if dtype.is_float:
         return None if dtype == FLOAT64 else partial(scalars.round_float, dtype)
@@ -334,7 +334,8 @@ def _select(compiler: _Compiler, node: e.Select) -> Evaluator:
     condition, true_value, false_value = values
 
     def select(env: Environment) -> Value:
-        """Memory that the lanes of the other value read may be unwritten."""
+        """Each value reads only the lanes that choose it, since the other lanes may read unwritten
+        memory."""
         chosen = condition(env)
         made = zip(
             chosen,
@@ -352,7 +353,7 @@ def _chosen(condition: bool, true_value: Value, false_value: Value) -> Value:
 
 
 def _wanted(env: Environment, value: Evaluator, lanes: Any) -> Any:
-    """A vector of which some lanes are wanted; the others read nothing."""
+    """A vector evaluated with only some lanes on; the others read nothing."""
     outside = env.get(_WANTED)
     if outside is not None and len(outside) == len(lanes):
         lanes = tuple(a and b for a, b in zip(outside, lanes, strict=True))
@@ -469,7 +470,7 @@ def _call(compiler: _Compiler, node: e.Call) -> Evaluator:
     return _lifted(partial(meaning, element), *args, lanes=node.dtype.lanes)
 
 
-# The calls that are index arithmetic where their arguments are.
+# The calls that are index arithmetic if their arguments are.
 _EXACT_CALLS: dict[str, Callable[..., int]] = {
     "shift_left": lambda a, b: a << b,
     "shift_right": lambda a, b: a >> b,
@@ -516,7 +517,7 @@ def _reinterpret(compiler: _Compiler, node: e.Call) -> Evaluator:
 
     def evaluate(env: Environment) -> Value:
         lanes = value(env) if given.lanes > 1 else (value(env),)
-        bits = 0  # of the whole vector, the first lane lowest as in little-endian memory
+        bits = 0  # of the whole vector, the first lane lowest (as in little-endian memory)
         for i, lane in enumerate(lanes):
             bits |= _bits(given.element, lane) << (i * given.bits)
         shifts = range(0, wanted.lanes * wanted.bits, wanted.bits)
@@ -549,7 +550,7 @@ def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
     pick = itemgetter(*[e.const_int(each) for each in node.args[2:]])
 
     def shuffle(env: Environment) -> Value:
-        wanted = env.pop(_WANTED, None)  # lanes of the result, not of the operands
+        wanted = env.pop(_WANTED, None)  # these lanes belong to the result, not to the operands
         made = pick((*a(env), *b(env)))
         if wanted is not None:
             env[_WANTED] = wanted

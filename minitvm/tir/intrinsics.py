@@ -1,7 +1,7 @@
 """Every call that an expression may have, with its properties: one entry each.
 
-:data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry is the whole
-definition of one: the language's function (:mod:`minitvm.tir.op`), the folding of constants, the
+:data:`INTRINSICS` are functions of numbers, such as ``exp`` and ``popcount``. An entry defines its
+function completely: the language's function (:mod:`minitvm.tir.op`), the folding of constants, the
 verifier, the reference interpreter, hybrid programs, schedules and code generation read it here.
 Code that an entry can't hold stands in a table by the same name: functions by arithmetic in
 ``codegen/elementary.py``, and functions that neither LLVM nor the C library has in
@@ -27,7 +27,7 @@ from minitvm.tir.scalars import Scalar, binary, from_bits, round_float, to_bits,
 
 
 class Domain(Enum):
-    """The first arguments that an intrinsic takes."""
+    """The values that an intrinsic takes as its first argument."""
 
     FLOATS = auto()
     NUMBERS = auto()
@@ -37,7 +37,8 @@ class Domain(Enum):
     BITS = auto()  # integers and bools
 
 
-# The derivatives by each argument: `f` are functions, `y` is the value, and `x` the arguments.
+# The derivatives by each argument. `f` is the module of functions, `y` the value, and `x` the
+# arguments.
 Derivative = Callable[..., tuple[Any, ...]]
 
 
@@ -53,24 +54,25 @@ class Intrinsic:
     doc
         The docstring of the language's function.
     meaning
-        The value: of the dtype of the first argument, and of the arguments.
+        The function that computes the value, from the dtype of the first argument and from the
+        arguments.
     domain, arity
-        The first arguments that it takes, and how many arguments. The others have the dtype of
-        the first, unless `second` says another.
+        The values that it takes as first argument, and the number of arguments. The other arguments
+        have the dtype of the first, unless `second` gives another dtype.
     result
         The dtype of its value, if that isn't the dtype of the first argument.
     ulps
-        The largest error on floats: 0 is exact, 0.5 correctly rounded. With ``fp="strict"`` it
-        is `strict_ulps`, if that isn't the same.
+        The largest error on floats in ULP: 0 is exact, 0.5 correctly rounded. With ``fp="strict"``
+        it is `strict_ulps`, if that differs.
     llvm
         LLVM's intrinsic that computes it on floats.
     libm
         The C library's function that computes it on floats, or most of it, where floating point is
-        strict. Elsewhere it is computed by arithmetic.
+        strict. Otherwise it is computed by arithmetic.
     composed
-        Whether code generation composes it on floats, of the C library's function or of others.
+        Whether code generation composes it on floats from the C library's function or from others.
     cost
-        The additions that it counts for, on floats.
+        Its cost on floats, in additions.
     function
         The language's function, if that has another name.
     operator
@@ -78,9 +80,10 @@ class Intrinsic:
     numpy
         numpy's function, if that has another name.
     derivative
-        The derivatives by each argument, of a module of functions (:mod:`minitvm.tir.op`, or
-        numpy), the arguments and the value: None for an argument of which the value is piecewise
-        constant, and in the place of all for a function without a derivative.
+        Computes the derivatives by each argument, from a module of functions
+        (:mod:`minitvm.tir.op`, or numpy), the arguments and the value. The derivative is None for
+        an argument in which the value is piecewise constant. The attribute is None for a function
+        without a derivative.
     """
 
     name: str
@@ -117,15 +120,15 @@ class Intrinsic:
         return self.derivative is _constant
 
     def result_of(self, first: DType) -> DType:
-        """The dtype of the value, by that of the first argument."""
+        """The dtype of the value, given the dtype of the first argument."""
         return first if self.result is None else self.result.with_lanes(first.lanes)
 
     def second_of(self, first: DType) -> DType:
-        """The dtype of the second argument, by that of the first."""
+        """The dtype of the second argument, given the dtype of the first."""
         return first if self.second is None else self.second.with_lanes(first.lanes)
 
     def problem(self, first: DType) -> str | None:
-        """The reason to refuse a first argument of a dtype; None where it is taken."""
+        """The reason to refuse a first argument of a dtype; None for a dtype that it takes."""
         if self.domain in (Domain.INTEGERS, Domain.BITS):
             whole = first.is_integral and not (first.is_bool and self.domain is Domain.INTEGERS)
             return None if whole else f"expected an integer, got {first}"
@@ -155,7 +158,7 @@ def _round_half_away(x: float) -> float:
 
 
 def _sigmoid(x: Any) -> Any:
-    e = np.exp(-abs(x))  # of -x it would overflow where the result is still a number
+    e = np.exp(-abs(x))  # exp(-x) would overflow where the result is still finite
     return (e if x < 0 else 1.0) / (1.0 + e)
 
 
@@ -236,7 +239,7 @@ def _abs(dtype: DType, x: Scalar) -> Scalar:
 
 
 def _constant(f: Any, y: Any, *x: Any) -> tuple[None, ...]:
-    """Of a function that is constant between jumps."""
+    """The derivative of a function that is constant between jumps."""
     return (None,) * len(x)
 
 
@@ -295,8 +298,8 @@ def _of_integers(
 
 
 _LN2, _LN10, _TWO_BY_ROOT_PI = math.log(2.0), math.log(10.0), 2.0 / math.sqrt(math.pi)
-# Errors: what every float32 and dense samples of float64 show of the functions by arithmetic
-# (``codegen/elementary.py``), rounded up to 1 or 2. Strict floating point asks the C library, of
+# Errors of the functions by arithmetic (``codegen/elementary.py``), measured on every float32 and
+# on dense samples of float64, rounded up to 1 or 2. Strict floating point calls the C library, for
 # which glibc's manual, "Errors in Math Functions", states at most 2 ULP on x86-64 and aarch64.
 # There `rsqrt` is a root (0.5 ULP, halved or doubled by the quotient) and a quotient (0.5);
 # `sigmoid` an exponential (2, of at most half of the sum), a sum (0.5) and a quotient (0.5), where
@@ -413,21 +416,21 @@ class Effect(Enum):
     NONE = auto()  # the value depends on the arguments alone
     READS = auto()  # it may read memory
     FAILS = auto()  # it may fail; the value depends on the arguments alone
-    ACTS = auto()  # it may do anything, or gives an address through which others do
+    ACTS = auto()  # it may do anything, or returns an address through which other code may
 
 
 @final
 @record()
 class OtherCall:
-    """A call that is no function of numbers: how many arguments it has, None for any number, and
-    its effect. The docstring of ``Call`` defines each."""
+    """A call that is no function of numbers: the number of its arguments, None for any number, and
+    its effect. The docstring of ``Call`` defines each call."""
 
     arity: int | None
     effect: Effect = Effect.NONE
 
 
 # The folds of a vector, ``f(...f(f(start, lane 0), lane 1)...)`` in the order of the lanes, by the
-# operator that they repeat: arithmetic, or an intrinsic. On bools the bitwise ones are logic.
+# operator that they repeat: arithmetic, or an intrinsic. On bools the bitwise folds are logic.
 VECTOR_FOLDS: dict[str, str] = {
     "vector_reduce_add": "Add",
     "vector_reduce_mul": "Mul",
@@ -469,8 +472,8 @@ IMPURE_CALLS = _with(Effect.FAILS, Effect.ACTS)
 
 
 def define_call(name: str, effect: Effect) -> None:
-    """Adds a call of the user's, or gives it another effect. A rule replaces it when it is
-    compiled: see :mod:`minitvm.tir.registered`."""
+    """Defines a call of the user, or gives it another effect. When a program is compiled, a rule
+    replaces the call: see :mod:`minitvm.tir.registered`."""
     CALLS[name] = OtherCall(None, effect)
     for names, effects in (
         (FUNCTIONS, (Effect.NONE,)),

@@ -62,7 +62,8 @@ _Item = Stmt | Callable[[Stmt], Stmt]
 class BufferVar:
     """A buffer as the builder shows it: ``p[i]`` reads and ``p[i] = value`` writes.
 
-    There are as many indices as dimensions, or one, which counts elements in row-major order.
+    There is one index for each dimension, or a single index, which counts elements in row-major
+    order.
     """
 
     buffer: Buffer
@@ -125,8 +126,8 @@ class IRBuilder:
         self._blocks: list[list[_Item]] = [[]]
 
     def emit(self, stmt: Any) -> None:
-        """Adds a statement, a call to evaluate, or a function that makes a statement of all that
-        follows in this block."""
+        """Adds a statement, a call to evaluate, or a function that makes a statement from the rest
+        of this block."""
         if isinstance(stmt, PrimExpr):
             stmt = Evaluate(stmt)
         if not isinstance(stmt, Stmt) and not callable(stmt):
@@ -136,7 +137,7 @@ class IRBuilder:
         self._blocks[-1].append(stmt)
 
     def get(self) -> Stmt:
-        """The whole program; the builder is empty after it."""
+        """The whole program; the builder is empty afterwards."""
         if len(self._blocks) > 1:
             raise CompileError("ir_builder: expected every scope to be closed before get()")
         made = _joined(self._blocks[0])
@@ -248,7 +249,7 @@ class IRBuilder:
     def buffer_ptr(self, buf: Buffer, shape: Sequence[Any] | None = None) -> BufferVar:
         """A buffer, to be read and written in this program.
 
-        `shape` is classic, and must be the buffer's own rank.
+        `shape` is there for classic programs, and must have the buffer's own rank.
         """
         if not isinstance(buf, Buffer):
             raise CompileError(f"buffer_ptr: expected a buffer, got {type(buf).__name__}")
@@ -260,7 +261,7 @@ class IRBuilder:
         return BufferVar(buf, self.emit)
 
     def scope_attr(self, node: Any, attr_key: str, value: Any) -> None:
-        """Says something about the rest of this block."""
+        """Annotates the rest of this block."""
         with naming("scope_attr"):
             made = as_expr(value)
             as_name(attr_key)
@@ -272,7 +273,8 @@ class IRBuilder:
 
 
 def _joined(items: Sequence[_Item]) -> Stmt:
-    """The statements of a block, those that enclose the rest of it around that rest."""
+    """The statements of a block. A statement that encloses the rest of the block is put around
+    it."""
     made = seq()
     for item in reversed(items):
         made = seq(item, made) if isinstance(item, Stmt) else item(made)

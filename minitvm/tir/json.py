@@ -1,10 +1,10 @@
-"""Programs as text, and back: ``ir.save_json`` and ``ir.load_json``.
+"""Serialises programs as JSON, and back: ``ir.save_json`` and ``ir.load_json``.
 
-The text is JSON: a list of nodes, each behind those that it refers to by their number, so that what
-is shared in a program stays shared. A node is its class's name and the values of its constructor.
-A value is a number, a string, a bool or null as it is, or an object with one key that says what it
-is: ``{"node": 3}``, ``{"float": "0x1.8p+1"}``, ``{"dtype": "int8"}``, ``{"tuple": [...]}``,
-``{"set": [...]}``, ``{"map": [[key, value], ...]}``.
+The text is JSON: a list of nodes, each behind the nodes that it refers to by their number, so that
+shared subexpressions stay shared. A node is its class's name and the arguments of its constructor.
+A value is a number, a string, a bool or null, or an object whose only key is the kind of the value:
+``{"node": 3}``, ``{"float": "0x1.8p+1"}``, ``{"dtype": "int8"}``, ``{"tuple": [...]}``, ``{"set":
+[...]}``, ``{"map": [[key, value], ...]}``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMAT = "minitvm program 1"
 _CLASSES: dict[str, type] = {cls.__name__: cls for cls in CONSTRUCTED_OF}
 _NOT_SAVED: dict[type, frozenset[str]] = {
     FuncAttrs: frozenset({"origin"})
-}  # which is no part of a program's meaning
+}  # they don't belong to a program's meaning
 
 
 def save_json(node: Any) -> str:
@@ -35,7 +35,8 @@ def save_json(node: Any) -> str:
     Raises
     ------
     CompileError
-        When something in it isn't of the IR, as a tensor of ``te``: save what ``lower`` makes.
+        When the program contains an object that isn't of the IR, such as a tensor of ``te``: save
+        the result of ``lower``.
 
     >>> from minitvm.tir.expr import Var
     >>> i = Var("i")
@@ -44,7 +45,7 @@ def save_json(node: Any) -> str:
     """
     numbers: dict[int, int] = {}
     nodes: list[Any] = []
-    with deep_expressions("save_json"):  # lists in lists, as nodes have no limit
+    with deep_expressions("save_json"):  # for nested lists; nodes have no limit
         for each in _leaves_first(node):
             fields = [_value(getattr(each, name), numbers) for name in _saved(type(each))]
             numbers[id(each)] = len(nodes)
@@ -53,12 +54,12 @@ def save_json(node: Any) -> str:
 
 
 def load_json(json_str: str) -> Any:
-    """The program of a text that :func:`save_json` made. Its variables are new ones.
+    """The program in a text of :func:`save_json`. Its variables are new ones.
 
     Raises
     ------
     CompileError
-        When it is no such text, or was changed so that it has no meaning.
+        When the text isn't one of :func:`save_json`, or was changed so that it has no meaning.
     """
     try:
         data = json.loads(json_str)
@@ -80,7 +81,7 @@ def _saved(cls: type) -> tuple[str, ...]:
 
 
 def _leaves_first(root: Any) -> Iterator[Any]:
-    """Every distinct node below a value, behind all that it refers to, however deep they are."""
+    """Every distinct node below a value, each behind the nodes that it refers to, at any depth."""
     seen: set[int] = set()
     stack = [(each, False) for each in reversed(list(_nodes_in(root)))]
     while stack:

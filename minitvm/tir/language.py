@@ -1,4 +1,4 @@
-"""The functions that the methods of nodes call, all of them: :mod:`minitvm.tir` hands them over."""
+"""Collects the functions that the methods of nodes call; :mod:`minitvm.tir` hands them over."""
 
 from __future__ import annotations
 

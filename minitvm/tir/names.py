@@ -1,4 +1,4 @@
-"""Names that know their classic form: of operators and of functions in a module.
+"""Names of operators, and of functions in a module, with their classic forms.
 
 Both are strings, so that code here compares and looks up plain names.
 """
@@ -11,7 +11,7 @@ from minitvm.runtime.errors import CompileError, similar
 from minitvm.runtime.record import record
 from minitvm.tir.intrinsics import CALLS, INTRINSICS
 
-# Classic names of operators that have another one here.
+# The classic names of operators that have another name here.
 _RENAMED = {"pow": "power", "tvm_call_packed": "call_packed"} | {
     each.function: each.name for each in INTRINSICS.values() if each.function
 }
@@ -19,7 +19,7 @@ _CLASSIC = {"power": "pow", "call_packed": "tvm_call_packed"}
 
 
 def plain_name(op_name: str) -> str:
-    """The name of an operator here, of its classic one.
+    """The name of an operator here, from its classic name.
 
     >>> plain_name("tir.pow"), plain_name("exp")
     ('power', 'exp')
@@ -31,7 +31,8 @@ def plain_name(op_name: str) -> str:
 @final
 @record()
 class Registered:
-    """The value of an attribute of an operator, and its level: the highest counts."""
+    """The value of an attribute of an operator, and its level. The value of the highest level
+    counts."""
 
     value: Any
     level: int

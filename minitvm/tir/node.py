@@ -1,8 +1,8 @@
 """The methods of every node: the bases of expressions and statements.
 
 A node's class stands below the functions that make nodes: ``a + b`` makes an ``Add``, folds
-constants and knows all classes. So the methods here call a :class:`Language`, the functions above,
-which :mod:`minitvm.tir` hands over when they are there::
+constants and knows all classes. So the methods here call a :class:`Language`: a record of the
+functions in the modules above, which :mod:`minitvm.tir` hands over once these are imported::
 
     node            the bases, whose methods call the Language
     fields, tree    children and constructors, read from the fields of a class
@@ -75,7 +75,7 @@ def language() -> Language:
 
 # -- Objects without a value yet -------------------------------------------------------------------
 
-# Advice where Python would compute now with a value that is only known when a kernel runs.
+# The advice where Python code needs a value that is only known when a kernel runs.
 NO_TRUTH = (
     "no truth value while a program is written: for `if` write te.if_then_else(c, a, b); for "
     "`and`, `or`, `not`: te.all, te.any, tir.Not; for `a < b < c`: te.all(a < b, b < c); for "
@@ -96,7 +96,7 @@ _NO_NUMBER = {
 
 
 def _no_number(name: str) -> Callable[..., Any]:
-    """The method of a protocol of Python's numbers, which refuses."""
+    """A method of Python's number protocol that raises."""
 
     def refuse(self: object, *args: object) -> NoReturn:
         raise TypeError(
@@ -131,7 +131,7 @@ class _Unknown:
 
 
 class WholeTensor(_Unknown):
-    """Base of a tensor taken whole, over whose elements the functions of the language map."""
+    """Base of whole tensors, over whose elements the functions of the language map."""
 
     __slots__ = ()
     shape: tuple[PrimExpr, ...]
@@ -143,7 +143,7 @@ class WholeTensor(_Unknown):
         raise NotImplementedError
 
     def map_elements(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """`function` of `args`, among which is this tensor, element by element."""
+        """`function` applied element by element to `args`, one of which is this tensor."""
         raise NotImplementedError
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
@@ -169,7 +169,7 @@ def _reflected(name: str) -> Callable[[Any, Any], PrimExpr]:
 
 
 class ExprOperators(_Unknown):
-    """Python's operators, for whatever stands for an expression."""
+    """Python's operators, for objects that stand for an expression."""
 
     __slots__ = ()
     __hash__ = object.__hash__

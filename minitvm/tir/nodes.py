@@ -50,8 +50,8 @@ def _set(made: object, name: str, value: object) -> None:
 class Var(PrimExpr):
     """A variable: an identity, which prints as `name`. ``n = te.var("n")``.
 
-    `nonnegative` marks a size (classic ``SizeVar``): never less than zero. `axis` marks the
-    variable of an axis: it has a value only inside the loop of that axis.
+    `nonnegative` marks a size (classic ``SizeVar``): at least zero. `axis` marks the variable of an
+    axis: it has a value only inside the loop of that axis.
     """
 
     name: str
@@ -283,8 +283,8 @@ class Logic(BinaryOp):
 @final
 @node
 class EQ(Comparison):
-    """``a == b``. As a condition of Python it asks whether both sides are one expression: see
-    :func:`minitvm.tir.sizes.is_same_size`."""
+    """``a == b``. As a condition in Python code, it tells whether both sides are one expression:
+    see :func:`minitvm.tir.sizes.is_same_size`."""
 
     def __bool__(self) -> bool:
         return language().is_same_size(self)
@@ -293,8 +293,8 @@ class EQ(Comparison):
 @final
 @node
 class NE(Comparison):
-    """``a != b``. As a condition of Python it asks whether both sides are two expressions: see
-    :func:`minitvm.tir.sizes.is_same_size`."""
+    """``a != b``. As a condition in Python code, it tells whether the sides are different
+    expressions: see :func:`minitvm.tir.sizes.is_same_size`."""
 
     def __bool__(self) -> bool:
         return not language().is_same_size(self)
@@ -355,7 +355,8 @@ class Not(PrimExpr):
 @final
 @node
 class Select(PrimExpr):
-    """One of two values, after both are evaluated. The lazy choice is the call ``if_then_else``."""
+    """One of two values, both of which are evaluated. The lazy choice is the call
+    ``if_then_else``."""
 
     condition: PrimExpr
     true_value: PrimExpr
@@ -491,13 +492,13 @@ class Buffer:
         return (*self.shape, *self.strides, *offset)
 
     def vload(self, begin: Any, dtype: DTypeLike | None = None) -> PrimExpr:
-        """The value at index `begin`, or with a vector `dtype` the values from there on along the
-        last axis."""
+        """The value at index `begin`, or with a vector `dtype` the values from this index on along
+        the last axis."""
         return language().load(self, begin, dtype)
 
     def vstore(self, begin: Any, value: Any) -> Stmt:
-        """Stores `value` at index `begin`, a vector from there on along the last axis. A Python
-        number is taken in the buffer's dtype."""
+        """Stores `value` at index `begin`; a vector is stored from this index on along the last
+        axis. A Python number is taken in the buffer's dtype."""
         return language().store(self, begin, value)
 
     def access_ptr(
@@ -512,8 +513,8 @@ class Buffer:
         (``"r"``), writes (``"w"``) or does both (``"rw"``) to `extent` elements from there on.
 
         It is the call ``tvm_access_ptr(BufferRef, offset, extent, mask)``; an extent of -1 stands
-        for the rest of the buffer. `ptr_type` and `content_lanes` are classic, and change nothing:
-        pointers are opaque.
+        for the rest of the buffer. `ptr_type` and `content_lanes` are there for classic programs,
+        and ignored: pointers are opaque.
         """
         return language().access_ptr(self, access_mask, offset, extent)
 
@@ -551,7 +552,7 @@ class ProducerLoad(PrimExpr):
 @final
 @node
 class BufferLoad(PrimExpr):
-    """An element (or with a vector index several) of a buffer, in the loop IR.
+    """An element of a buffer, or with a vector index several elements, in the loop IR.
 
     Lanes in which `predicate` is false are not read, and are 0. Vectorisation makes predicates.
     """
@@ -576,15 +577,16 @@ class Call(PrimExpr):
     `op` is the name of an intrinsic, or one of ``call_packed`` (a registered function; the first
     argument is its name), ``call_extern`` (a C symbol), ``call_llvm_intrin``,
     ``call_llvm_pure_intrin``, ``if_then_else``, ``likely``, ``isnullptr``, ``tvm_access_ptr`` (see
-    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a
-    packed call: a ``BufferRef``, where it begins in each dimension, and the extents of the last
-    dimensions; those before are dropped), ``reinterpret``, ``prefetch`` (of the element of a
-    buffer, which is not read and may lie outside), ``checked`` (a condition, a message, a value
-    and those in the message: the value, once the condition is seen to hold; an ``IndexError``
-    where it doesn't, as in an ``AssertStmt``); or one of vectors: ``vector_extract``
-    (one lane, by its number), ``vector_shuffle`` (``vector_shuffle(a, b, 0, 4, 1, 5)``: lanes by
-    their numbers in a and, counted on, in b) and the folds of
-    :data:`minitvm.tir.intrinsics.VECTOR_FOLDS` (``vector_reduce_add(start, vector)``).
+    :meth:`Buffer.access_ptr`), ``tvm_stack_make_array`` (a region of a buffer passed to a packed
+    call: a ``BufferRef``, the begin of the region in each dimension, and the extents of the last
+    dimensions; the dimensions before are dropped), ``reinterpret``, ``prefetch`` (requests an
+    element of a buffer, which is not read and may lie outside), ``checked`` (its arguments are a
+    condition, a message, a value, and the values in the message; it returns the value if the
+    condition holds, and otherwise fails with an ``IndexError``, as an ``AssertStmt`` does); or one
+    of vectors: ``vector_extract`` (one lane, by its number), ``vector_shuffle``
+    (``vector_shuffle(a, b, 0, 4, 1, 5)``: lanes by their numbers; the lanes of b are numbered
+    behind those of a) and the folds of :data:`minitvm.tir.intrinsics.VECTOR_FOLDS`
+    (``vector_reduce_add(start, vector)``).
     """
 
     dtype: DType
@@ -596,7 +598,7 @@ class Call(PrimExpr):
             _set(self, "op", _OPS.get(self.op) or _OPS.setdefault(self.op, Op(self.op)))
 
 
-_OPS: dict[str, Op] = {}  # one for each name that was used
+_OPS: dict[str, Op] = {}  # one for each name in use
 
 
 @final
@@ -627,7 +629,7 @@ class Range:
 
     @staticmethod
     def from_min_extent(min: Any, extent: Any) -> Range:
-        """``[min, min + extent)``, with neither simplified."""
+        """``[min, min + extent)``; neither end is simplified."""
         made = Range(0, 0)
         low, length = language().bounds(min, extent)
         _set(made, "min", low)
@@ -672,8 +674,8 @@ class IterVar(ExprOperators):
 
 @final
 class AxisComparison(ExprOperators):
-    """``k == l`` or ``k != l`` of two axes. In Python (``if``, ``in``) it asks whether they are one
-    axis; where an expression is expected, whether they have one value there.
+    """``k == l`` or ``k != l`` of two axes. As a condition in Python code (``if``, ``in``), it
+    tells whether they are the same axis; as an expression, whether they have the same value.
 
     >>> from minitvm import te
     >>> A, k, l = te.placeholder((3, 3), name="A"), *(te.reduce_axis((0, 3), x) for x in "kl")
@@ -718,7 +720,8 @@ class IterType:
 @node
 class CommReducer:
     """A commutative, associative combination of tuples: ``result`` in terms of ``lhs`` and
-    ``rhs``, and the ``identity`` that changes nothing. Made by ``te.comm_reducer``."""
+    ``rhs``, and the ``identity``, which leaves the other operand as it is. Made by
+    ``te.comm_reducer``."""
 
     lhs: tuple[Var, ...]
     rhs: tuple[Var, ...]
@@ -730,7 +733,7 @@ class CommReducer:
 @node
 class Reduce(PrimExpr):
     """The `value_index`-th result of combining `source` over `axis` wherever `condition` holds,
-    from `init` (or the identity) on. Only ever the whole body of a ``compute``."""
+    beginning with `init` (or the identity). It is always the whole body of a ``compute``."""
 
     combiner: CommReducer = holding("result", "identity")
     source: tuple[PrimExpr, ...]
@@ -766,14 +769,14 @@ class ForKind(IntEnum):
 # The annotation of a loop whose iterations don't read elements that other iterations write. The
 # loop's maker sets it, on the data axes of a schedule.
 INDEPENDENT = "independent"
-# That of a loop of so few iterations that vectors of it aren't worth compiling.
+# The annotation of a loop with so few iterations that compiling vectors of it doesn't pay.
 FEW = "few"
 
 
 @final
 @node
 class For(Stmt):
-    """``for loop_var in [min, min + extent)``. A negative extent runs nothing."""
+    """``for loop_var in [min, min + extent)``. With a negative extent it has no iterations."""
 
     loop_var: Var
     min: PrimExpr
@@ -806,8 +809,8 @@ class While(Stmt):
 @final
 @node
 class BufferStore(Stmt):
-    """``buffer[indices] = value``. Lanes are stored in order, and not where `predicate` is
-    false."""
+    """``buffer[indices] = value``. Lanes are stored in order, except for those in which `predicate`
+    is false."""
 
     buffer: Buffer
     value: PrimExpr
@@ -896,7 +899,7 @@ class AssertStmt(Stmt):
 @final
 @node
 class AttrStmt(Stmt):
-    """Says something about `body`: `attr_key` of `node` is `value`."""
+    """Annotates `body`: the attribute `attr_key` of `node` is `value`."""
 
     node: Any
     attr_key: str
@@ -910,24 +913,27 @@ class AttrStmt(Stmt):
 @final
 @node
 class FuncAttrs:
-    """Facts about a function besides its text.
+    """Facts about a function that its statements don't contain.
 
     Attributes
     ----------
     outputs
-        The parameters that it writes; None where only its body tells.
+        The parameters that it writes; None if they have to be found in the body.
     origin
-        The stages and the schedule that it was made from; they change nothing of its meaning.
+        The stages and the schedule from which it was made. They don't belong to its meaning.
     prepacked
-        The arguments that another function makes: its name by their positions.
+        The arguments that another function makes: from an argument's position to the name of that
+        function.
     in_place
-        The arguments that are one array: (position of the output, position of the input).
+        The pairs of arguments that are one array: (position of the output, position of the input).
     form_in_place
-        The same function for calls in place, where its own loops compute elements in blocks.
+        The form of the function for calls in place, if its own loops, which compute in blocks,
+        can't serve them.
     knows_layout
-        Whether an intrinsic was given the layout of arguments, so that they lie compact.
+        Whether an intrinsic was given the layout of arguments, so that they must be compact.
     has_plain_entry
-        Whether machine code of ours calls it, too, by the addresses of its arguments.
+        Whether it also has an entry that machine code of ours calls with the addresses of its
+        arguments.
     """
 
     outputs: frozenset[Buffer] | None = None
@@ -946,9 +952,9 @@ class PrimFunc:
 
     A parameter in `buffer_map` is a tensor, whose shape (and strides) bind the variables in them at
     the call; any other parameter is a scalar, or an opaque handle. As in classic TVM, a buffer
-    among the parameters stands for a handle that it is bound to, and `attrs` may be a mapping with
-    ``"global_symbol"``, the function's name. A `ret_type` is classic, and None: functions return
-    nothing.
+    among the parameters stands for a handle bound to it, and `attrs` may be a mapping with
+    ``"global_symbol"``, the function's name. `ret_type` is there for classic programs, and None:
+    functions return nothing.
 
     >>> from minitvm import te, tir
     >>> A, i = tir.decl_buffer((4,), name="A"), te.var("i")
@@ -974,7 +980,7 @@ class PrimFunc:
 
     @property
     def arguments(self) -> tuple[Buffer | Var, ...]:
-        """For each parameter its buffer, or the variable itself of a scalar or a handle."""
+        """For each parameter its buffer; for a scalar or a handle, the variable itself."""
         return tuple(self.buffer_map.get(param, param) for param in self.params)
 
     def with_body(self, new_body: Stmt, span: Any = None) -> PrimFunc:
@@ -987,7 +993,7 @@ class PrimFunc:
         """The function with a classic attribute, or with several of a mapping.
 
         ``"global_symbol"`` is its name. ``"tir.noalias"``, ``"tir.is_entry_func"`` and
-        ``"from_legacy_te_schedule"`` are true of each function, and may be said.
+        ``"from_legacy_te_schedule"`` hold for every function, and are accepted.
 
         Raises
         ------
@@ -1004,9 +1010,10 @@ class PrimFunc:
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle refers to objects that it holds already. With the leaves written first it never
-        descends far, so expressions may be nested as deeply as for `build`. Parameters and buffers
-        go in pairs, as joblib would sort a mapping by its keys."""
+        """A pickle refers to objects that it holds already. The leaves are written first, so that
+        pickling never recurses deeply, and expressions may be nested as deeply as for `build`.
+        Parameters and buffers are written in pairs, since joblib would sort a mapping by its
+        keys."""
         leaves_first, buffers = tuple(walk_leaves_first(self.body)), (*self.buffer_map.items(),)
         return _prim_func, (leaves_first, self.params, self.body, buffers, self.name, self.attrs)
 
@@ -1071,23 +1078,23 @@ class IRModule:
         self.update_func(var, func)
 
     def _functions(self) -> dict[str, PrimFunc]:
-        """The module's own mapping. A module that is being built is another one."""
+        """The module's own mapping. `build` works on a copy of the module."""
         return cast("dict[str, PrimFunc]", self.functions)
 
     @staticmethod
     def from_expr(expr: PrimFunc, functions: Mapping[str, PrimFunc] | None = None) -> IRModule:
-        """The module of a function under its own name, and of others by theirs."""
+        """The module of a function under its own name, and of further functions under theirs."""
         if not isinstance(expr, PrimFunc):
             raise CompileError(f"IRModule.from_expr: expected a PrimFunc, got {expr!r}")
         return IRModule({**(functions or {}), expr.name: expr})
 
     def get_global_var(self, name: str) -> GlobalVar:
-        """The name of a function that is there, as classic programs pass it on.
+        """The name of a function in the module, as classic programs pass it on.
 
         Raises
         ------
         KeyError
-            When there is none.
+            When the module has no such function.
         """
         return GlobalVar(self[name] and name)
 

@@ -17,9 +17,9 @@ def of_numpy(
     given: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
     """A function of numpy on `given`, which is no number: a Python operator where a numpy scalar
-    stands on the left; else an error with advice."""
+    stands on the left; otherwise an error with advice."""
     inputs = tuple(each[()] if isinstance(each, np.ndarray) else each for each in inputs)
-    arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar is none
+    arrays = [each for each in inputs if isinstance(each, np.ndarray)]  # a scalar isn't one
     operator = _OPERATORS.get(ufunc.__name__)
     if operator is not None and method == "__call__" and not options and not arrays:
         return FUNCTIONS[operator](*inputs)
@@ -43,7 +43,7 @@ def _refused(called: str, given: Any, arrays: list[Any]) -> TypeError:
     )
 
 
-# The functions that numpy's numbers apply on the left of an operator, and our names.
+# The functions that a numpy number on the left of an operator calls, and our names for them.
 _OPERATORS = {
     **{name: name for name in (
         "add", "subtract", "multiply", "divide", "power", "bitwise_and", "bitwise_or",
@@ -54,7 +54,7 @@ _OPERATORS = {
     "left_shift": "shift_left",
     "right_shift": "shift_right",
 }  # fmt: skip
-# Their names in te.
+# The names of numpy's functions in te.
 _NAMES = {
     "fmax": "max",
     "fmin": "min",

@@ -5,7 +5,7 @@ operators do; it then returns a tensor. Functions of constants are computed at o
 :mod:`minitvm.tir.scalars` defines them.
 
 The rules of dtype: two operands are promoted as an operator promotes them. A function that is only
-defined on floats refuses integers, rather than guess a width. Rounding leaves integers alone.
+defined on floats refuses integers, instead of guessing a width. Rounding leaves integers alone.
 
 >>> from minitvm import te
 >>> exp(te.const(0.0)), floor(te.const(3))
@@ -63,7 +63,7 @@ from minitvm.tir.verify import call_problems, llvm_name_problems
 
 @elementwise
 def if_then_else(cond: Any, t: Any, f: Any, span: Any = None) -> Any:
-    """One of two values, without evaluating the other: a guard of a read.
+    """One of two values; the other is not evaluated. It guards a read.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def _documented(function: _Function, known: Intrinsic) -> _Function:
 
 
 def _applied(known: Intrinsic, *args: PrimExpr) -> PrimExpr:
-    """An intrinsic of operands of the dtypes that it takes; without a call where it needs none."""
+    """An intrinsic on operands of the dtypes that it takes; folded where no call is needed."""
     dtype = args[0].dtype
     problem = known.problem(dtype)
     if problem is not None:
@@ -359,7 +359,7 @@ def call_packed(name: str, *args: Any, span: Any = None) -> Call:
 
 @named
 def call_extern(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) -> Call:
-    """The call of a C function, of a symbol that the process or the linker knows.
+    """The call of a C function whose symbol the process or the linker knows.
 
     Parameters
     ----------
@@ -386,7 +386,7 @@ def call_llvm_intrin(dtype: DTypeLike, name: str, *args: Any, span: Any = None) 
     """The call of an intrinsic of LLVM that may have effects.
 
     A first argument that is a ``uint32`` constant is dropped: in classic TVM it counts the
-    arguments that select an overload, which here their dtypes do. ``build`` asks LLVM whether
+    arguments that select an overload. Here their dtypes select it. ``build`` asks LLVM whether
     there is such an intrinsic, of these types.
 
     >>> from minitvm import te
@@ -419,7 +419,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
     Raises
     ------
     CompileError
-        When there is none of that name, or it doesn't take these arguments.
+        When there is no intrinsic of that name, or it doesn't take these arguments.
 
     >>> call_intrin("float32", "tir.sqrt", 4.0)
     2.0
@@ -432,7 +432,7 @@ def call_intrin(dtype: DTypeLike, func_name: str, *args: Any, span: Any = None) 
         raise CompileError(f"expected the name of an intrinsic, got {func_name!r}: {hint or own}")
     wanted = as_dtype(dtype)
     firm = [_argument(arg) for arg in args if not isinstance(arg, NUMBERS)]
-    alike = firm[0].dtype if firm else wanted  # of the operands of a function of numbers
+    alike = firm[0].dtype if firm else wanted  # the dtype of the operands of a function of numbers
     taken = [
         valued(alike, arg) if isinstance(arg, NUMBERS) and name in INTRINSICS else arg
         for arg in args
@@ -462,14 +462,14 @@ def are_apart(a: PrimExpr, b: PrimExpr) -> Call:
 
 @named
 def convert(value: Any, span: Any = None) -> Any:
-    """Python's value as one of the language (classic ``tvm.convert``): numbers and strings become
-    constants, callables packed functions, lists and tuples tuples of converted members; a value of
-    the language stays.
+    """A Python value as a value of the language (classic ``tvm.convert``). Numbers and strings
+    become constants, callables become packed functions, and lists and tuples become tuples of
+    converted members; a value of the language stays.
 
     Raises
     ------
     CompileError
-        When `value` has none.
+        When `value` can't be converted.
 
     >>> convert([1, 2.5])
     (1, 2.5)

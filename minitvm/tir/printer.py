@@ -2,12 +2,12 @@
 
 * Parentheses stand only where Python's precedence needs them to read the same tree.
 * Constants of int32, int64, float32 and bool print plainly, as the shortest digits that give the
-  same value; any other dtype is named: ``float64(0.5)``, ``uint8(3)``. So ``3`` is an index of
-  either width, which its neighbours tell apart, and nothing else.
+  same value; any other dtype is named: ``float64(0.5)``, ``uint8(3)``. So ``3`` is always an index,
+  of int32 or int64, as its neighbours show.
 * Different variables, buffers and tensors of one name print as ``i``, ``i_1``, ... within one text.
 
-The text is for people and golden tests; nothing parses it. Any tree prints, an invalid one too,
-since error messages show it. Both walks below keep their own stack: depth is no limit.
+The text is for people and golden tests; nothing parses it. Any tree prints, even an invalid one,
+since error messages show it. Both walks below keep their own stack, so depth is no limit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def func_text(func: PrimFunc) -> str:
         pass
     """
     printer = _Printer()
-    for param in func.params:  # first come, first named: the parameters keep their names
+    for param in func.params:  # named first, so that the parameters keep their names
         if param in func.buffer_map:
             printer.name_of_parameter(param, func.buffer_map[param])
         else:
@@ -87,11 +87,11 @@ _BIT_OR, _BIT_XOR, _BIT_AND, _SHIFT, _SUM, _PRODUCT, _UNARY, _ATOM = range(5, 13
 
 # A piece of text, or an expression and the least precedence that needs no parentheses.
 Piece = str | tuple[PrimExpr, int]
-Form = tuple[int, Sequence[Piece]]  # how tightly the pieces bind together, and they
+Form = tuple[int, Sequence[Piece]]  # the precedence of the whole, and its pieces
 
 
 class _Printer:
-    """The names given so far, and the two walks that give more."""
+    """The names given so far, and the two walks that give further names."""
 
     def __init__(self) -> None:
         self._names: dict[object, str] = {}
@@ -175,7 +175,7 @@ def _call_form(name: str, *args: PrimExpr, first: str = "", last: str = "") -> F
 
 
 def _infix(symbol: str, level: int, a: PrimExpr, b: PrimExpr) -> Form:
-    """A left-associative operator; comparisons associate with nothing."""
+    """A left-associative operator; comparisons are not associative."""
     left = level + 1 if level == _COMPARE else level
     return level, ((a, left), f" {symbol} ", (b, level + 1))
 
@@ -205,7 +205,7 @@ def _float_imm(printer: _Printer, node: n.FloatImm) -> Form:
 
 
 def _shortest(dtype: DType, value: float) -> str:
-    """The fewest digits that round to `value` in `dtype`; all of them of a whole number."""
+    """The fewest digits that round to `value` in `dtype`; for a whole number all of its digits."""
     if dtype.bits == 64 or not math.isfinite(value) or (value.is_integer() and abs(value) < 1e8):
         return repr(value)
     candidates = (float(f"{value:.{precision}g}") for precision in range(1, 10))
@@ -233,7 +233,8 @@ _BINARY_CALLS = {
     "shift_left": ("<<", _SHIFT),
     "shift_right": (">>", _SHIFT),
 }
-# Calls whose result type does not follow from their arguments: it stands first, as in classic TVM.
+# Calls whose result type does not follow from their arguments. The type is printed first, as in
+# classic TVM.
 _TYPED_CALLS = ("reinterpret", "call_extern", "call_llvm_intrin", "call_llvm_pure_intrin")
 
 
@@ -267,7 +268,7 @@ def _reduce(printer: _Printer, node: n.Reduce) -> Form:
 
 
 def _reduction_name(combiner: n.CommReducer) -> str | None:
-    """The name of a combination that is one operator on its two sides."""
+    """The name of a combination that is a single operator on its two operands."""
     result = combiner.result[0]
     if len(combiner.result) != 1 or not isinstance(result, n.Add | n.Mul | n.Min | n.Max):
         return None
@@ -322,7 +323,7 @@ _FORMS: dict[type, Callable[[_Printer, Any], Form]] = {
 
 # -- Statements: each node's lines, and the statements among them ---------------------------------
 
-Block = list[tuple[int, Stmt | str]]  # how much deeper, and a line or a statement
+Block = list[tuple[int, Stmt | str]]  # the additional depth, and a line or a statement
 
 _LOOPS = {
     ForKind.SERIAL: "range",
@@ -428,7 +429,7 @@ _BLOCKS: dict[type, Callable[[_Printer, Any], Block]] = {
 
 
 def _quoted(text: str) -> str:
-    import json  # 2 ms that an import needn't pay
+    import json  # imported here: it takes 2 ms
 
     return json.dumps(text, ensure_ascii=False)
 

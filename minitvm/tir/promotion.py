@@ -1,4 +1,4 @@
-"""The dtype in which two operands are combined, and conversion to it."""
+"""Promotion: the dtype in which an operator computes, and the conversion of operands to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def promote(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
     Raises
     ------
     CompileError
-        When they have none: see :func:`promoted`.
+        When they have no common dtype: see :func:`promoted`.
     """
     return matched(*operands(a, b))
 
@@ -48,9 +48,9 @@ def matched(a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
 def promoted(a: DType, b: DType) -> DType:
     """The type in which an operator on `a` and `b` computes.
 
-    A scalar is broadcast to a vector. Of two floats, or two integers of one signedness, the wider;
-    with an integer and a float, the float; with signed and unsigned, the wider, and of one width
-    the unsigned; ``bool`` yields to any.
+    A scalar is broadcast to a vector. For two floats, or two integers of one signedness, it is the
+    wider type; for an integer and a float, the float; for a signed and an unsigned integer, the
+    wider one, or the unsigned one if both have the same width; ``bool`` yields to any type.
 
     Raises
     ------

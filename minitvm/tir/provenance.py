@@ -1,5 +1,5 @@
-"""The origin of a function: the work of its stages as they were written, and the reasons for its
-schedule. It changes nothing of the loops."""
+"""Records of a function's origin: the work of its stages as written, and the reasons for its
+schedule. They don't belong to the meaning of the loops."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Work:
     Attributes
     ----------
     kind
-        The dtypes: one for arithmetic in it, three for the products of two and their sums in the
-        third; or the name of a function such as exp.
+        The dtypes: one dtype for arithmetic in it; three for products, the dtypes of both factors
+        and of their sums; or the name of a function such as exp.
     number
         The number of operations for one combination.
     extents
-        The extents of those axes.
+        The extents of the axes on which it depends.
     """
 
     kind: Kind
@@ -40,9 +40,9 @@ class Work:
 @final
 @record(eq=False)
 class StageWork:
-    """The work of a stage: elements of the shape `extents`, each from steps of the shape `summed`;
-    `work` is None where no expression tells it. `named` are the same operations and all others on
-    values, as ``"multiply-adds"`` or ``"comparisons"`` name them."""
+    """The work of a stage: elements of the shape `extents`, each computed in steps of the shape
+    `summed`. `work` is None for a stage that isn't an expression. `named` are the same operations
+    and all others on values, under names such as ``"multiply-adds"`` or ``"comparisons"``."""
 
     name: str
     extents: _Extents
@@ -95,7 +95,7 @@ class Origin:
         ``"by auto_schedule"``, ``"by hand"``, ``"by hand, the rest by auto_schedule"``, or
         ``"not"``: plain loops.
     choices
-        The reasons for what auto_schedule wrote.
+        The decisions of auto_schedule, with their reasons.
     """
 
     stages: tuple[StageWork, ...]

@@ -40,7 +40,8 @@ def comm_reducer(
         Combines them into one; commutative and associative. It may depend on the data axes of the
         tensor that is computed, and so may `fidentity`.
     fidentity : function of the dtype, or of the dtypes of a tuple
-        The identity: the value, or tuple of values, with which combining changes nothing.
+        The identity: the value, or tuple of values, that leaves the other operand of a combination
+        as it is.
     name : str
         The reducer's, in messages.
 
@@ -48,9 +49,9 @@ def comm_reducer(
     -------
     function ``(expr, axis, where=None, init=None)``
         `expr` is an expression, or a tuple for a reducer of tuples, which then returns a tuple;
-        `axis` a reduction axis or a list of them; `where` is the condition on the elements that
-        count; `init` is the value from which it begins in place of the identity. Called with
-        expressions only, as in ``te.max(a, b)``, the function combines those.
+        `axis` a reduction axis or a list of them; `where` is the condition under which an element
+        counts; `init` is the initial value in place of the identity. Called with expressions only,
+        as in ``te.max(a, b)``, the function combines these expressions.
 
     >>> from minitvm import te
     >>> mysum = comm_reducer(lambda x, y: x + y, lambda t: te.const(0, t), name="mysum")
@@ -91,7 +92,7 @@ def comm_reducer(
         with naming(name):
             return functools.reduce(fcombine, args, expr)
 
-    for function in (reducer, reduce_over):  # as Python's errors name them
+    for function in (reducer, reduce_over):  # for the texts of Python's errors
         function.__name__ = function.__qualname__ = name
     reducer.__doc__ = f"The reducer {name!r}: see :func:`comm_reducer`."
     return reducer
@@ -191,7 +192,8 @@ def _initial(
 
 
 def _check_fixed(name: str, axes: tuple[IterVar, ...], parts: tuple[PrimExpr, ...]) -> None:
-    """Partial results are combined in any order, and belong to no iteration of a reduce axis."""
+    """Checks that a combination doesn't depend on reduction axes: partial results are combined in
+    any order, and belong to no iteration of these."""
     for axis in axes:
         for part in parts:
             if any(node is axis.var for node in walk_once(part)):

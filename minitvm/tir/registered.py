@@ -1,4 +1,4 @@
-"""What users register about the operators of calls: attributes, and rules that replace them."""
+"""The registry of users' operators: attributes of calls, and rules that replace calls."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class CallEffectKind:
 _EFFECTS = (Effect.NONE, Effect.NONE, Effect.READS, Effect.ACTS)
 
 
-_own: set[str] = set()  # the operators that are registered here, which the language lacks
+_own: set[str] = set()  # operators that are registered here and that the language lacks
 
 
 def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int = 10) -> Any:
-    """Says something about an operator; one that isn't there yet begins to exist.
+    """Registers an attribute of an operator. An operator that doesn't exist yet is created.
 
     Parameters
     ----------
@@ -44,18 +44,19 @@ def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int 
         Its name, as in ``"tir.mylog"``.
     attr_key : str
         ``"TCallEffectKind"`` gives an operator of yours its effect, a member of
-        :class:`CallEffectKind`; without it a call may do anything. ``"llvm.FLowerIntrinsic"`` is a
-        rule: see :func:`register_intrin_lowering`. Others are kept, for ``Op.get_attr``.
+        :class:`CallEffectKind`; without this attribute a call may do anything.
+        ``"llvm.FLowerIntrinsic"`` is a rule: see :func:`register_intrin_lowering`. Other attributes
+        are kept for ``Op.get_attr``.
     value
-        The value. Without one, a decorator of the function that is the value.
+        The value. Without it, the result is a decorator, and the decorated function is the value.
     level : int
         Of two registrations the one of the higher level counts, of equal levels the later one.
 
     Raises
     ------
     CompileError
-        When an effect is none of those, or is of an operator of the language, whose effect is
-        known.
+        When an effect is no member of :class:`CallEffectKind`, or the operator belongs to the
+        language, which knows its effect.
     """
     where = "register_op_attr"
     for what, given in (("op_name", op_name), ("attr_key", attr_key)):
@@ -104,14 +105,14 @@ def register_intrin_lowering(
     Parameters
     ----------
     op_name : str
-        The operator: one of the language, ``"tir.exp"``, or one of yours.
+        The operator: an operator of the language, ``"tir.exp"``, or one of yours.
     target : str
-        The kind of target: ``"llvm"``; ``"default"`` for all. Rules for targets that aren't here,
-        as ``"cuda"``, are kept.
+        The kind of target: ``"llvm"``; ``"default"`` for all. Rules for targets that don't exist
+        here, such as ``"cuda"``, are kept.
     f : function
         Takes the call, and returns the expression that replaces it, or the call itself to leave it
-        to others. Calls of the same operator in that expression are not replaced again. Without it,
-        a decorator.
+        to other rules. Calls of the same operator in that expression are not replaced again.
+        Without `f`, the result is a decorator.
     level : int
         See :func:`register_op_attr`.
 
@@ -132,7 +133,8 @@ def register_intrin_lowering(
 
 
 def rules_for(kind: str) -> dict[str, Rule]:
-    """The rules for a kind of target, by operator: its own before those for all."""
+    """The rules for a kind of target, by operator. The rules for this kind come before the rules
+    for all kinds."""
     found: dict[str, Rule] = {}
     for target in ("default", kind):
         for (name, key), known in ATTRIBUTES.items():
@@ -142,5 +144,5 @@ def rules_for(kind: str) -> dict[str, Rule]:
 
 
 def own_operators() -> frozenset[str]:
-    """The operators of the user's, which the language lacks."""
+    """The user's operators, which the language lacks."""
     return frozenset(_own)

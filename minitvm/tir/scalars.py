@@ -49,7 +49,7 @@ def round_to_bfloat16(value: float) -> float:
     """`value` rounded once, to nearest, ties to even, to the 8 significant bits of bfloat16."""
     if not math.isfinite(value) or value == 0.0:
         return value
-    exponent = max(math.frexp(value)[1], -125)  # below, the spacing stays that of subnormals
+    exponent = max(math.frexp(value)[1], -125)  # below, the spacing is that of subnormals
     spacing = math.ldexp(1.0, exponent - 8)
     rounded = round(value / spacing) * spacing  # exact scaling; round() ties to even
     return math.copysign(math.inf, value) if abs(rounded) >= 2.0**128 else rounded or value * 0.0

@@ -1,4 +1,4 @@
-"""Comparisons of dimensions, which have a truth value while a program is written."""
+"""The truth value of comparisons of dimensions while a program is written."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _decided: ContextVar[bool] = ContextVar("_decided", default=False)
 
 @contextmanager
 def only_decided_sizes() -> Iterator[None]:
-    """In it, dimensions that may be equal at one call and differ at another have no truth value.
-    A dimension that is no number is taken not to be 1."""
+    """A context in which comparisons of dimensions have no truth value if they hold at some calls
+    and fail at others. A symbolic dimension is taken not to be 1."""
     token = _decided.set(True)
     try:
         yield
@@ -27,15 +27,15 @@ def only_decided_sizes() -> Iterator[None]:
 
 
 def is_same_size(comparison: EQ | NE) -> bool:
-    """Whether both sides of a comparison of dimensions are one and the same expression. While a
-    program is written, ``if A.shape[0] == B.shape[0]`` asks this: n is n whatever its value at the
-    call, and n is not 1, although the call may bind it to 1.
+    """Whether both sides of a comparison of dimensions are one and the same expression. This is the
+    truth value of ``if A.shape[0] == B.shape[0]`` while a program is written: n equals n for every
+    value at the call, and n isn't 1, although the call may bind it to 1.
 
     Raises
     ------
     CompileError
-        When a side is no expression of dimensions: its text doesn't stand for its value; when
-        only calls decide (:func:`only_decided_sizes`).
+        When a side isn't an expression of dimensions, whose text determines its value; inside of
+        :func:`only_decided_sizes`, when the result depends on the call.
     """
     sides = comparison.a, comparison.b
     is_same = _are_of_sizes(*sides) and _is_same(*sides)
@@ -45,7 +45,8 @@ def is_same_size(comparison: EQ | NE) -> bool:
 
 
 def _differ(a: PrimExpr, b: PrimExpr) -> bool:
-    """Whether two sizes that aren't one expression are two numbers, or one of them is 1."""
+    """Whether two different expressions of sizes surely have different values: both are numbers, or
+    one of them is 1."""
     numbers = [each.value for each in (a, b) if isinstance(each, IntImm)]
     return len(numbers) == 2 or 1 in numbers
 

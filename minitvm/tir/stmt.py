@@ -26,12 +26,12 @@ from minitvm.tir.nodes import While as While
 
 
 def with_body(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """`func` with another body; itself if it is the same one."""
+    """`func` with another body; `func` itself if the body is the same object."""
     return func.with_body(body)
 
 
 def with_buffers(func: PrimFunc, body: Stmt, replaced: Mapping[Buffer, Buffer]) -> PrimFunc:
-    """`func` with another body, in which parameters are other buffers."""
+    """`func` with another body, in which some parameters have other buffers."""
     buffers = {param: replaced.get(b, b) for param, b in func.buffer_map.items()}
     attrs = func.attrs
     if attrs.outputs is not None:

@@ -1,4 +1,5 @@
-"""Equality of programs: the same nodes, and the same variables up to the names of bound ones."""
+"""Structural equality of programs: the same nodes, and the same variables up to renaming of bound
+ones."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ _Entity = Var | Buffer  # which may be bound
 
 
 def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
-    """Whether two expressions, statements, functions or modules say the same.
+    """Whether two expressions, statements, functions or modules have the same structure.
 
     A variable or buffer that is bound inside (by a loop, a let, an allocation, as a parameter)
-    equals the one bound at the same place; a free one equals only itself, or with `map_free_vars`
-    any one variable of its dtype, consistently. Names don't count.
+    equals the variable or buffer bound at the same place; a free one equals only itself, or with
+    `map_free_vars` one variable of its dtype, the same one everywhere. Names don't count.
 
     >>> from minitvm.tir.expr import Var
     >>> i, j = Var("i"), Var("j")
@@ -39,7 +40,7 @@ def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
 
 
 class _Comparison:
-    """Walks two programs at once, knowing which variable stands for which."""
+    """Walks two programs at once, with a mapping between their variables."""
 
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
@@ -71,7 +72,7 @@ class _Comparison:
             return self._same_node(a, b)
         if isinstance(a, dict):
             return self._same_mapping(a, b)
-        if isinstance(a, frozenset):  # of buffers that are bound, as a function's outputs are
+        if isinstance(a, frozenset):  # buffers that are bound, such as a function's outputs
             return frozenset(self._there.get(each, each) for each in a) == frozenset(b)
         return bool(a == b)
 
@@ -90,7 +91,7 @@ class _Comparison:
         return True
 
     def _pair(self, a: _Entity, b: _Entity) -> None:
-        """From here on `a` means `b`."""
+        """Pairs `a` with `b` from here on."""
         there, back = self._there.get(a), self._back.get(b)
         if there is b and back is a:
             return
@@ -100,8 +101,8 @@ class _Comparison:
         self._there[a], self._back[b] = b, a
 
     def _bind_buffer(self, a: Buffer, b: Buffer) -> bool:
-        """Makes `a` and `b` one, if all but their names agree. Variables in their shapes must be
-        bound, or are free."""
+        """Pairs two buffers if all of their properties except the names agree. Variables in their
+        shapes must be bound, or are free."""
         if not self._bind(a.data, b.data):
             return False
         names = [f.name for f in fields(Buffer) if f.name not in ("data", "name")]
@@ -160,7 +161,7 @@ class _Comparison:
         )
 
     def _bind_shape_vars(self, a: Buffer, b: Buffer) -> bool:
-        """A variable that is a dimension or stride of a parameter is bound by the call."""
+        """Pairs variables that are dimensions or strides of parameters, which the call binds."""
         ours, theirs = (*a.shape, *a.strides), (*b.shape, *b.strides)
         return len(ours) == len(theirs) and all(
             self._bind(x, y)
@@ -172,7 +173,8 @@ class _Comparison:
 
 # The origin of a function is no part of its meaning.
 COMPARED_ATTRIBUTES = [each.name for each in fields(n.FuncAttrs) if each.name != "origin"]
-# The fields of each node that bind, over its `body` where it has one and over all of it otherwise.
+# For each node the fields that bind variables. Their scope is the node's `body` if it has one, and
+# otherwise the whole node.
 BINDERS: dict[type, tuple[str, ...]] = {
     n.Let: ("var",),
     n.Reduce: ("axis",),

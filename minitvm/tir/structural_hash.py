@@ -1,4 +1,5 @@
-"""A hash of programs under which equal ones (:mod:`minitvm.tir.structural_equal`) agree."""
+"""A hash of programs that is the same for structurally equal ones
+(:mod:`minitvm.tir.structural_equal`)."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def structural_hash(node: Any, map_free_vars: bool = False) -> int:
     """A number of 64 bits, the same for equal expressions, statements, functions and modules.
 
     Names of variables don't count. A free variable counts as itself, so that the hash of an
-    expression with free variables means something in this process only; with `map_free_vars` it
-    counts as its place. The hash of a program without free variables is the same everywhere.
+    expression with free variables is valid in this process only; with `map_free_vars` it counts as
+    its place. The hash of a program without free variables is the same everywhere.
 
     >>> from minitvm.tir.expr import Var
     >>> i, j = Var("i"), Var("j")
@@ -35,8 +36,8 @@ def structural_hash(node: Any, map_free_vars: bool = False) -> int:
 
 
 class _Frame:
-    """A value that is being read: the parts that follow, the digest of those before, and the
-    numbers of variables bound around it and met free before it."""
+    """A value that is being read: its remaining parts, the digest of the parts before, the number
+    of variables bound around it, and the number of free variables met before it."""
 
     __slots__ = ("depth", "digest", "met", "node", "parts")
 
@@ -46,25 +47,25 @@ class _Frame:
 
 
 class _Reading:
-    """Reads a program in one order, and numbers the variables and buffers that it binds.
+    """Reads a program in a fixed order, and numbers the variables and buffers that it binds.
 
-    A bound variable's number is that of those bound around it, so that a subexpression has one
-    digest wherever it stands at one depth: that of a shared one is kept.
+    A bound variable's number is the count of variables bound around it. So a subexpression has the
+    same digest everywhere at one depth, and the digest of a shared one is kept.
     """
 
     def __init__(self, map_free_vars: bool) -> None:
         self._map_free_vars = map_free_vars
         self._numbers: dict[_Entity, int] = {}
         self._depth = 0
-        self._free_count = 0  # of numbered ones
-        # Of expressions, by their identity and depth; forgotten when a variable's number changes.
-        # The program being read keeps them alive.
+        self._free_count = 0  # the number of free variables numbered so far
+        # The digests of expressions, by identity and depth; forgotten when a variable's number
+        # changes. The program being read keeps the expressions alive.
         self._known: dict[tuple[int, int], bytes] = {}
         self._met_free: set[_Entity] = set()
 
     def digest(self, root: Any) -> bytes:
-        """The digest of a program, which equal programs share. A generator on the stack stands for
-        what follows in time: numbers are given as the binders are met."""
+        """The digest of a program, which equal programs share. The stack holds generators, so that
+        variables are numbered in the order in which their binders are met."""
         stack = [self._frame(root)]
         while True:
             frame = stack[-1]
@@ -89,8 +90,9 @@ class _Reading:
         return _Frame(value, self._read(value), self._depth, self._free_count)
 
     def _leave(self, frame: _Frame, digest: bytes) -> None:
-        """Ends the scopes of what a node binds, and keeps its digest: not that of the first reading
-        of a free variable, which says more than later ones."""
+        """Ends the scopes of the variables that a node binds, and keeps its digest. A digest that
+        includes the first occurrence of a free variable isn't kept, since it differs from later
+        ones."""
         if not isinstance(frame.node, PrimExpr | Stmt | n.PrimFunc | n.CommReducer):
             return
         self._depth = frame.depth
@@ -119,7 +121,7 @@ class _Reading:
         elif isinstance(value, WholeTensor):
             yield struct.pack("<q", id(value))
         elif isinstance(value, frozenset):
-            yield struct.pack("<q", len(value))  # of buffers that are bound, or of pairs
+            yield struct.pack("<q", len(value))  # bound buffers, or pairs
         else:
             yield _tag(repr(value))
 
@@ -147,7 +149,8 @@ class _Reading:
         yield _tag(str(var.dtype))
 
     def _bound_buffer(self, buffer: Buffer, is_free: bool = False) -> Iterator[Any]:
-        """As the comparison binds a buffer: everything but its names."""
+        """The properties of a bound buffer that the comparison takes: everything except its
+        names."""
         yield from self._bound_var(buffer.data, is_free)
         for each in fields(Buffer):
             if each.name not in ("data", "name"):
@@ -204,6 +207,6 @@ class _Reading:
 
 
 def _tag(text: str) -> bytes:
-    """The bytes of a text, which no other text begins with."""
+    """The bytes of a text, in a form that is no prefix of another text's."""
     made = text.encode("utf-8", "surrogatepass")
     return struct.pack("<q", len(made)) + made

@@ -1,4 +1,4 @@
-"""Trees of nodes: the children of a node, a node with others, and walks over all that is below."""
+"""Trees of nodes: the children of a node, a node with new children, and walks over its subtree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _reader(cls: type) -> _Reader:
     plain = all(annotations[name] in ("PrimExpr", "Stmt") for name in names)
     alone = len(names) == 1 and annotations[names[0]].startswith("tuple")
     if alone or (plain and len(names) > 1):
-        return attrgetter(*names)  # which is fast
+        return attrgetter(*names)  # the fast way
     if not names:
         return lambda node: ()
     if plain:
@@ -67,8 +67,8 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def rebuild(node: _Any, changes: Mapping[str, Any]) -> _Any:
-    """A copy of a node, or of a part of one, with some fields replaced; `node` itself when there
-    are none."""
+    """A copy of a node, or of a part of one, with some fields replaced; `node` itself when no field
+    is replaced."""
     if not changes:
         return node
     cls: Callable[..., _Any] = type(node)
@@ -77,7 +77,7 @@ def rebuild(node: _Any, changes: Mapping[str, Any]) -> _Any:
 
 
 def with_fields(node: _Any, **values: Any) -> _Any:
-    """`node` with other values of some fields; `node` itself where they are the same."""
+    """`node` with other values of some fields; `node` itself if the values are the same."""
     return rebuild(
         node, {n: value for n, value in values.items() if not _is_same(value, getattr(node, n))}
     )
@@ -145,7 +145,7 @@ def walk_leaves_first(*roots: PrimExpr) -> Iterator[PrimExpr]: ...
 @overload
 def walk_leaves_first(*roots: Node) -> Iterator[Node]: ...
 def walk_leaves_first(*roots: Node) -> Iterator[Node]:
-    """Every distinct node of some trees, once, children before parents, however deep they are."""
+    """Every distinct node of some trees, once, children before parents, at any depth."""
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:

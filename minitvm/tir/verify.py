@@ -22,9 +22,10 @@ def verify(func: PrimFunc) -> None:
 
     * A variable is read only inside the scope that defines it: a parameter, a variable that is a
       dimension, stride or offset of a parameter, a loop or a let. No scope defines a variable that
-      is defined around it; scopes side by side may share one, as the copies of an unrolled body do.
+      is defined around it. Scopes side by side may define the same variable, as the copies of an
+      unrolled body do.
     * A buffer is used only inside its ``Allocate``, or is a parameter's.
-    * Calls have the arguments that they are defined on.
+    * Calls have arguments of the numbers and dtypes for which they are defined.
     * No node of the tensor expressions is left.
 
     The nodes' constructors check that the dtypes of operands, conditions, indices, bounds and
@@ -48,7 +49,7 @@ defines it, found one outside, in
 
 
 def check_calls(name: str, *roots: PrimExpr | Stmt) -> None:
-    """Refuses expressions of the user's with a call of an intrinsic that isn't defined.
+    """Refuses the user's expressions if they call an intrinsic that isn't defined.
 
     Raises
     ------
@@ -62,7 +63,7 @@ def check_calls(name: str, *roots: PrimExpr | Stmt) -> None:
 
 
 def check_written(func: PrimFunc) -> None:
-    """:func:`verify` of a function that the user wrote.
+    """:func:`verify` for a function that the user wrote.
 
     Raises
     ------
@@ -73,8 +74,8 @@ def check_written(func: PrimFunc) -> None:
 
 
 def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
-    """Checks a statement of the user's, which reads and writes `buffers`; variables that it does
-    not define are parameters.
+    """Checks the user's statement, which reads and writes `buffers`; variables that it does not
+    define are parameters.
 
     Raises
     ------
@@ -92,20 +93,20 @@ def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
 
 
 Node = PrimExpr | Stmt
-Step = Callable[[], None]  # what to do between two nodes: a scope begins or ends
+Step = Callable[[], None]  # an action between two nodes: a scope begins or ends
 
 _LINES_SHOWN = 8
 
 
 class _Verifier:
-    """The scopes that are open, and a walk through the function, with a stack of its own."""
+    """The open scopes, and a walk through the function with a stack of its own."""
 
     def __init__(self, func: PrimFunc, error: type[TVMError] = InternalError) -> None:
         self._func = func
         self._error = error
         self._variables: set[Var] = set()
         self._buffers: set[Buffer] = set()
-        self._checked: set[PrimExpr] = set()  # in these scopes, so that sharing costs nothing
+        self._checked: set[PrimExpr] = set()  # in these scopes: shared ones cost nothing
 
     def run(self) -> None:
         func = self._func
@@ -145,7 +146,7 @@ class _Verifier:
             self._checked.add(node)
 
     def _steps(self, node: Any) -> list[Node | Step]:
-        """The children of a node, and around its body the scope that it opens."""
+        """The children of a node, with the scope that it opens around its body."""
         steps: list[Node | Step] = []
         for name in CHILDREN[type(node)]:
             child = getattr(node, name)

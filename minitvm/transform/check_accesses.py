@@ -1,4 +1,4 @@
-"""Checks every access where it happens, proved or not."""
+"""Checks every access where it happens, even if it was proved to stay inside its buffer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_accesses(func: PrimFunc) -> PrimFunc:
             assert 0 <= i and i < 4, IndexError("f: B[{}]: expected an index inside shape (4,)", i)
             B[i] = checked(0 <= i + k and i + k < 4, "f: A[{}]: ...", A[i + k], i + k)
 
-    A load is checked as a part of its expression, so under the conditions of the load itself.
+    A load is checked inside of its expression, and so under the same conditions as the load itself.
     Masked lanes are not checked. Memory passed to other functions is checked to lie inside of its
     buffer. An index that is read from data, or comes from a call, is evaluated once, for the check
     and the access.
@@ -42,12 +42,11 @@ def check_accesses(func: PrimFunc) -> PrimFunc:
     return with_body(func, _CheckAccesses(func.name).stmt(func.body))
 
 
-_Named = tuple[tuple[Var, PrimExpr], ...]  # variables and their values, in order of evaluation
+_Named = tuple[tuple[Var, PrimExpr], ...]  # names and their values, in order of evaluation
 
 
 class _CheckAccesses(Mutator):
-    """Rewrites each access without its surroundings: the conditions that decide whether it is done
-    stay around it."""
+    """Rewrites each access in its place; the conditions around it stay."""
 
     def __init__(self, function: str) -> None:
         super().__init__()
@@ -60,7 +59,7 @@ class _CheckAccesses(Mutator):
         return checked_store(self._function, self.descend(node))
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        """Strides of an allocation must not be negative: its memory begins at the first element."""
+        """Refuses negative strides of an allocation, whose memory begins at the first element."""
         made: s.Allocate = self.descend(node)
         buffer = made.buffer
         strides = [widened(stride) for stride in buffer.strides]
@@ -77,7 +76,7 @@ class _CheckAccesses(Mutator):
         return _Check(_all(holds), message).before(made)
 
     def visit_Call(self, node: Call) -> PrimExpr:
-        if node.op == "prefetch":  # reads nothing, and may lie outside
+        if node.op == "prefetch":  # it reads nothing, and may lie outside
             (load,) = node.args
             return Call(node.dtype, node.op, (self.descend(load),))
         made: Call = self.descend(node)
@@ -88,12 +87,12 @@ class _CheckAccesses(Mutator):
         return made
 
     def _pointer(self, node: Call) -> PrimExpr:
-        """The check stands around the offset, which is evaluated before the call that gets it."""
+        """Puts the check around the offset, which is evaluated before the call that takes it."""
         reference, offset, extent, mask = node.args
         assert isinstance(reference, e.BufferRef)
         low, end = _reach(reference.buffer)
         begin, count = e.cast(INT64, offset), e.cast(INT64, extent)
-        pairs = ((low, begin), (begin, end), (count, end - begin))  # a count of -1 is the rest
+        pairs = ((low, begin), (begin, end), (count, end - begin))  # a count of -1: the rest
         holds = _all(e.less_equal(least, most) for least, most in pairs)
         message = _Message()
         message.add(f"{self._function}: {reference.buffer.name}: expected a pointer to elements ")
@@ -134,7 +133,7 @@ class _CheckAccesses(Mutator):
 def checked_load(function: str, node: BufferLoad) -> PrimExpr:
     """A load that is checked where it is done."""
     predicate = node.predicate
-    if predicate is not None and predicate.dtype.lanes == 1:  # then nothing else is evaluated
+    if predicate is not None and predicate.dtype.lanes == 1:  # if false, nothing else is evaluated
         read = checked_load(function, BufferLoad(node.buffer, node.indices))
         return Call(node.dtype, "if_then_else", (predicate, read, e.const(0, node.dtype)))
     indices, where, named = _named_places(node)
@@ -148,7 +147,7 @@ def checked_load(function: str, node: BufferLoad) -> PrimExpr:
 def checked_store(function: str, node: BufferStore) -> Stmt:
     """A store that is checked where it is done."""
     where = node.predicate
-    if where is not None and where.dtype.lanes == 1:  # the value is evaluated in any case
+    if where is not None and where.dtype.lanes == 1:  # the value is evaluated all the same
         value = Var("value", node.value.dtype)
         stored = checked_store(function, BufferStore(node.buffer, value, node.indices))
         return s.LetStmt(value, node.value, s.IfThenElse(where, stored))
@@ -198,7 +197,7 @@ def _all(conditions: Iterable[PrimExpr]) -> PrimExpr:
 
 
 def _first_false(condition: PrimExpr) -> PrimExpr:
-    """The first lane in which a condition doesn't hold; the number of lanes where there is none."""
+    """The first lane in which a condition doesn't hold; the number of lanes if it holds in all."""
     lanes = condition.dtype.lanes
     numbers = e.Ramp(e.const(0, INT64), e.const(1, INT64), lanes)
     count = e.const(lanes, INT64)
@@ -302,8 +301,8 @@ def _named_places(
 def _named(
     name: str, values: Sequence[PrimExpr], *, may_read: bool = False
 ) -> tuple[tuple[PrimExpr, ...], _Named]:
-    """`values`, where a variable replaces each one that might differ when evaluated again; and the
-    values of these variables. `may_read`: loads are repeatable, since nothing writes memory in
+    """`values`, with a name in place of each value that might differ when it is evaluated again;
+    and the values of these names. `may_read`: loads may be repeated, since nothing writes memory in
     between."""
     named: list[tuple[Var, PrimExpr]] = []
     made: list[PrimExpr] = []

@@ -36,12 +36,12 @@ _NOTHING = s.SeqStmt(())
 
 
 def check_bounds(func: PrimFunc) -> PrimFunc:
-    """Makes sure that no access can leave its tensor unnoticed.
+    """Proves that no access leaves its tensor, or makes the program check it.
 
-    An access that is proved inside costs nothing. One that depends on sizes and scalar parameters
-    alone is checked once, at entry (``ValueError``); one that depends on data is checked where it
+    A proved access costs nothing. An access that depends only on sizes and scalar parameters is
+    checked once, at entry (``ValueError``). An access that depends on data is checked where it
     happens (``IndexError``). An index that calls a function, or is read around a call, may change
-    when it is evaluated again: it is evaluated once, for the check and the access.
+    when it is evaluated again; so it is evaluated once, for the check and the access.
 
     Before::
 
@@ -70,8 +70,8 @@ def check_bounds(func: PrimFunc) -> PrimFunc:
 def check_statements(
     func: PrimFunc, statements: Iterable[Stmt]
 ) -> tuple[list[Stmt], Callable[[Stmt], Stmt]]:
-    """Statements with the checks that stand at their accesses; and a function that puts the checks
-    at the entry of `func` around a body."""
+    """Statements with the checks at their accesses; and a function that puts the checks at entry of
+    `func` around a body."""
     checker = _Checker(func)
     checked = [checker.stmt(each) for each in statements]
     if checker.in_place:
@@ -146,13 +146,13 @@ class _Checker(ScopedMutator):
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(prover_of(func))
         self.at_entry: list[_Check] = []
-        self.in_place: set[BufferLoad | s.BufferStore] = set()  # accesses to be checked there
+        self.in_place: set[BufferLoad | s.BufferStore] = set()  # to be checked where they happen
         self._name = func.name
         self._sizes: set[Var] = set()
-        self._inputs = set(func.params)  # all that is known at entry
-        self._values: dict[Var, PrimExpr] = {}  # of the lets inside of the current expression
-        self._scanned: set[PrimExpr] = set()  # in the current expression, here or further out
-        self._calls_out = False  # whether the current statement does: it may write any memory
+        self._inputs = set(func.params)  # the variables known at entry
+        self._values: dict[Var, PrimExpr] = {}  # of lets in the current expression
+        self._scanned: set[PrimExpr] = set()  # in the current expression, here or outside
+        self._calls_out = False  # whether the current statement does, and so may write any memory
         for buffer in func.buffer_map.values():
             self._sizes.update(*map(free_vars, buffer.shape))
             self._inputs.update(*map(free_vars, buffer.sizes))
@@ -163,7 +163,8 @@ class _Checker(ScopedMutator):
         return _checked(self._checks(node.min, node.extent), super().visit_For(node))
 
     def visit_While(self, node: s.While) -> Stmt:
-        """The condition is evaluated before each round, so its checks are made there, too."""
+        """Checks the condition's accesses before each iteration, when the condition is
+        evaluated."""
         checks = self._checks(node.condition)
         body = self.under(node.condition, node.body)
         if checks:
@@ -233,8 +234,8 @@ class _Checker(ScopedMutator):
 
     @contextmanager
     def _scanning_apart(self, scanned: set[PrimExpr]) -> Iterator[None]:
-        """Inside, more facts hold: expressions scanned inside still need a scan outside. `scanned`
-        are the expressions that need none inside."""
+        """A scope with more facts: expressions scanned inside still need a scan outside. The
+        expressions `scanned` need no scan inside."""
         outer, self._scanned = self._scanned, scanned
         try:
             yield
@@ -308,7 +309,7 @@ class _Checker(ScopedMutator):
     def _broadcast_index(
         self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]
     ) -> list[_Check]:
-        """A dimension of extent 1 takes any index."""
+        """Checks an index of a buffer that broadcasts: a dimension of extent 1 takes any index."""
         several = e.not_equal(access.extent, 1)
         if isinstance(several, IntImm) and not several.value:
             return []
@@ -336,8 +337,8 @@ class _Checker(ScopedMutator):
     def _verdict(
         self, access: _Access, index: PrimExpr, escape: System, inside: Any, bound: PrimExpr
     ) -> PrimExpr | None:
-        """None when `escape` never happens (or is checked at entry), else the condition under
-        which it doesn't. Raises when it surely does."""
+        """None when `escape` never happens, or is checked at entry; otherwise the condition under
+        which it doesn't happen. Raises an error when it surely happens."""
         if self._prover.proves(-escape[0] - 1):
             return None
         ways = self._prover.ways(escape)
@@ -355,7 +356,8 @@ class _Checker(ScopedMutator):
         return None
 
     def _is_understood(self, system: System) -> bool:
-        """Whether each solution of the system is a way in which the program gets there."""
+        """Whether each solution of the system is an execution of the program that reaches the
+        access."""
         return all(
             self._is_input(atom) or self._prover.is_determined(atom)
             for row in system
@@ -370,7 +372,7 @@ class _Checker(ScopedMutator):
         )
 
     def _at_entry(self, access: _Access, index: PrimExpr, system: System) -> list[_Check] | None:
-        """The check at entry that excludes `system`; None if there is no exact one."""
+        """The check at entry that excludes `system`; None if there is no exact check."""
         inputs = [a for a in dict.fromkeys(_atoms(system)) if self._is_input(a)]
         projection = project(system, inputs)
         if projection is None or not (projection.exact or not inputs):
@@ -399,8 +401,8 @@ class _Checker(ScopedMutator):
     def _refuse_if_certain(self, access: _Access, index: PrimExpr, system: System) -> None:
         """Raises if the access leaves its tensor at a point that can be shown.
 
-        The index is evaluated there as the machine does, so no program is refused for an index
-        that wraps back into the tensor.
+        The index is evaluated at this point as the machine evaluates it, so no program is refused
+        for an index that wraps back into the tensor.
         """
         point = find_witness(system)
         if point is None:
@@ -433,7 +435,7 @@ class _Checker(ScopedMutator):
 
 @final
 class _CheckInPlace(Mutator):
-    """Checks some accesses where they are done, with the index that they then have."""
+    """Checks some accesses where they happen, with their index at that time."""
 
     def __init__(self, function: str, accesses: set[BufferLoad | s.BufferStore]) -> None:
         super().__init__()
@@ -494,7 +496,7 @@ def _holds(row: Affine) -> PrimExpr:
 
 
 def _sides(left: Affine, right: Affine) -> tuple[PrimExpr, PrimExpr]:
-    """Both sides in one dtype: 64 bits wide where there is anything to compute."""
+    """Both sides in one dtype: 64 bits if a side contains arithmetic."""
     plain = all(
         list(side.terms.values()) == [1] and not side.constant if side.terms else True
         for side in (left, right)
@@ -512,7 +514,7 @@ def _sides(left: Affine, right: Affine) -> tuple[PrimExpr, PrimExpr]:
 
 
 def _extreme_lanes(index: PrimExpr) -> list[PrimExpr]:
-    """Lanes of an index that bound all the others."""
+    """Lanes of an index whose values bound the values of all other lanes."""
     lanes = index.dtype.lanes
     if lanes == 1:
         return [index]

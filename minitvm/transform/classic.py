@@ -1,5 +1,4 @@
-"""Classic ``tvm.tir.transform``: the passes of the pipeline by their classic names, and passes of
-one's own.
+"""Classic ``tvm.tir.transform``: the pipeline's passes by their classic names, and users' passes.
 
 Each is a class or function that makes a pass: ``tir.transform.Simplify()(module)``. The pipeline
 runs them where they belong; docs/pipeline.md shows the order.
@@ -43,7 +42,7 @@ def _made(name: str, run: Callable[[_PrimFunc, _PassConfig], _PrimFunc]) -> Prim
 
 
 def Simplify() -> PrimFuncPass:
-    """Expressions in their simplest known form: ``simplify``.
+    """Simplifies expressions: ``simplify``.
 
     >>> from minitvm import te, tir
     >>> A, i = tir.decl_buffer((4,), name="A"), te.var("i")
@@ -58,7 +57,7 @@ def Simplify() -> PrimFuncPass:
 
 
 def LoopPartition() -> PrimFuncPass:
-    """Iterations in which a guard surely holds run without it: ``partition_loops``."""
+    """Runs the iterations in which a guard surely holds without it: ``partition_loops``."""
     return _made("LoopPartition", lambda f, c: _partition_loops(f, c.partition))
 
 
@@ -68,7 +67,7 @@ def UnrollLoop() -> PrimFuncPass:
 
 
 def VectorizeLoop(enable_vectorize: bool = True) -> PrimFuncPass:
-    """Vectorized loops become vector code (``vectorize_loops``), or serial loops
+    """Turns vectorized loops into vector code (``vectorize_loops``), or into serial loops
     (``serialize_vectors``)."""
     if not isinstance(enable_vectorize, bool):
         raise _CompileError(
@@ -80,43 +79,45 @@ def VectorizeLoop(enable_vectorize: bool = True) -> PrimFuncPass:
 
 
 def StorageRewrite() -> PrimFuncPass:
-    """Buffers that are never in use at once share memory: ``reuse_storage``."""
+    """Lets buffers whose live ranges don't overlap share memory: ``reuse_storage``."""
     return _made("StorageRewrite", lambda f, c: _reuse_storage(f))
 
 
 def InjectPrefetch() -> PrimFuncPass:
-    """What ``prefetch`` of a schedule names is requested ahead: ``inject_prefetch``."""
+    """Requests the elements that a schedule's ``prefetch`` names ahead of their use:
+    ``inject_prefetch``."""
     return _made("InjectPrefetch", lambda f, c: _inject_prefetch(f))
 
 
 def InjectDoubleBuffer() -> PrimFuncPass:
-    """What ``double_buffer`` names is filled an iteration ahead: ``inject_double_buffer``."""
+    """Fills the buffers that ``double_buffer`` names one iteration ahead:
+    ``inject_double_buffer``."""
     return _made("InjectDoubleBuffer", lambda f, c: _inject_double_buffer(f, c.double_buffer))
 
 
 def HoistIfThenElse(variant: str | None = None) -> PrimFuncPass:
-    """A condition is evaluated as far out as its variables allow: ``hoist_conditions``. The
-    classic variants do the same."""
+    """Moves conditions as far out as their variables allow: ``hoist_conditions``. The classic
+    variants do the same."""
     return _made("HoistIfThenElse", lambda f, c: _hoist_conditions(f))
 
 
 def SkipAssert() -> PrimFuncPass:
-    """The program's own assertions are gone: ``remove_assertions``."""
+    """Removes the program's own assertions: ``remove_assertions``."""
     return _made("SkipAssert", lambda f, c: _remove_assertions(f))
 
 
 def InstrumentBoundCheckers() -> PrimFuncPass:
-    """Every access is checked where it happens: ``check_accesses``."""
+    """Checks every access where it happens: ``check_accesses``."""
     return _made("InstrumentBoundCheckers", lambda f, c: _check_accesses(f))
 
 
 def LowerIntrin(target: str = "llvm") -> PrimFuncPass:
-    """The rules of ``register_intrin_lowering`` for a kind of target replace calls."""
+    """Replaces calls by the rules of ``register_intrin_lowering`` for a kind of target."""
     return _made("LowerIntrin", lambda f, c: _lower_intrinsics(f, target))
 
 
 def Apply(ftransform: Callable[[_PrimFunc], _PrimFunc]) -> PrimFuncPass:
-    """A pass of a function of one ``PrimFunc``."""
+    """A pass made from a function of one ``PrimFunc``."""
     return PrimFuncPass(lambda func, mod, context: ftransform(func), _PassInfo(0, "tir.Apply"))
 
 

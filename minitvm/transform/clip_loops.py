@@ -1,4 +1,4 @@
-"""Loops without the iterations in which they do nothing."""
+"""Clips loops: leaves out the iterations in which the guards of all their statements fail."""
 
 from __future__ import annotations
 

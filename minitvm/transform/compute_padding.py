@@ -1,4 +1,4 @@
-"""Computes padding like other elements, where that is harmless, instead of guarding it."""
+"""Removes guards from padding: computes it like other elements, where this is harmless."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Compute(ScopedMutator):
         self._left_out: set[Buffer] = set()
         self._written_out: set[Var] = set()
         self._lanes: set[Var] = set()
-        self._parts: set[Var] = set()  # loops of constant extent, most of which guards may exclude
+        self._parts: set[Var] = set()  # loops that guards may mostly exclude
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.UNROLLED:
@@ -99,9 +99,10 @@ class _Compute(ScopedMutator):
     def _under(
         self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: Set[Var]
     ) -> s.BufferStore | None:
-        """`store`, or one in its place, that is safe where only `guards` hold: it writes inside of
-        its buffer, and reads elements that exist. None if there is none. `removed`: the variables
-        of a further guard. What doesn't depend on them is also read where that guard holds."""
+        """`store`, or a store in its place, that is safe where only `guards` hold: it writes inside
+        of its buffer, and reads elements that exist. None if there is no such store. `removed` are
+        the variables of a further guard. Elements that don't depend on them are read where that
+        guard holds as well."""
         loads = list(_loads(store.value, ()))
         if any(conditions for _, conditions in loads) and not removed.isdisjoint(self._parts):
             return None  # the guard saves work
@@ -126,7 +127,7 @@ class _Compute(ScopedMutator):
         return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
 
     def _readable(self, load: BufferLoad, conditions: Sequence[PrimExpr]) -> BufferLoad | None:
-        """`load`, or one in its place, of an element that exists where `conditions` hold."""
+        """`load`, or a load in its place, of an element that exists where `conditions` hold."""
         with self._prover.scope():
             for condition in conditions:
                 self._prover.assume(condition)
@@ -142,9 +143,9 @@ class _Compute(ScopedMutator):
         return self._prover.proves(at, self._prover.affine(extent) - at - 1)
 
     def _moved_inside(self, index: PrimExpr, extent: PrimExpr) -> PrimExpr | None:
-        """`index` where it is surely inside. Where it may exceed a symbolic extent, and differs
-        between the copies of an unrolled loop, and not between lanes, so that a minimum costs
-        nothing: ``min(index, extent - 1)``. None otherwise."""
+        """`index` if it is surely inside. If it may exceed a symbolic extent, ``min(index, extent -
+        1)``, provided that it differs only between the copies of an unrolled loop and not between
+        lanes, so that the minimum costs nothing. Otherwise None."""
         if self._is_inside(index, extent):
             return index
         used = set(free_vars(index))
@@ -158,7 +159,7 @@ class _Compute(ScopedMutator):
 
 @final
 class _Replace(Mutator):
-    """Replaces some loads by others."""
+    """Replaces loads."""
 
     def __init__(self, loads: Mapping[BufferLoad, BufferLoad]) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class _Replace(Mutator):
 def _loads(
     node: PrimExpr, conditions: tuple[PrimExpr, ...]
 ) -> Iterator[tuple[BufferLoad, tuple[PrimExpr, ...]]]:
-    """The elements read in an expression, each with the conditions under which it is."""
+    """The loads in an expression, each with the conditions under which it is evaluated."""
     match node:
         case Call(op="if_then_else", args=(condition, a, b)):
             yield from _loads(condition, conditions)

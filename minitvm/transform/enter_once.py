@@ -1,4 +1,4 @@
-"""Loops of which data name the one iteration that does something."""
+"""Replaces a loop in which data choose the only iteration with an effect by that iteration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 
 def enter_once(func: PrimFunc) -> PrimFunc:
-    """A loop that works only where its variable equals a value is that iteration.
+    """Replaces a loop that has an effect only where its variable equals a value by that iteration.
 
     Before::
 
@@ -105,7 +105,8 @@ def _where_equal(body: Stmt, var: Var, values: range) -> _Equal | None:
 
 
 def _value_of(condition: PrimExpr, var: Var, values: range) -> PrimExpr | None:
-    """What a condition says that a variable of these values equals, if that is what it says."""
+    """The value that a condition requires a variable to equal; None if the condition isn't such an
+    equality."""
     if not isinstance(condition, e.EQ):
         return None
     for own, other in ((condition.a, condition.b), (condition.b, condition.a)):

@@ -1,4 +1,4 @@
-"""Conditions moved out of the loops that they don't depend on."""
+"""Moves conditions out of the loops on which they don't depend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minitvm.tir.stmt import PrimFunc, Stmt, seq, with_body
 
 
 def hoist_conditions(func: PrimFunc) -> PrimFunc:
-    """A condition is evaluated as far out as its variables allow.
+    """Evaluates each condition as far out as its variables allow.
 
     Before::
 
@@ -30,9 +30,9 @@ def hoist_conditions(func: PrimFunc) -> PrimFunc:
                     if likely(j < k):
                         B[i, j] = 0.0
 
-    It moves when it is all that the loop does, when nothing in the loop changes it, and when it may
-    be evaluated even though the loop runs zero times: a condition that reads a buffer moves out of
-    a loop only if the loop surely runs. Each of several nested conditions moves by itself.
+    A condition moves out of a loop if it is around the whole body, if nothing in the loop changes
+    it, and if it may be evaluated even when the loop has no iterations: a condition that reads a
+    buffer moves only if the loop surely runs. Each of several nested conditions moves by itself.
     Neighbours under one condition are joined first, so that a condition on several loops in a row
     moves out of the loop around them.
     """
@@ -67,7 +67,7 @@ class _Hoist(Mutator):
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
         while isinstance(body, s.IfThenElse) and body.else_case is None:
-            # A condition that loads stays under the conditions around it; all conditions stay
+            # A condition with a load stays under the conditions around it; every condition stays
             # under an impure one.
             behind = loads(body.condition) or not all(map(is_pure, inside))
             moves = _may_move(body.condition, made) and not (inside and behind)
@@ -87,7 +87,7 @@ class _Hoist(Mutator):
 
 
 def _joined(first: Stmt, second: Stmt) -> Stmt | None:
-    """Two statements under one condition that the first leaves as it is, under it together."""
+    """Joins two statements under the same condition, if the first doesn't change it."""
     if not (isinstance(first, s.IfThenElse) and isinstance(second, s.IfThenElse)):
         return None
     if first.else_case is not None or second.else_case is not None:

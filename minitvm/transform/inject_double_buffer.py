@@ -1,4 +1,4 @@
-"""Buffers filled one iteration ahead."""
+"""Double buffering: fills a buffer for the next iteration while this one uses its other half."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCOPE = "double_buffer_scope"
 @record()
 class DoubleBufferOptions:
     """``tir.InjectDoubleBuffer`` of classic TVM: `split_loop`, 1 or even, is the number of
-    iterations that are written out one after the other, so that the half a statement uses is
+    iterations that are written out one after the other, so that the half that a statement uses is
     known when code is generated. 0 leaves the loop as it is."""
 
     split_loop: int = 0
@@ -60,8 +60,8 @@ def inject_double_buffer(func: PrimFunc, options: DoubleBufferOptions | None = N
     Raises
     ------
     CompileError
-        When the loop is parallel or vectorised, or filling the buffer depends on, or changes,
-        anything else that the loop writes: it can't run ahead then. When values of an earlier
+        When the loop is parallel or vectorised, or when filling the buffer reads or changes other
+        memory that the loop writes, since it can't run ahead then. When values of an earlier
         iteration, or of another part of the program, are read from the buffer: a buffer allocated
         around the loop must be filled as a whole, and accessed in the loop only.
     """
@@ -75,7 +75,7 @@ def inject_double_buffer(func: PrimFunc, options: DoubleBufferOptions | None = N
 
 
 class _DoubleBuffer(Mutator):
-    """Goes up from the inside: an attribute belongs to the innermost loop around it."""
+    """Rewrites loops from the inside out: an attribute belongs to the innermost loop around it."""
 
     def __init__(self, split: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _DoubleBuffer(Mutator):
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         made: s.Allocate = self.descend(node)
         buffer = made.buffer
-        if buffer in self._halves:  # its loop is inside
+        if buffer in self._halves:  # its loop is further inside
             if any(getattr(each, "buffer", None) is buffer for each in walk_once(made.body)):
                 raise CompileError(
                     f"double_buffer of {buffer.name}: expected accesses in its loop, found one "
@@ -106,7 +106,7 @@ class _DoubleBuffer(Mutator):
         names = [
             (Var(f"{made.loop_var.name}_{what}", value.dtype), value)
             for what, value in (("begin", made.min), ("extent", made.extent))
-            if not is_stable(value, made.body)  # it is read once, before the first iteration
+            if not is_stable(value, made.body)  # the begin is read once, before the first iteration
         ]
         named = {value: name for name, value in names}
         made = rebuild(
@@ -148,7 +148,7 @@ class _DoubleBuffer(Mutator):
         return used, _guarded(const(0, var.dtype) < node.extent, first)
 
     def _loop(self, node: s.For, body: Stmt) -> Stmt:
-        """The loop, `split_loop` iterations at a time if so told."""
+        """The loop, split into `split_loop` iterations at a time if the option is given."""
         count = self._split
         if count < 2:
             return s.For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
@@ -163,7 +163,7 @@ class _DoubleBuffer(Mutator):
 
 
 def _without_scopes(node: Stmt, found: list[s.AttrStmt]) -> Stmt:
-    """`node` with the scopes replaced by their bodies, but not those inside loops."""
+    """`node` with the scopes replaced by their bodies, except for scopes inside of loops."""
     match node:
         case s.AttrStmt() if node.attr_key == SCOPE:
             found.append(node)
@@ -211,7 +211,7 @@ def _two_halves(buffer: Buffer) -> Buffer:
 
 
 class _Index(Mutator):
-    """Accesses of a buffer become accesses of one of its halves; one statement is exchanged."""
+    """Turns accesses of a buffer into accesses of one of its halves, and replaces one statement."""
 
     def __init__(
         self,
@@ -296,8 +296,8 @@ def _memory(buffers: Iterable[Buffer]) -> set[Var]:
 
 
 def _is_filled(node: Stmt, buffer: Buffer) -> bool:
-    """Whether a statement begins with loops that store to each element of `buffer`, and load
-    none."""
+    """Whether a statement begins with loops that store to each element of `buffer` without loading
+    any."""
     while isinstance(node, s.SeqStmt) and node.seq:
         node = node.seq[0]
     extents: dict[Var, PrimExpr] = {}

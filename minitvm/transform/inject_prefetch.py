@@ -1,4 +1,4 @@
-"""Elements that a later iteration will read or write are asked for early."""
+"""Prefetches the elements that a later iteration will read or write."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ SCOPE = "prefetch_scope"
 
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
-    """``AttrStmt(buffer, "prefetch_scope", offset, loop)`` becomes, in each iteration of the loop,
-    requests for the elements of the buffer that the iteration `offset` further on reads or writes.
+    """Turns ``AttrStmt(buffer, "prefetch_scope", offset, loop)`` into requests: each iteration of
+    the loop requests the elements of the buffer that the iteration `offset` further on reads or
+    writes.
 
     Before::
 
@@ -35,10 +36,10 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
             for j in range(64):
                 B[i, j] = A[i, j]
 
-    One request is made for each cache line along the last dimension; and for the last element of
-    few lines, since it may lie in one more. A request changes nothing and
-    never fails, also where it lies outside of the buffer; ``prefetch`` does not read its operand.
-    Elements at indices that depend on data are left out.
+    One request is made for each cache line along the last dimension. If there are few lines,
+    another is made for the last element, which may lie in a further line. A request changes nothing
+    and never fails, also where it lies outside of the buffer; ``prefetch`` does not read its
+    operand. Elements at indices that depend on data are left out.
 
     Raises
     ------

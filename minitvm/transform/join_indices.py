@@ -1,4 +1,4 @@
-"""The indices of fused loops, in a form in which each access is one index."""
+"""Joins the indices of fused loops, so that the address of an access is one index."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from minitvm.tir.stmt import PrimFunc, with_body
 
 
 def join_indices(func: PrimFunc) -> PrimFunc:
-    """Writes the indices of an access as the digits of one number, where they are.
+    """Rewrites the indices of an access as the digits of one number, where they are such digits.
 
-    Before, of tensors of shape (100, 2)::
+    Before, for tensors of shape (100, 2)::
 
         for o in range(25):
             for l in vectorized(8):
@@ -28,8 +28,8 @@ def join_indices(func: PrimFunc) -> PrimFunc:
             for l in vectorized(8):
                 B[(o * 8 + l) // 2, (o * 8 + l) % 2] = A[(o * 8 + l) // 2, (o * 8 + l) % 2]
 
-    In a compact tensor both are the address ``o * 8 + l``, so that the lanes are neighbours. The
-    simplifier takes such digits apart, so this comes after it.
+    In a compact tensor both digits together are the address ``o * 8 + l``, so that the lanes are
+    neighbours. The simplifier takes such digits apart, so this pass runs after it.
     """
     if not any(isinstance(each, (e.FloorDiv, e.FloorMod)) for each in walk_once(func.body)):
         return func

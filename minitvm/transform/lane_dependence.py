@@ -1,4 +1,4 @@
-"""Whether the iterations of a loop may run side by side, one a lane of vectors.
+"""Proves that the iterations of a loop may run side by side, each in a lane of a vector.
 
 A loop runs iteration by iteration; its vector form runs statement by statement, each for all lanes.
 Both give the same result unless two iterations access one element, one of them writes it, and the
@@ -34,7 +34,8 @@ from minitvm.tir.structural_equal import structural_equal
 @final
 @record(frozen=False)
 class _Alike:
-    """Accesses with the same indices: one of them, and the positions of the first and the last."""
+    """Accesses with the same indices: one of the accesses, and the positions of the first and the
+    last."""
 
     access: Access
     begin: int
@@ -44,14 +45,14 @@ class _Alike:
 @final
 @record()
 class Fold:
-    """A store ``C[i] = operator(C[i], value)``, where i is the same in every lane."""
+    """A fold: a store ``C[i] = operator(C[i], value)`` with the same i in every lane."""
 
     name: str  # of intrinsics.VECTOR_FOLDS
     load: PrimExpr
     value: PrimExpr
 
 
-# The folds, by the operator that they repeat.
+# The folds by their operator.
 _FOLDS = {operator: name for name, operator in VECTOR_FOLDS.items()} | {
     "And": "vector_reduce_and",
     "Or": "vector_reduce_or",
@@ -81,7 +82,7 @@ def as_fold(node: BufferStore) -> Fold | None:
 
 def _rest_of_sum(value: PrimExpr, store: BufferStore) -> PrimExpr | None:
     """The terms that a sum of integers adds to the element that `store` replaces: ``x - y`` of
-    ``C[i] + x - y``. None where the element is no term of the sum."""
+    ``C[i] + x - y``. None if the element is no term of the sum."""
     if _is_element(value, store):
         return e.const(0, value.dtype)
     if isinstance(value, e.Add | e.Sub):
@@ -136,7 +137,8 @@ class LaneDependence(Accesses):
         super().store(node, value, place)
 
     def _fold_of(self, access: Access) -> str | None:
-        """The operator of a store that combines a value with the element that it replaces."""
+        """The operator of a store that combines the stored element with a value; None for other
+        stores."""
         fold = self.folds.get(access.node) if isinstance(access.node, BufferStore) else None
         return fold and fold.name
 
@@ -170,7 +172,7 @@ class LaneDependence(Accesses):
         return key, id(access.buffer), access.is_store, fold, loops, conditions
 
     def _alike_by_memory(self) -> list[list[_Alike]]:
-        """The accesses to each memory, those with the same indices together: an unrolled body has
+        """The accesses to each memory, grouped by equal indices, since an unrolled body has
         many."""
         found: dict[Var, dict[object, _Alike]] = {}
         for access in self.found:  # in the order of their positions
@@ -180,22 +182,23 @@ class LaneDependence(Accesses):
         return [list(alike.values()) for alike in found.values()]
 
     def _check_alone(self, store: Access) -> None:
-        """A store against itself in another lane. Lanes are stored in order, unless an inner loop
-        is around."""
+        """Checks a store against itself in another lane. Lanes are stored in order, unless an inner
+        loop is around the store."""
         if self._fold_of(store) is not None:
             self._check_fold(store)
         elif store.loops and self._may_meet(store, store):
             self._refuse(store, store)
 
     def _check_in_turn(self, first: Access, second: Access) -> None:
-        """`second` is done after `first` for all lanes, or in rounds of one inner loop."""
+        """Checks two accesses: `second` runs after `first` for all lanes, or in iterations of one
+        inner loop."""
         together = bool(first.loops and second.loops and first.loops[0] is second.loops[0])
         if self._may_meet(second, first) or (together and self._may_meet(first, second)):
             self._refuse(first, second)
 
     def _check_fold(self, access: Access) -> None:
-        """A fold adds to each element in the order of the lanes: inner loops must not come back to
-        an element, unless the order doesn't matter, as for integers."""
+        """Checks a fold, which adds to each element in the order of the lanes: inner loops must not
+        return to an element, unless the order doesn't matter, as for integers."""
         ordered = access.buffer.dtype.is_float and self._fold_of(access) in (
             "vector_reduce_add",
             "vector_reduce_mul",
@@ -208,7 +211,7 @@ class LaneDependence(Accesses):
             )
 
     def _is_possible(self, earlier: Access, later: Access, loop: Loop) -> bool:
-        """Whether both may be at one element, `later` in a later round of `loop`."""
+        """Whether both may be at one element, `later` in a later iteration of `loop`."""
         assert loop.var is not None
         with self._prover.scope():
             ours, theirs = (
@@ -238,7 +241,7 @@ class LaneDependence(Accesses):
             return None
         var = self._loop.loop_var
         step = a.terms.get(var, 0)
-        distance = a - b  # at one value of the variable
+        distance = a - b  # for equal values of the variable
         if b.terms.get(var, 0) != step or distance.terms:
             return None
         if step == 0:
@@ -250,8 +253,8 @@ class LaneDependence(Accesses):
         return rest == 0 and 1 <= k < lanes
 
     def _affine_of(self, index: PrimExpr) -> Affine | None:
-        """The form of an index whose only term that differs between lanes and rounds is the loop's
-        own variable; None for any other index."""
+        """The form of an index in which only the loop's own variable differs between lanes and
+        iterations; None for any other index."""
         if index not in self._forms:
             form = self._prover.affine(index)
             atoms = [atom for atom in form.terms if atom is not self._loop.loop_var]

@@ -1,4 +1,4 @@
-"""Restricts sizes to those for which 64 bits suffice for index arithmetic."""
+"""Restricts sizes to values for which 64 bits suffice for index arithmetic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def limit_indices(func: PrimFunc) -> PrimFunc:
             ...
 
     The bounds are sums and products of the greatest absolute values. They are easy to compute, and
-    never less than the true ones; 2**62 leaves room.
+    are upper bounds of the true values; 2**62 leaves room.
     """
     limits = _Limits(func)
     limits.statement(func.body)
@@ -54,13 +54,13 @@ def limit_indices(func: PrimFunc) -> PrimFunc:
 
 
 # A product of powers of variables that are known at entry, in the order in which they were met.
-# Each has a lower bound that its absolute value is raised to, 0 or 1, and its exponent.
+# Each variable has an exponent, and a lower bound, 0 or 1, to which its absolute value is raised.
 _Product = tuple[tuple[Var, int, int], ...]
 
 # Beyond these a factor or a power is too large for any value but 0 and 1.
 _MOST_FACTOR = 1 << 64
 _MOST_POWER = 63
-_MOST_TERMS = 32  # of a bound; further ones are merged
+_MOST_TERMS = 32  # terms of a bound; further ones are merged
 
 
 @final
@@ -93,8 +93,8 @@ def _greater(a: _Bound, b: _Bound) -> _Bound:
 
 
 def _bound(most: int, terms: Mapping[_Product, int], exact: bool) -> _Bound:
-    """A bound with few terms: where there are too many, one term that is at least as large as each
-    stands for all."""
+    """A bound with few terms. If there are too many, they are replaced by one term that is at least
+    as large as each of them."""
     if len(terms) > _MOST_TERMS:
         powers: dict[Var, int] = {}
         for product in terms:
@@ -177,7 +177,8 @@ class _Limits:
             self._bind(var, bound if bound.exact else self._data(var))
 
     def _bind(self, var: Var, bound: _Bound) -> None:
-        """Binds a variable anew: copies of a loop share it, and have bounds of their own."""
+        """Binds a variable anew: copies of a loop share the variable, but have bounds of their
+        own."""
         if var in self._bounds:
             self._bounds = {x: b for x, b in self._bounds.items() if isinstance(x, Var)}
             self._seen.clear()
@@ -213,7 +214,7 @@ class _Limits:
     # -- Bounds --
 
     def of(self, node: PrimExpr) -> _Bound:
-        """The bound of an exact value, which the condition keeps from being too large."""
+        """The bound of an exact value; the condition at entry keeps the bound small enough."""
         known = self._bounds.get(node)
         if known is None:
             known = self._bounds[node] = self._of(node)
@@ -305,7 +306,7 @@ def _power(value: PrimExpr, exponent: int) -> PrimExpr:
 
 
 def _is_operator(node: PrimExpr) -> bool:
-    """Whether a node computes an integer from two."""
+    """Whether a node computes an integer from two operands."""
     if not node.dtype.is_integral or node.dtype.is_bool:
         return False
     if isinstance(node, Call):

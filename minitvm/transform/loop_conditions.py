@@ -1,4 +1,4 @@
-"""The conditions on which the work in a loop depends, as forms of the loops around it."""
+"""The conditions in a loop's body, as affine forms of the variables of the loops."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from minitvm.tir.stmt import ForKind, Stmt
 @final
 @record(frozen=False)
 class Use:
-    """The uses of a condition in the body of a loop. It holds at all of them if the `rows` are at
-    least zero, forms over variables from outside of the loops in that body."""
+    """The uses of a condition in the body of a loop. The condition holds at all of these uses if
+    the `rows` are at least zero; these are forms over variables from outside of the loops in that
+    body."""
 
     rows: list[Affine] = field(default_factory=list)
     negates: PrimExpr | None = None  # the condition of a choice that fails where this one holds
-    divides: bool = False  # there is work both where it holds and where it fails
+    divides: bool = False  # there is work where it holds and where it fails
     in_a_loop: bool = False
     in_tiles: bool = False  # it holds for some tiles of a loop in that body, and fails for others
     work: int = 0  # the work under it
@@ -39,8 +40,8 @@ class Use:
 @final
 @record()
 class Uses:
-    """The conditions in the body of a loop: comparisons, each with its uses. The `pieces` are those
-    of indices of the innermost loops, and their conditions are among these comparisons."""
+    """The conditions in the body of a loop: comparisons, each with its uses. The `pieces` belong to
+    indices in the innermost loops; the conditions of the pieces are among the comparisons."""
 
     conditions: dict[PrimExpr, Use] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
@@ -59,7 +60,7 @@ NEVER = Affine({}, -1)
 
 class Conditions:
     """Conditions as affine forms, and as expressions again. A statement under a mask counts as
-    `masked` others."""
+    `masked` statements."""
 
     def __init__(self, prover: Prover, masked: int = 1) -> None:
         self._prover = prover
@@ -71,13 +72,13 @@ class Conditions:
         self._names: dict[Var, PrimExpr] = {}
 
     def can_name(self, value: PrimExpr) -> bool:
-        """Whether the value of a name can stand in its place."""
+        """Whether the value of a name can replace the name."""
         is_number = value.dtype.is_int and not loads(value)
         return is_number and self._prover.is_index_arithmetic(value)
 
     @contextmanager
     def naming(self, var: Var, value: PrimExpr) -> Iterator[None]:
-        """The scope of a name. In conditions and ranges, its value stands in its place."""
+        """The scope of a name. In conditions and ranges, the name is replaced by its value."""
         value = self._unnamed(value)
         if not self.can_name(value):
             self._prover.bind_data(var)
@@ -88,7 +89,7 @@ class Conditions:
         del self._names[var]
 
     def _unnamed(self, node: PrimExpr) -> PrimExpr:
-        """An expression with values in the place of their names."""
+        """An expression with names replaced by their values."""
         if self._names.keys().isdisjoint(self.variables(node)):
             return node
         return substitute(node, self._names)
@@ -96,7 +97,7 @@ class Conditions:
     # -- Reading --
 
     def uses(self, loop: s.For, every: bool) -> Uses:
-        """The conditions in the body of a loop; with `every`, of plain ifs, too."""
+        """The conditions in the body of a loop; with `every`, also the conditions of plain ifs."""
         found = Uses()
         self._gather(loop.body, (), loop, every, found)
         return found
@@ -249,7 +250,7 @@ class Conditions:
 
 @final
 class Hold(Without):
-    """Removes conditions that hold, from choices in expressions, too, and replaces nodes of indices
+    """Removes conditions that hold, also from choices in expressions, and replaces nodes of indices
     by their pieces."""
 
     def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:

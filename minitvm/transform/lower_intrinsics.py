@@ -25,8 +25,8 @@ def lower_intrinsics(func: PrimFunc, kind: str = "llvm") -> PrimFunc:
     Raises
     ------
     CompileError
-        When an operator of the user's is left, since it has no rule or its rule keeps it; when a
-        rule gives no expression of the call's dtype.
+        When a user's operator remains, since it has no rule or its rule keeps it; when a rule
+        returns no expression of the call's dtype.
     """
     rules, own = rules_for(kind), own_operators()
     body = _Lowered(func.name, rules).stmt(func.body) if rules else func.body
@@ -42,7 +42,8 @@ def lower_intrinsics(func: PrimFunc, kind: str = "llvm") -> PrimFunc:
 
 
 class _Lowered(Mutator):
-    """Applies the rules, operands first; to what a rule gives, all the others."""
+    """Applies the rules, operands first. All other rules are applied to the result of a rule as
+    well."""
 
     def __init__(self, name: str, rules: Mapping[str, Rule]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Splits loops where their guards begin or cease to hold."""
+"""Splits loops where guards begin or cease to hold, so that the main part needs no guards."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MAX_STATEMENTS = 2048
 # A guard around less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
 _MOST = 7 / 8  # of a loop's iterations
-# Without registers for masks, a store under a mask takes as long as so many multiply-adds of
-# vectors: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for each
-# lane on NEON.
+# Without registers for masks, a store under a mask takes as long as this number of vector
+# multiply-adds: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for
+# each lane on NEON.
 _MASKED = 32
-_WITH_MASKS = 64  # bytes of the vectors that have such registers
+_WITH_MASKS = 64  # the vector bytes of targets with such registers
 _WRITTEN_OUT = 256  # statements at most
 
 HINT = "pragma_loop_partition_hint"
@@ -51,7 +51,7 @@ class LoopPartitionOptions:
     """``tir.LoopPartition`` of classic TVM.
 
     `partition_const_loop` and `no_unroll_loop_with_extent_one` are accepted and change nothing:
-    loops of constant extent are partitioned as others are, and a loop that runs once becomes its
+    loops of constant extent are partitioned like others, and a loop with one iteration becomes its
     body, which is never slower. `unroll_loop_with_partition_hint_no_interval` unrolls a hinted loop
     of constant extent in which there is nothing to partition.
     """
@@ -83,23 +83,25 @@ def partition_loops(
                 B[io * 16 + ii] = A[io * 16 + ii]
 
     The guards are the conditions of ifs without an else case, of ``if_then_else`` and ``Select``,
-    or their negations where these hold more often; on a loop with ``pragma_loop_partition_hint``
-    every condition. They are linear comparisons of loop variables and sizes; all others stay
-    untouched. Where a clamp, a remainder or a quotient in an index is linear
+    or their negations if these hold more often; on a loop with ``pragma_loop_partition_hint`` every
+    condition. Guards are linear comparisons of loop variables and sizes; all other conditions stay
+    untouched. The condition under which a clamp, a remainder or a quotient in an index is linear
     (:mod:`minitvm.arith.piecewise`) is a guard as well.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
-    clipped, so that k nested loops make k + 1 copies rather than 2**k. The exceptions are a tail of
-    a single iteration with a known number, in which more is constant; a tail as long as an
-    eighth of the loop behind a choice or a piece of an index, which has another one; and a tail of
-    unknown length behind a choice: there its negation holds, so both cases get a main part.
+    clipped, so that k nested loops make k + 1 copies rather than 2**k. There are three exceptions:
+    a tail of a single iteration whose number is known, so that more is constant in it; a tail as
+    long as an eighth of the loop behind a choice or a piece of an index, where the other branch or
+    piece holds; and a tail of unknown length behind a choice, where the negation holds, so that
+    both cases get a main part.
 
     A PARALLEL loop is not split: a second region would be forked and joined, with less work than
-    threads. It chooses between both copies in each iteration, as does a loop whose guard is not
-    linear in its variable (that of fused loops). Where only the last iteration needs the second
-    copy, its number stands there, and the loops inside are partitioned as any others; so are those
-    of the second copy where a choice fails. A PARALLEL loop that was fused from two, the inner one
-    of constant extent, is partitioned as these are, the inner one inside the outer one.
+    threads. It chooses between both copies in each iteration; so does a loop whose guard is not
+    linear in its variable, as the variable of fused loops. If only the last iteration needs the
+    second copy, the iteration's number replaces the variable in it, and the loops inside are
+    partitioned like any others; so are the loops of a second copy in which a choice fails. A
+    PARALLEL loop that was fused from two, the inner one of constant extent, is partitioned like the
+    two loops, the inner one inside of the outer one.
 
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks, or in an
     unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and
@@ -119,8 +121,8 @@ Bound = tuple[Affine, int]  # floor(form / divisor)
 class _Region:
     """The iterations of a loop in which some of its conditions surely hold.
 
-    `held`: these hold from the greatest of `lows` (inclusive) to the least of `highs` (exclusive).
-    `chosen`: these hold in an iteration in which `rows` are at least zero.
+    The conditions `held` hold from the greatest of `lows` (inclusive) to the least of `highs`
+    (exclusive). The conditions `chosen` hold in an iteration in which `rows` are at least zero.
     """
 
     held: list[PrimExpr]
@@ -142,7 +144,7 @@ class _Partition(ScopedMutator):
             match each:
                 case s.LetStmt(value=value) if self._forms.can_name(value):
                     pass
-                case e.Let(var=var) | s.LetStmt(var=var):  # it is unknown outside of its scope
+                case e.Let(var=var) | s.LetStmt(var=var):  # unknown outside of its scope
                     self._prover.bind_data(var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
@@ -226,7 +228,7 @@ class _Partition(ScopedMutator):
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
-        # A condition that follows from the others costs nothing more.
+        # A condition that follows from the others costs nothing.
         region.chosen.extend(
             condition
             for condition, use in uses.items()
@@ -246,9 +248,9 @@ class _Partition(ScopedMutator):
             return  # it belongs to another loop
         mostly = not any(composite) and all(_mostly_holds(node, row) for row in rows)
         if use.in_tiles and not mostly:
-            return  # the loop over tiles is split: its tail is shorter
+            return  # the loop over tiles is split instead, since its tail is shorter
         if any(composite) or (rows and node.kind == ForKind.PARALLEL):
-            if use.in_a_loop:  # which is then free of the condition
+            if use.in_a_loop:  # that loop then has no condition
                 region.chosen.append(condition)
                 region.rows.extend(rows)
             return
@@ -309,7 +311,7 @@ class _Partition(ScopedMutator):
         form, divisor = bound
         low, high = self._prover.affine(node.min), self._prover.affine(end)
         value = quotient(self._prover, form, divisor, node.loop_var.dtype)
-        above_begin = above_begin or value.dtype != node.loop_var.dtype  # so that it fits
+        above_begin = above_begin or value.dtype != node.loop_var.dtype  # so that the value fits
         if above_begin and not self._prover.proves(form - low * divisor):
             value = e.maximum(value, node.min)
         if not self._prover.proves(high * divisor + (divisor - 1) - form):
@@ -327,7 +329,7 @@ class _Partition(ScopedMutator):
         body, uses = node.body, region.uses
         if e.const_int(extent) == 1 and isinstance(begin, IntImm):
             return self._inside(node, substitute(body, {node.loop_var: begin}))
-        # Where these fail, there is as much work in an iteration as in others.
+        # Where these fail, an iteration has as much work as the others.
         divides = {each for each in region.held if uses.conditions[each].divides}
         count, iterations = e.const_int(extent), e.const_int(node.extent)
         # An edge that is the whole loop has a main part of no iteration, though nothing tells so.
@@ -358,8 +360,8 @@ class _Partition(ScopedMutator):
         return list(region.uses.opposites({condition})) if is_exact else []
 
     def _written_out(self, node: s.For, begin: PrimExpr, count: int) -> Stmt:
-        """A few iterations in a row. Their masks are constants, which take no registers: a loop
-        here would take some away from the sums of the main part."""
+        """A few iterations, written out. Their masks are constants and need no registers, while a
+        loop would take registers from the sums of the main part."""
         self._budget -= count * code_size(node.body)
         var = Var(node.loop_var.name, node.loop_var.dtype)
         body = Simplifier(self._prover).stmt(substitute(node.body, {node.loop_var: begin + var}))
@@ -384,7 +386,8 @@ class _Partition(ScopedMutator):
             if not any(row.same_as(other) for other in rows):
                 rows.append(row)
         tests = [self._forms.at_least_zero(row) for row in rows]
-        # By a name: that "one of these fails" tells the simplifier little, and costs it much.
+        # The condition has a name: the fact that one of these conditions fails helps the simplifier
+        # little and costs it much.
         full = Var("full", BOOL)
         last = _only_last(node, rows)
         opposites = self._opposites(region, rows)
@@ -416,7 +419,7 @@ def _divisor(prover: Prover, node: s.For) -> int | None:
 
 @final
 class _Fuse(Mutator):
-    """Replaces loops by one iteration of each, which has a value."""
+    """Replaces each of some loops by one iteration, whose value is given."""
 
     def __init__(self, values: Mapping[Var, PrimExpr]) -> None:
         super().__init__()
@@ -469,8 +472,8 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
 def _of_the_most(
     node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
 ) -> dict[PrimExpr, Use]:
-    """Of each condition of a choice and its negation, the one that holds more often. Those of
-    `failed` hold nowhere."""
+    """For each condition of a choice, the condition or its negation, whichever holds more often.
+    The conditions of `failed` hold nowhere."""
     made = dict(conditions)
     for negation, use in conditions.items():
         if use.negates is None:
@@ -484,7 +487,7 @@ def _of_the_most(
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
-    """The last iteration, where it is the only one in which a row is negative."""
+    """The last iteration, if it is the only one in which a row is negative; otherwise None."""
     begin, extent = e.const_int(node.min), e.const_int(node.extent)
     if begin is None or extent is None or any(set(row.terms) != {node.loop_var} for row in rows):
         return None
@@ -499,7 +502,7 @@ def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
 
 
 def _clipped(prover: Prover, node: s.For) -> s.For:
-    """A loop cut by the limits that its guards state exactly, and without these guards."""
+    """A loop clipped to the limits that its guards set exactly, without these guards."""
     if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING):
         return node
     if not (is_pure(node.min) and is_pure(node.extent)):
@@ -509,7 +512,8 @@ def _clipped(prover: Prover, node: s.For) -> s.For:
 
 
 class _Clip(Mutator):
-    """Clips every loop of a statement. Of these loops it learns nothing: nothing is proved."""
+    """Clips every loop of a statement. It needs no facts about these loops, since it proves
+    nothing."""
 
     def __init__(self, prover: Prover) -> None:
         super().__init__()
@@ -529,7 +533,8 @@ class _Clip(Mutator):
 
 
 def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
-    """Adds a bound; of two that differ by a constant, `keep` 1 keeps the greater, -1 the lesser."""
+    """Adds a bound; of two bounds that differ by a constant, it keeps the greater with a `keep` of
+    1, and the lesser with -1."""
     form, divisor = bound
     for place, (other, its_divisor) in enumerate(bounds):
         difference = form - other

@@ -19,7 +19,8 @@ PrimFuncPass = Callable[[PrimFunc], PrimFunc]
 @final
 @record()
 class HoistOptions:
-    """``tir.HoistIfThenElse``: accepted, and changes nothing: conditions move wherever they may."""
+    """``tir.HoistIfThenElse``: accepted without effect, since conditions always move as far as they
+    may."""
 
     support_block_scope_hosting: bool = False
 
@@ -27,7 +28,7 @@ class HoistOptions:
 @final
 @record()
 class SimplifyOptions:
-    """``tir.Simplify``: accepted, and changes nothing: the simplifier does all of this always."""
+    """``tir.Simplify``: accepted without effect, since the simplifier always does all of this."""
 
     transitively_prove_inequalities: bool = False
     convert_boolean_to_and_of_ors: bool = False
@@ -93,7 +94,7 @@ def _changed(config: PassConfig, name: str, value: Any) -> PassConfig:
 
 
 def _flag(name: str | None = None, negated: bool = False) -> Setter:
-    """A bool that sets a field; without a name, one that is accepted and changes nothing."""
+    """A bool that sets a field; without a name it is accepted without effect."""
 
     def set_flag(config: PassConfig, key: str, value: Any) -> PassConfig:
         if not isinstance(value, (bool, int)) or value not in (0, 1):
@@ -104,7 +105,7 @@ def _flag(name: str | None = None, negated: bool = False) -> Setter:
 
 
 def _options(name: str | None, options: type[Any]) -> Setter:
-    """A mapping whose members are the fields of a class of options."""
+    """A mapping that gives the fields of a class of options."""
     defaults: dict[str, Any] = {each.name: each.default for each in fields(options)}
 
     def set_options(config: PassConfig, key: str, value: Any) -> PassConfig:

@@ -17,14 +17,14 @@ from minitvm.transform.pass_config import parse_config
 
 Pass = tuple[str, Callable[[PrimFunc], PrimFunc]]
 
-# The name by which `print_after` knows the program before the first pass.
+# The name, for `print_after`, of the program before the first pass.
 FIRST_STAGE = "schedule_ops"
 
 
 class Instrument(Protocol):
     """Watches the passes of a context, under the names of classic ``PassInstrument``.
 
-    ``info.name`` is that of a pass, `func` the program before or after it.
+    ``info.name`` is the name of a pass, `func` the program before or after it.
     """
 
     def run_before_pass(self, func: PrimFunc, info: PassInfo) -> None: ...
@@ -40,12 +40,12 @@ class PassInfo:
     Attributes
     ----------
     opt_level
-        ``Sequential`` leaves out a pass of a higher level than that of the context.
+        ``Sequential`` leaves out a pass whose level is above the context's.
     name
         The name by which a context disables it or prints after it.
     required
-        Classic: the names of passes that it needs. Here a pass needs none, since each takes any
-        valid program.
+        There for classic programs: the names of passes that it needs. Here a pass needs no others,
+        since each takes any valid program.
     """
 
     opt_level: int
@@ -62,7 +62,7 @@ class PassContext:
     opt_level
         The level up to which a ``Sequential`` runs its passes. The pipeline runs all of its own.
     required_pass
-        Names of passes that a ``Sequential`` runs whatever their level.
+        Names of passes that a ``Sequential`` runs at any level.
     instruments
         Objects with the methods of :class:`Instrument`, called around each pass.
     config

@@ -73,14 +73,14 @@ class ModulePass(Pass):
 
 @final
 class Sequential(Pass):
-    """Passes one after the other: those that the context doesn't leave out.
+    """Passes one after the other, except for those that the context leaves out.
 
     Parameters
     ----------
     passes
-        The passes. One whose `opt_level` is above that of the context doesn't run.
+        The passes. A pass whose `opt_level` is above the context's doesn't run.
     opt_level, name, required
-        Of the sequence itself.
+        The properties of the sequence itself.
 
     >>> from minitvm import te, tir
     >>> A, i = tir.decl_buffer((4,), name="A"), te.var("i")
@@ -124,8 +124,8 @@ def prim_func_pass(
     required: Sequence[str] | None = None,
     traceable: bool = False,
 ) -> Any:
-    """Makes a pass of a function of (function, module, context), or a class of passes of a class
-    whose method `transform_function` is one.
+    """Makes a pass from a function of (function, module, context); or a class of passes from a
+    class whose method `transform_function` is such a function.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def prim_func_pass(
     name : str
         The function's own unless given.
     required
-        Classic; kept in ``info``.
+        There for classic programs; kept in ``info``.
     traceable
-        Classic, without effect.
+        There for classic programs; without effect.
 
     >>> from minitvm import tir
     >>> @prim_func_pass(opt_level=0)
@@ -157,15 +157,15 @@ def module_pass(
     required: Sequence[str] | None = None,
     traceable: bool = False,
 ) -> Any:
-    """As :func:`prim_func_pass`, of a function of (module, context), or a class whose method is
-    `transform_module`."""
+    """As :func:`prim_func_pass`, from a function of (module, context), or from a class with the
+    method `transform_module`."""
     return _decorated(ModulePass, "transform_module", pass_func, opt_level, name, required)
 
 
 def PrintIR(header: str = "", show_meta_data: bool = False) -> ModulePass:
-    """A pass that prints the module as it is there, below a header, and changes nothing.
+    """A pass that prints the module at this point, below a header, and changes nothing.
 
-    `show_meta_data` is classic: the text of a module has no other part.
+    `show_meta_data` is there for classic programs, and ignored: a module's text has no metadata.
     """
 
     def show(module: Any, context: PassContext) -> Any:
@@ -232,8 +232,7 @@ def _function(name: str, made: Any) -> PrimFunc:
 
 
 def added_pass(transform: Callable[..., Any]) -> NamedPass:
-    """A pass of the user's from ``tir.add_lower_pass``: a pass object, or a function of a
-    ``PrimFunc``."""
+    """A user's pass from ``tir.add_lower_pass``: a pass object, or a function of a ``PrimFunc``."""
     if not isinstance(transform, Pass):
         name = getattr(transform, "__name__", type(transform).__name__)
         return name, lambda func: _function(name, transform(func))

@@ -1,4 +1,4 @@
-"""A program without the assertions that it makes itself."""
+"""Removes the assertions that a program makes itself."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def remove_assertions(func: PrimFunc) -> PrimFunc:
 
         B[0] = A[0]
 
-    It runs before ``check_bounds``, whose own checks stay. Loops that ``te.extern`` brings into a
-    schedule lose their assertions where they are placed, before the checks as well.
+    The pass runs before ``check_bounds``, whose checks stay. The loops of ``te.extern`` in a
+    schedule lose their assertions when they are placed, which is also before the checks.
     """
     return with_body(func, without_assertions(func.body))
 
 
 def without_assertions(node: Stmt) -> Stmt:
-    """A statement without the assertions in it."""
+    """A statement without its assertions."""
     return _Remove().stmt(node)
 
 

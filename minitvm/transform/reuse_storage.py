@@ -14,13 +14,14 @@ from minitvm.tir.functor import Mutator, replace_buffers, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.tir.structural_equal import structural_equal
 
-# Up to so many bytes, code generation keeps an allocation on the stack, where it costs nothing.
+# Up to this number of bytes, code generation keeps an allocation on the stack, where it costs
+# nothing.
 STACK_BYTES = 16 * 1024
 
 
 def reuse_storage(func: PrimFunc) -> PrimFunc:
-    """Lets buffers that are never in use at once share one allocation, and allocates large buffers
-    of constant size once around serial loops instead of in each iteration.
+    """Lets buffers whose live ranges don't overlap share one allocation, and allocates large
+    buffers of constant size once around serial loops instead of in each iteration.
 
     Before::
 
@@ -49,19 +50,20 @@ def reuse_storage(func: PrimFunc) -> PrimFunc:
         for i in range(n):
             B[i] = T[i]
 
-    A buffer takes the place of an earlier one of the same dtype and scope, and of the same shape or
-    a smaller constant first dimension, whose last use comes before its own first use in the order
-    in which the statements of one level run; or in the very statement of its own first use, where
-    each element is computed from that element of the earlier one alone. Both are allocated inside
-    the same loops, so that iterations of a parallel loop keep their own memory.
+    A buffer takes the memory of an earlier buffer with the same dtype and scope, and with the same
+    shape except that its own constant first dimension may be smaller. The last use of the earlier
+    buffer comes before the first use of the later one, in the order in which the statements of one
+    level run. It may also be the same statement, if that computes each element only from the same
+    element of the earlier buffer. Both are allocated inside the same loops, so that iterations of a
+    parallel loop keep their own memory.
     """
     body = _OneAllocationEach().stmt(_HoistAllocations().stmt(func.body))
     return with_body(func, _Reuse().stmt(body))
 
 
 class _OneAllocationEach(Mutator):
-    """Gives each copy of a loop's body buffers of its own, since one copy's allocation may come to
-    stand around another's."""
+    """Gives each copy of a loop's body buffers of its own, since the allocation of one copy may
+    move around another copy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +85,7 @@ class _OneAllocationEach(Mutator):
 
 
 class _HoistAllocations(Mutator):
-    """Carries allocations up, to the outermost of some serial loops inside each other."""
+    """Moves allocations up, out of the outermost of some nested serial loops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +110,7 @@ class _HoistAllocations(Mutator):
         size = constant_bytes(node.buffer)
         if not self._in_serial_loop or size is None or size <= STACK_BYTES:
             return self.descend(node)
-        self._moving[node.buffer] = None  # copies of a loop's body share it
+        self._moving[node.buffer] = None  # copies of a loop's body share the buffer
         return self.stmt(node.body)
 
 
@@ -122,8 +124,8 @@ def _allocated(buffers: Sequence[Buffer] | dict[Buffer, None], body: Stmt) -> St
 
 
 class _Reuse(Mutator):
-    """Shares memory level by level, the innermost first; a level is the statements and allocations
-    that run in the same loops. Its outermost allocation shares for all, once."""
+    """Shares memory level by level, the innermost first. A level consists of the statements and
+    allocations inside of the same loops; it is processed once, at its outermost allocation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +184,7 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
     order = [each for each in buffers if uses[each] and each not in whole and not each.strides]
     order.sort(key=lambda each: min(uses[each]))
     replaced: dict[Buffer, Buffer] = {}
-    ends: dict[Buffer, tuple[int, Buffer]] = {}  # by memory: its present buffer's last use, and it
+    ends: dict[Buffer, tuple[int, Buffer]] = {}  # by memory: its buffer and that one's last use
     for buffer in order:
         first, last = min(uses[buffer]), max(uses[buffer])
         for owner, (end, tenant) in ends.items():
@@ -198,7 +200,7 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
 
 
 def _fits(buffer: Buffer, owner: Buffer) -> bool:
-    """Whether the elements of `buffer` have places in `owner` at the same indices."""
+    """Whether `owner` has a place at the indices of every element of `buffer`."""
     if buffer.dtype != owner.dtype or buffer.scope != owner.scope or buffer.ndim != owner.ndim:
         return False
     if buffer.data_alignment > owner.data_alignment or buffer.elem_offset is not None:
@@ -214,8 +216,9 @@ def _fits(buffer: Buffer, owner: Buffer) -> bool:
 
 
 def _in_place(member: Stmt, dying: Buffer, born: Buffer) -> bool:
-    """Whether `member` stores each element of `born` once, and reads `dying` only at the same
-    indices for it: loops around one store, where each index is the variable of one loop."""
+    """Whether `member` stores each element of `born` once, and for this reads `dying` only at the
+    same indices. `member` must be loops around one store, in which each index is the variable of
+    one loop."""
     counters: list[Var] = []
     while isinstance(member, s.For):
         if any(isinstance(each, BufferLoad) for each in walk_once(member.min, member.extent)):
@@ -224,7 +227,7 @@ def _in_place(member: Stmt, dying: Buffer, born: Buffer) -> bool:
         member = member.body
     if not isinstance(member, BufferStore) or member.buffer is not born:
         return False
-    if member.predicate is not None:  # which may read the others
+    if member.predicate is not None:  # a predicate may read other elements
         return False
     if not all(any(index is var for index in member.indices) for var in counters):
         return False

@@ -1,4 +1,4 @@
-"""Vectorised loops as plain ones."""
+"""Makes vectorised loops serial."""
 
 from __future__ import annotations
 

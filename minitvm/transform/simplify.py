@@ -1,4 +1,4 @@
-"""Simplifies expressions where they stand, and the statements around them."""
+"""Simplifies the expressions and statements of a program by the facts that hold at each."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def simplify(func: PrimFunc, keep_trivial_loops: bool = False) -> PrimFunc:
         for i in range(4):
             B[i] = A[i]
 
-    Conditions that are known are decided, loops that run once become their body and loops that
-    never run disappear, as do empty statements; a name for a constant or another name is replaced
-    by it. A function in which nothing changes comes back as the same object. With
-    `keep_trivial_loops` a loop that runs once stays a loop.
+    Conditions that are known are decided. A loop with one iteration becomes its body; loops without
+    iterations and empty statements disappear. A name for a constant or for another name is
+    replaced. A function in which nothing changes comes back as the same object. With
+    `keep_trivial_loops` a loop with one iteration stays a loop.
     """
     return with_body(func, _SimplifyStmts(func, keep_trivial_loops).stmt(func.body))
 

@@ -25,11 +25,11 @@ NONTEMPORAL = "nontemporal"
 LINES = "nontemporal_lines"
 ALIGNMENT = {NONTEMPORAL: 16, LINES: CACHE_LINE}
 """By attribute the bytes to which an output must be aligned."""
-_LEAST_BYTES = 16  # of a vector: wider ones are put together
+_LEAST_BYTES = 16  # of a vector; wider vectors are put together
 
 
 def stream_stores(func: PrimFunc) -> PrimFunc:
-    """Says when the stores in a loop with ``pragma_nontemporal`` can bypass the caches, and pay.
+    """Decides when the stores in a loop with ``pragma_nontemporal`` can bypass the caches, and pay.
 
     Before::
 
@@ -46,13 +46,13 @@ def stream_stores(func: PrimFunc) -> PrimFunc:
             for j in range(128):
                 T[i, ramp(j * 8, 1, 8)] = A[i, ramp(j * 8, 1, 8)]
 
-    The value of the pragma is the size in bytes from which on that pays. Code generation writes
-    what is below the attribute twice, so the attribute is around the innermost loops that store
+    The value of the pragma is the size in bytes from which on bypassing pays. Code generation emits
+    the body of the attribute twice, so the attribute is put around the innermost loops that store
     vectors of the output. Where its value holds, all these vectors begin a multiple of 16 bytes
-    after the output itself; code generation asks where that begins. Stores that don't follow each
-    other in memory, as those of a transpose, must fill a few whole lines: the attribute is
-    ``nontemporal_lines`` then, and rows begin with lines. An output that the function reads gets no
-    attribute, and neither do stores to places of which all that isn't known.
+    behind the begin of the output; code generation checks the alignment of the output itself.
+    Stores that don't follow each other in memory, as those of a transpose, must fill a few whole
+    lines: the attribute is ``nontemporal_lines`` then, and rows begin with lines. An output that
+    the function reads gets no attribute, and neither do stores for which this isn't known.
     """
     pragmas = [each for each in walk_once(func.body) if _is_pragma(each)]
     return with_body(func, _Pragmas(func).stmt(func.body)) if pragmas else func
@@ -63,7 +63,7 @@ def _is_pragma(node: object) -> bool:
 
 
 class _Pragmas(Mutator):
-    """Puts attributes in the places of pragmas."""
+    """Replaces pragmas by attributes."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ class _Pragmas(Mutator):
 
 @final
 class _Innermost(Mutator):
-    """Puts an attribute around the innermost statements in which all vectors of `output` are
-    stored by loops of their own, or without loops."""
+    """Puts an attribute around the innermost statements that contain all loops in which vectors of
+    `output` are stored, or that store these without loops."""
 
     def __init__(self, output: Buffer, key: str, value: PrimExpr) -> None:
         super().__init__()
@@ -137,7 +137,8 @@ class _Innermost(Mutator):
         return super().stmt(node)
 
     def _stores(self, node: Stmt) -> bool:
-        """Whether a statement stores vectors of the output in no loop but written-out ones."""
+        """Whether a statement stores vectors of the output without a loop, except for unrolled
+        ones."""
         if isinstance(node, BufferStore):
             return node.buffer is self._output and node.value.dtype.lanes > 1
         if isinstance(node, s.For) and node.kind != s.ForKind.UNROLLED:
@@ -163,16 +164,16 @@ def _stores(node: Stmt, loops: tuple[Var, ...]) -> Iterator[tuple[BufferStore, t
 
 @final
 class _Multiples:
-    """Finds out when indices are multiples of numbers, from the values of `names`; of `sizes` only
-    a call knows."""
+    """Finds the conditions under which indices are multiples of numbers. `names` are known values;
+    the values of `sizes` are known only at a call."""
 
     def __init__(self, names: Mapping[Var, PrimExpr], sizes: Container[Var]) -> None:
         self._names = names
         self._sizes = sizes
 
     def are_in_turn(self, loops: Sequence[Var], stores: Sequence[BufferStore]) -> bool:
-        """Whether stores in some loops are in one row, and no inner loop steps along an earlier
-        dimension than an outer one."""
+        """Whether stores in some loops go through memory in order: no inner loop steps along an
+        earlier dimension than an outer loop."""
         first, *others = stores
         *rows, _ = joined(first.buffer, first.indices)
         for store in others:
@@ -181,7 +182,7 @@ class _Multiples:
             if len(rows) != len(same) or not all(
                 structural_equal(a, b) for (a, _), (b, _) in alike
             ):
-                return False  # one may be in a line that is joined of more dimensions
+                return False  # a line may be joined from more dimensions
         last = [dim for var in loops for dim in self._dims_of(first, var)[-1:]]
         return last == sorted(last)
 
@@ -198,8 +199,8 @@ class _Multiples:
         )
 
     def of_store(self, store: BufferStore, *, in_turn: bool) -> list[PrimExpr] | None:
-        """The conditions under which a vector, or a line with it, begins at a multiple of its
-        size; None where it may not."""
+        """The conditions under which a vector, or its line, begins at a multiple of its own size;
+        None if there are none that a call can check."""
         buffer, lanes = store.buffer, store.value.dtype.lanes
         itemsize = buffer.dtype.itemsize
         step = _LEAST_BYTES // gcd(_LEAST_BYTES, itemsize)
@@ -225,7 +226,8 @@ class _Multiples:
         return found
 
     def _of(self, node: PrimExpr, number: int) -> list[PrimExpr] | None:
-        """The conditions under which `node` is a multiple of `number`; None where it may not be."""
+        """The conditions under which `node` is a multiple of `number`; None if there are none that
+        a call can check."""
         known = e.const_int(node)
         if number == 1 or (known is not None and known % number == 0):
             return []

@@ -1,4 +1,4 @@
-"""Transposes in vector registers, block by block, in loops that read across."""
+"""Computes loops that read across in blocks, which are transposed in vector registers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 VECTOR_BYTES = 32
 """A vector register of a common target."""
-_REGISTERS = 16  # of every target, or more
+_REGISTERS = 16  # every target has at least these
 _LEAST = 4  # a smaller block saves nothing
-_FEW = range(2, 5)  # so many rows are mixed into one vector
+_FEW = range(2, 5)  # the numbers of rows that are mixed into one vector
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
-_PART = 16  # bytes within which an instruction takes lanes of two vectors in turn
+_PART = 16  # the bytes within which an instruction interleaves the lanes of two vectors
 
 
 def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
@@ -72,26 +72,26 @@ def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFu
         else:
             ...  # as before, one by one
 
-    So whole lines are stored, and the rows of a few lines are read to their ends.
+    So whole cache lines are stored, and the rows that belong to a few lines are read to their ends.
     The last block ends where the loop does, so it may compute elements of the block before it
-    again. A row may go on from one dimension to the next, as in ``B[j, k // m, k % m]``. What is
-    computed of rows alone is computed before it is transposed, where that is not wider. What reads
-    neighbours along j, too, follows in vectors of the transposed lanes: of
-    ``P[k, j] = B[j, k] + C[k, j]``::
+    again. A row may continue from one dimension into the next, as in ``B[j, k // m, k % m]``. A
+    part of the value that depends on rows alone is computed before it is transposed, unless its
+    result is wider. A part that also reads neighbours along j is computed from the transposed
+    lanes, as in ``P[k, j] = B[j, k] + C[k, j]``::
 
         for lane in vectorized(4):
             P[k_begin, j_begin + lane] = vector_extract(lanes_2, lane) + C[k_begin, j_begin + lane]
             ...
 
-    Two to four rows whose columns are stored one behind the other, ``P[k, j]`` of as many columns,
-    are mixed into one vector::
+    Two to four rows whose columns are stored one behind the other, as in a ``P[k, j]`` with two to
+    four columns, are mixed into one vector::
 
         P[ramp(k_begin * 2, 1, 32) // 2, ramp(k_begin * 2, 1, 32) % 2] = vector_shuffle(
             B[0, ramp(k_begin, 1, 16)], B[1, ramp(k_begin, 1, 16)], 0, 16, 1, 17, ...
         )
 
     The two loops must be directly inside each other, around a single store, under conditions on the
-    lanes alone. What is stored at once has `vector_bytes`; with 0 nothing changes.
+    lanes alone. A vector that is stored has `vector_bytes`; with 0 nothing changes.
     """
     if not vector_bytes:
         return func
@@ -119,8 +119,9 @@ class _Loops(Mutator):
 @final
 @record(eq=False)
 class _Turned:
-    """A part of the value that is computed along the rows and then transposed. `places`: the equal
-    subterms of the value that it stands for. Elements may only be read where `conditions` hold."""
+    """A part of the value that is computed along the rows and then transposed. `places` are the
+    equal subterms of the value for which it stands. Elements may be read only where `conditions`
+    hold."""
 
     places: tuple[PrimExpr, ...]
     conditions: tuple[PrimExpr, ...]
@@ -135,9 +136,9 @@ class _Turned:
 class _Nest:
     """``for k: for j in vectorized: store``: a row lies along k and is stored along j.
 
-    `across` is without guards. `body` is the store and what is around it in the loop of j. A block
-    is `height` steps of k by `width` steps of j; where rows are `mixed`, it has all their columns,
-    and no width.
+    `across` has no guards. `body` is the store with the statements around it in the loop of j. A
+    block has `height` steps of k and `width` steps of j. If rows are `mixed`, the block has all
+    their columns, and no width.
     """
 
     along: s.For
@@ -170,7 +171,7 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     place = _place_in_line(store.buffer, store.indices, j)
     if store.predicate is not None or place is None or mentions(k, place):
         return None
-    # Stores may come in another order, and be done twice: nothing that is evaluated sees them.
+    # Stores may run in another order, and twice, since no expression here reads them.
     evaluated = (along.min, along.extent, store.value, *store.indices, *conditions)
     if not all(is_pure(each) and is_stable(each, store) for each in evaluated):
         return None
@@ -216,7 +217,8 @@ def _block_size(
 
 
 def _power_of_two(extent: int, wanted: int, *extents: int) -> int:
-    """The greatest power of two up to extents, and up to what is wanted, if that is worth it."""
+    """The greatest power of two up to all extents and up to `wanted`, which counts as a least block
+    if it is smaller; 0 for an empty extent."""
     most = min(extent, max(wanted, _LEAST), *extents)
     return 1 << (most.bit_length() - 1) if most > 0 else 0
 
@@ -228,8 +230,8 @@ def _row_size(
     across: s.For,
     vector_bytes: int,
 ) -> int | None:
-    """The number of elements of each row that are mixed into one vector with those of the other
-    rows; None where there are more than a few rows, or they aren't stored in turn."""
+    """The number of elements of each row that are mixed into one vector with the elements of the
+    other rows; None where there are more than a few rows, or they aren't stored interleaved."""
     k, j = along.loop_var, across.loop_var
     lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
     if (
@@ -257,14 +259,14 @@ def _row_size(
 
 
 def _row_of(store: BufferStore) -> tuple[tuple[PrimExpr, ...], PrimExpr]:
-    """The index of the row that a store's last dimension lies in, which may count on through
-    several dimensions, and the indices of the dimensions before these."""
+    """The index within the row of a store, which may extend over several of the last dimensions,
+    and the indices of the dimensions before these."""
     *before, (row, _), _ = joined(store.buffer, store.indices)
     return store.indices[: before[-1][1] + 1 if before else 0], row
 
 
 class _Across:
-    """Finds the parts of a value that read rows along `k`, whose neighbours along `j` are apart."""
+    """Finds the parts of a value that read rows along `k`, whose neighbours along `j` lie apart."""
 
     def __init__(self, k: Var, j: Var) -> None:
         self._k, self._j = k, j
@@ -283,7 +285,8 @@ class _Across:
     def _shared(
         self, value: PrimExpr, conditions: tuple[PrimExpr, ...], found: Sequence[_Turned]
     ) -> tuple[_Turned, ...]:
-        """The parts, where those computed anyway serve for equal ones under further conditions."""
+        """The parts. A part that is computed in any case also serves for equal parts under further
+        conditions."""
         always = {
             structural_key(each.value): each for each in found if each.conditions == conditions
         }
@@ -311,7 +314,7 @@ class _Across:
                 yield node, conditions
                 return
         match node:
-            case e.And() | e.Or() | e.Let() | BufferLoad():  # which may not evaluate all inside
+            case e.And() | e.Or() | e.Let() | BufferLoad():  # these may leave operands unevaluated
                 return
             case Call(op="if_then_else", args=(condition, a, b)):
                 yield from self._parts(condition, conditions)
@@ -377,13 +380,13 @@ class _Across:
 
 
 def _is_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> bool:
-    """Whether a step of `var` is a step to the neighbour in memory, from one dimension on to the
-    next included."""
+    """Whether a step of `var` leads to the neighbouring element in memory, possibly across
+    dimensions."""
     return _place_in_line(buffer, indices, var) is not None
 
 
 def _place_in_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> PrimExpr | None:
-    """The place in a line of memory, along which neighbours are a step of `var` apart."""
+    """The position in the line of memory along which a step of `var` leads to the neighbour."""
     found = [(i, dim) for i, dim in joined(buffer, tuple(indices)) if mentions(var, i)]
     if len(found) != 1 or buffer.dtype.lanes != 1:
         return None
@@ -394,7 +397,7 @@ def _place_in_line(buffer: Buffer, indices: Sequence[PrimExpr], var: Var) -> Pri
 
 
 def _is_near(buffer: Buffer, indices: Sequence[PrimExpr], j: Var) -> bool:
-    """Whether a step of `j` is one to a neighbour, forwards or backwards."""
+    """Whether a step of `j` leads to a neighbouring element, forwards or backwards."""
     return neighbours(buffer, indices, j) is not None or (
         step_of(indices[-1], j) == -1 and not mentions(j, *indices[:-1])
     )
@@ -423,7 +426,8 @@ def _by_blocks(nest: _Nest) -> Stmt:
 
 
 def _by_lines(nest: _Nest, width: int) -> Stmt:
-    """The blocks of the lines of the result that a CPU fetches together, and so on along rows."""
+    """The blocks, in the order of the result's lines that a CPU fetches together, and then along
+    rows."""
     across = nest.across
     name, dtype = across.loop_var.name, across.loop_var.dtype
     blocks = _count(across, width)
@@ -452,8 +456,8 @@ def _by_lines(nest: _Nest, width: int) -> Stmt:
 
 
 def _most_steps(extent: PrimExpr) -> int:
-    """The most iterations of a loop. The last part of a loop that was split is shorter than the
-    others, where its extent isn't known."""
+    """The greatest trip count of a loop. The last part of a split loop of symbolic extent is
+    shorter than the others."""
     known = e.const_int(extent)
     most = Prover().const_int_bound(extent)[1] - 1 if known is None else known
     return int(min(most, 1 << 30))
@@ -472,7 +476,7 @@ def _count(loop: s.For, size: int) -> PrimExpr:
 
 
 def _from(loop: s.For, size: int, number: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt:
-    """`body` of the begin of a block with a number; the last block ends where `loop` does."""
+    """`body` for the begin of the block with a number; the last block ends where `loop` ends."""
     steps = e.const_int(loop.extent)
     begin = number * size
     if steps is None or (steps % size and steps > size):
@@ -532,8 +536,8 @@ def _lane_by_lane(
     k: PrimExpr,
     j: PrimExpr,
 ) -> Stmt:
-    """The stores of a block, with transposed vectors in the places of the parts that were turned:
-    a vectorized loop."""
+    """The stores of a block as a vectorized loop, in which transposed vectors replace the parts
+    that were transposed."""
     across = nest.across.loop_var
     lane = Var("lane", across.dtype)
     stores = []
@@ -552,7 +556,7 @@ def _lane_by_lane(
 
 
 class _Placed(Mutator):
-    """Puts expressions in the places of others."""
+    """Replaces expressions."""
 
     def __init__(self, mapping: Mapping[PrimExpr, PrimExpr]) -> None:
         super().__init__()
@@ -560,7 +564,7 @@ class _Placed(Mutator):
 
 
 class _Stores(Mutator):
-    """Puts a statement in the place of a store."""
+    """Replaces a store by a statement."""
 
     def __init__(self, made: Stmt) -> None:
         super().__init__()
@@ -571,7 +575,7 @@ class _Stores(Mutator):
 
 
 def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
-    """Some elements of few rows, stored in turn, from `k` on."""
+    """A block of mixed rows: their elements from `k` on, stored interleaved."""
     store, size, across = nest.store, nest.height, nest.across
     along = nest.along.loop_var, k
     lanes = e.const_int(across.extent)
@@ -606,8 +610,8 @@ def _mixed(rows: Sequence[PrimExpr], network: _Network) -> PrimExpr:
 def _rows_under(
     part: _Turned, along: _Begin, across: _Begin, count: int, size: int | None = None
 ) -> list[PrimExpr]:
-    """A part of the value as vectors of `size` lanes over the first variable, for `count` values
-    of the second; nothing is read where the part's conditions don't hold."""
+    """A part of the value as vectors: `size` lanes along the first variable, `count` vectors along
+    the second. Nothing is read where the part's conditions don't hold."""
     size = size or count
     rows = _rows(part.value, along, across, count, size)
     if not mentions(along[0], *part.conditions):
@@ -624,7 +628,7 @@ def _rows_under(
 
 
 def _rows(value: PrimExpr, along: _Begin, across: _Begin, count: int, size: int) -> list[PrimExpr]:
-    """`value` as vectors over the first variable, for as many values of the second."""
+    """`value` as `count` vectors along the second variable, with lanes along the first."""
     if not mentions(along[0], value):
         return [e.Broadcast(each, size) for each in _moved(value, across, count)]
     wide = value.dtype.with_lanes(size)
@@ -660,7 +664,8 @@ def _conditions(node: PrimExpr, along: _Begin, size: int) -> PrimExpr:
 
 
 def _progression(node: PrimExpr, along: _Begin, size: int) -> PrimExpr:
-    """An integer for the first `size` values of a variable, in which it is affine."""
+    """An integer that is affine in a variable, as a vector for the variable's first `size`
+    values."""
     var, begin = along
     if not mentions(var, node):
         return e.Broadcast(node, size)
@@ -687,8 +692,8 @@ def _vectors_at(
 
 
 def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
-    """`index` for the first `size` values of a variable: neighbours, or quotients and remainders
-    of neighbours, some elements on."""
+    """`index` for the first `size` values of a variable: neighbours, or quotients and remainders of
+    neighbours, plus an offset."""
     var, begin = along
     if not mentions(var, index):
         return index
@@ -700,13 +705,13 @@ def _in_lanes(index: PrimExpr, along: _Begin, size: int) -> PrimExpr:
 
 
 def _lanes_of(value: PrimExpr, size: int) -> PrimExpr:
-    """A vector of `size` lanes: of a number, as many of it."""
+    """A vector of `size` lanes; a scalar is broadcast."""
     return e.Broadcast(value, size) if value.dtype.lanes == 1 else value
 
 
 def _moved(node: PrimExpr, place: _Begin, size: int) -> list[PrimExpr]:
-    """`node` for the first `size` values of a variable; where possible as one index plus constants,
-    so that the address is computed once."""
+    """`node` for the first `size` values of a variable; where possible the result is one index plus
+    constants, so that the address is computed once."""
     var, begin = place
     if not mentions(var, node):
         return [node] * size
@@ -760,12 +765,13 @@ class _Network:
 def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
     """The columns of a block: as many as a row has lanes.
 
-    First the vectors are filled with rows, as loads do; of four rows of two lanes::
+    First the vectors are filled with rows, which loads can do. For four rows of two lanes::
 
         a0 a1    b0 b1    c0 c1    d0 d1    ->    a0 a1 c0 c1    b0 b1 d0 d1
 
-    Then the lanes of two vectors half a part apart are taken in turn, within parts as long as rows,
-    until lane i of a part comes from the part's row i. A step takes one instruction a vector::
+    Then the lanes of two vectors are interleaved within parts as long as rows, until lane i of a
+    part comes from the part's row i. The two vectors are half a part apart. A step takes one
+    instruction for each vector::
 
         a0 a1 c0 c1    b0 b1 d0 d1    ->    a0 b0 c0 d0    a1 b1 c1 d1
     """
@@ -790,7 +796,7 @@ def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
 
 
 def _side_by_side(parts: list[PrimExpr], network: _Network) -> PrimExpr:
-    """Vectors as one; a power of two of them."""
+    """Concatenates vectors, whose number is a power of two."""
     while len(parts) > 1:
         both = range(2 * parts[0].dtype.lanes)
         parts = [network.shuffled(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]

@@ -1,4 +1,4 @@
-"""Decides which loops are written out."""
+"""Decides which loops are unrolled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 # The largest register file of the targets: 32 vectors of 64 bytes. A larger buffer stays in memory.
 REGISTER_BYTES = 32 * 64
-# Loops over a buffer in registers are written out up to so many statements.
+# Loops over a buffer in registers are unrolled up to this number of statements.
 REGISTER_STATEMENTS = 64
 
 
@@ -30,7 +30,7 @@ class UnrollOptions:
 
     Serial loops of constant extent are written out, from the inside, while their statements are at
     most `auto_max_step` and the loops at most `auto_max_depth`, and in any case up to extent
-    `auto_max_extent`. Without `explicit_unroll` those stay loops, for LLVM to unroll; loops that
+    `auto_max_extent`. Without `explicit_unroll` these stay loops, for LLVM to unroll; loops that
     the schedule unrolls are always written out.
     """
 
@@ -58,8 +58,9 @@ def unroll_loops(func: PrimFunc, options: UnrollOptions | None = None) -> PrimFu
                 acc[i] = acc[i] + A[k, i]
 
     These are the loops that the options or the pragmas ``auto_unroll_max_step`` and
-    ``unroll_explicit`` ask for, and small ones whose variable is an index of a ``local`` buffer
-    that fits into registers: an index that is known only at run time keeps it in memory.
+    ``unroll_explicit`` ask for, and small loops whose variable is an index of a ``local`` buffer
+    that fits into registers. An index that is known only at run time would keep the buffer in
+    memory.
 
     Raises
     ------
@@ -76,8 +77,8 @@ class _Unroll(Mutator):
         super().__init__()
         self._options = options
         self._registers: set[Buffer] = set()
-        self._unrolled = 0  # the depth of nested loops below that are written out
-        self._plain = 0  # and of those that are not
+        self._unrolled = 0  # the depth of the unrolled loops below
+        self._plain = 0  # the depth of the other loops below
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node

@@ -24,7 +24,7 @@ from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 
-# A loop of more iterations becomes a loop over vectors with so many lanes.
+# A loop with more iterations becomes a loop over vectors with this number of lanes.
 MAX_LANES = 64
 # The narrowest vectors from which wider ones are put together.
 _LEAST_STRIP = 4
@@ -90,7 +90,7 @@ class _Loops(ScopedMutator):
         super().__init__(prover_of(func))
         self._name = func.name
         self._padded: frozenset[Buffer] = frozenset()
-        self._conditions: dict[Var, PrimExpr] = {}  # by their names
+        self._conditions: dict[Var, PrimExpr] = {}  # the conditions by their names
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
@@ -123,7 +123,7 @@ class _Loops(ScopedMutator):
             return self.stmt(s.LetStmt(node.loop_var, node.min, node.body))
         if _must_stay_serial(node):
             return self.stmt(_serial(node))
-        if not is_stable(node.min, node.body):  # it is read once, before the first iteration
+        if not is_stable(node.min, node.body):  # the begin is read once, before the first iteration
             begin = Var(f"{node.loop_var.name}_begin", node.loop_var.dtype)
             rest = rebuild(node, {"min": begin})
             return self.stmt(s.LetStmt(begin, node.min, rest))
@@ -151,8 +151,9 @@ def _serial(node: s.For) -> s.For:
 
 
 def _natural_width(lanes: int) -> int:
-    """The lanes of a vector that suits the machine: a power of two. Of a small multiple of one this
-    is the whole, of any other number the greatest below it."""
+    """The lanes of a vector that suits the machine. It is `lanes` itself if this is a power of two,
+    or small; the greatest power of two that divides `lanes`, if a few such vectors make up the
+    whole; and otherwise the greatest power of two below `lanes`."""
     power = lanes & -lanes
     if lanes == power or lanes < 2 * _LEAST_STRIP:
         return lanes
@@ -162,8 +163,9 @@ def _natural_width(lanes: int) -> int:
 
 
 def _narrowed(node: s.For, prover: Prover) -> s.For:
-    """A loop with fewer lanes, where guards exclude the others from its whole body: the tail of a
-    row need not be as wide as a tile. The lanes left are a power of two, and at least a vector."""
+    """A loop with fewer lanes, if guards exclude the other lanes from its whole body: the tail of a
+    row need not be as wide as a tile. The number of remaining lanes is a power of two, and at least
+    a vector's."""
     lanes, begin = e.const_int(node.extent), e.const_int(node.min)
     if lanes is None or begin is None:
         return node
@@ -208,7 +210,7 @@ def _must_stay_serial(loop: s.For) -> bool:
 
 
 def _is_own_lane(node: Call, loop: s.For) -> bool:
-    """Whether a call takes the lane of a named vector that has the number of the iteration."""
+    """Whether a call extracts from a named vector the lane with the number of the iteration."""
     if node.op != "vector_extract" or node.args[1] is not loop.loop_var:
         return False
     return isinstance(node.args[0], Var)
@@ -232,11 +234,13 @@ class _StaysSerial(Exception):
 @final
 @record(frozen=False)
 class _Region:
-    """A part of the body where some lanes are off. `mask` has the lanes that are on, `firm` those
-    without regard to ``likely`` guards; None for all. `conditions` are the mask's conditions in
-    scalar form, where they have one. `is_reached`: at least one lane is on.
+    """A part of the body in which some lanes are off. `mask` tells the lanes that are on, and
+    `firm` the lanes that would be on without ``likely`` guards; None for all lanes. `conditions`
+    are the mask's conditions in scalar form, where they have one. `is_reached`: at least one lane
+    is on.
 
-    `needs_a_lane` is set where a statement runs once for all lanes: wrong if no lane is on.
+    `needs_a_lane` is set by a statement that runs once for all lanes, which is wrong if no lane is
+    on.
     """
 
     mask: PrimExpr | None = None
@@ -325,7 +329,7 @@ class _Lanes(Mutator):
     visit_Div = visit_Mod = visit_Min = visit_Max = visit_And = visit_Or = _operator
 
     def _ring(self, node: e.Add | e.Sub | e.Mul) -> PrimExpr:
-        """Sums of progressions are progressions, modulo 2**bits, too."""
+        """Sums and products: a sum of progressions is a progression, also modulo 2**bits."""
         made = self._operator(node)
         if not made.dtype.is_integral or not isinstance(made, e.Add | e.Sub | e.Mul):
             return made
@@ -347,8 +351,8 @@ class _Lanes(Mutator):
         return base if _is_zero(step) else e.Ramp(base, step, self._lanes)
 
     def _division(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr:
-        """A quotient that is the same in all lanes is a scalar; the remainders then are a
-        progression."""
+        """Quotients and remainders: a quotient that is the same in all lanes is a scalar, and its
+        remainders are a progression."""
         made = self._operator(node)
         divisor = e.const_int(node.b)
         if divisor is None or divisor <= 0 or not isinstance(made, e.FloorDiv | e.FloorMod):
@@ -374,15 +378,15 @@ class _Lanes(Mutator):
         return self._prover.proves(difference, -difference)
 
     def _comparison(self, node: e.Comparison) -> PrimExpr:
-        """Compares index arithmetic by the lane numbers: narrow integers with a constant vector,
-        which is cheap for any width of the indices."""
+        """Compares index arithmetic by the numbers of the lanes: a constant vector of narrow
+        integers is compared, which is cheap for any width of the indices."""
         made = self._operator(node)
         if not isinstance(made, e.Comparison) or not self._is_vector(made):
             return made
         a, b = _progression(made.a), _progression(made.b)
         if a is None or b is None or not self._is_index(node.a) or not self._is_index(node.b):
             return made
-        if self._prover.can_prove(node):  # in every lane
+        if self._prover.can_prove(node):  # it holds in every lane
             return e.const(True)
         step = e.const_int(a[1] - b[1])
         if step is None:
@@ -427,7 +431,7 @@ class _Lanes(Mutator):
             return e.Select(condition, a, b)
         if isinstance(condition, e.Comparison) and any(
             isinstance(each, BufferLoad) for each in walk_once(condition)
-        ):  # data decide, which no branch can foresee
+        ):  # data decide, so that no branch can be predicted
             sides = {"a": self._vector(condition.a), "b": self._vector(condition.b)}
             condition = rebuild(condition, sides)
         return e.Select(condition, self._vector(a), self._vector(b))
@@ -438,7 +442,7 @@ class _Lanes(Mutator):
             return e.Cast(node.dtype, value)
         source, target = node.value.dtype, node.dtype
         to_integer = target.is_integral and not target.is_bool
-        narrower = target.bits <= source.bits  # modulo a smaller power of 2 sums stay sums
+        narrower = target.bits <= source.bits  # sums stay sums modulo a smaller power of 2
         if not isinstance(value, e.Ramp) or not to_integer:
             return e.Cast(self._wide(target), value)
         if narrower or self._is_progression(node.value, value):
@@ -474,7 +478,7 @@ class _Lanes(Mutator):
         return BufferLoad(buffer, indices, where)
 
     def _exists(self, node: BufferLoad) -> bool:
-        """Whether an element exists whatever the conditions around it are."""
+        """Whether an element exists regardless of the conditions around it."""
         if node.predicate is not None:
             return False
         for index, extent in zip(node.indices, node.buffer.shape, strict=True):
@@ -511,8 +515,9 @@ class _Lanes(Mutator):
         return (*made, e.Ramp(e.const(0), e.const(1), self._lanes))
 
     def _digit(self, node: PrimExpr) -> PrimExpr:
-        """A digit of a number that differs between lanes, as a vector: so the digits in the other
-        dimensions show that they are those of the same number."""
+        """A digit of a number that differs between lanes, as a vector in a form that shows,
+        together with the digits in the other dimensions, that they are digits of the same
+        number."""
         if not isinstance(node, e.FloorDiv | e.FloorMod):
             return self.expr(node)
         a, b = self._digit(node.a), self.expr(node.b)
@@ -550,7 +555,7 @@ class _Lanes(Mutator):
         return Call(self._wide(node.dtype), node.op, tuple(map(self._vector, args)))
 
     def _all_lanes(self, vector: PrimExpr) -> PrimExpr:
-        """A vector of which each lane of the loop takes its own."""
+        """A vector of values, one for each lane of the loop."""
         if e.const_int(self._loop.min) != 0 or vector.dtype.lanes != self._lanes:
             raise _StaysSerial
         return vector
@@ -572,8 +577,8 @@ class _Lanes(Mutator):
         return e.Select(chosen, *map(self._vector, values))
 
     def _is_late_choice(self, node: Call) -> bool:
-        """Whether data decide, which no branch can foresee, between values that are computed in
-        less time than a branch takes that was foreseen wrongly."""
+        """Whether data decide, so that no branch can be predicted, between values that take less
+        time than a mispredicted branch."""
         condition, *values = node.args
         return loads(condition) and all(map(self._is_quick, walk_once(*values)))
 
@@ -583,7 +588,7 @@ class _Lanes(Mutator):
         if not isinstance(node, BufferLoad):
             return True
         with self._prover.scope():
-            if mentions(self._loop.loop_var, node):  # it is read in the lanes that are on
+            if mentions(self._loop.loop_var, node):  # it is read only in the lanes that are on
                 for each in self._region.conditions:
                     if not loads(each):
                         self._prover.assume(each)
@@ -618,19 +623,20 @@ class _Lanes(Mutator):
             self._once()
             return BufferStore(buffer, value, indices, where)
         if not indices:
-            raise _StaysSerial  # no index to make a vector of
+            raise _StaysSerial  # there is no index to make a vector of
         predicate = self._predicate(node.buffer, where)
-        if not any(map(self._is_vector, indices)):  # one element, which the last lane leaves
+        if not any(map(self._is_vector, indices)):  # one element: the last lane's value remains
             indices = (*indices[:-1], self._vector(indices[-1]))
             predicate = self._with(self._region.mask, where)
         elif predicate is not None and buffer.scope == "local" and self._is_inside(node):
-            # Nothing else has these elements: a choice stays in registers, where a mask wouldn't.
+            # Only this loop accesses these elements. A choice keeps them in registers; a masked
+            # store wouldn't.
             value = e.Select(predicate, self._vector(value), BufferLoad(buffer, indices))
             predicate = None
         return BufferStore(buffer, self._vector(value), indices, predicate)
 
     def _folded(self, node: BufferStore, fold: Fold) -> Stmt:
-        """``C[i] = C[i] + x`` for every lane: lanes that are off add nothing."""
+        """Vectorises ``C[i] = C[i] + x`` for every lane; lanes that are off add the identity."""
         lanes = self._vector(self.expr(fold.value))
         mask = self._region.mask
         if mask is not None:
@@ -791,7 +797,7 @@ def _progression(node: PrimExpr) -> tuple[PrimExpr, PrimExpr] | None:
 
 
 def _named(name: Var, value: PrimExpr, body: Stmt) -> Stmt:
-    """`body` where `name` is the value, if it uses it."""
+    """`body` inside of a binding of `name` to the value, if it uses the name."""
     used = mentions(name, body)
     return s.LetStmt(name, value, body) if used else body
 

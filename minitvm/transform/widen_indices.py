@@ -1,4 +1,4 @@
-"""Index arithmetic in 64 bits."""
+"""Computes index arithmetic in 64 bits where 32 bits might overflow."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Widen(Mutator):
 
     def __init__(self) -> None:
         super().__init__()
-        self._prover = Prover()  # asked for the bounds of variables alone
+        self._prover = Prover()  # used only for the bounds of variables
         self._wide: dict[Var, Var] = {}
         self._bindings: dict[Var, tuple[Interval, bool]] = {}
         self._indices_made: dict[PrimExpr, PrimExpr] = {}
@@ -148,7 +148,7 @@ class _Widen(Mutator):
         return node if wide is None else cast(node.dtype, wide)
 
     def _of_exact(self, node: Any) -> PrimExpr:
-        """An operator whose result depends on whether its operands are exact."""
+        """Rewrites an operator whose result depends on whether its operands are exact."""
         if any(self._may_leave(operand) for operand in children(node)):
             return cast(node.dtype, self.index(node))
         return self.descend(node)  # type: ignore[no-any-return]  # the same class again
@@ -192,7 +192,7 @@ class _Widen(Mutator):
         return made
 
     def _wide_of(self, narrow: Var) -> Var:
-        wide = self._wide.get(narrow)  # from another copy of this loop, perhaps
+        wide = self._wide.get(narrow)  # perhaps from another copy of this loop
         if wide is None:
             wide = self._wide[narrow] = Var(narrow.name, INT64, axis=narrow.axis)
         return wide
@@ -265,7 +265,8 @@ class _Widen(Mutator):
         return s.For(wide, begin, extent, node.kind, self.stmt(node.body), node.annotations)
 
     def _compare(self, node: Any) -> PrimExpr:
-        """Comparisons of loop variables, such as guards, stay in 64 bits, too."""
+        """Rewrites a comparison: comparisons of loop variables, such as guards, also stay in 64
+        bits."""
         if _is_narrow(node.a.dtype.element) and (
             self._mentions_loop(node) or self._may_leave(node.a) or self._may_leave(node.b)
         ):
@@ -275,7 +276,7 @@ class _Widen(Mutator):
     visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _compare
 
     def _mentions_loop(self, node: e.Comparison) -> bool:
-        """Whether both sides are index arithmetic, and contain a loop's variable."""
+        """Whether both sides are index arithmetic, and one contains a loop's variable."""
         found = False
         stack: list[PrimExpr] = [node.a, node.b]
         while stack:

@@ -1,4 +1,4 @@
-"""Chains: ``reduce``, ``accumulate`` and ``at`` of a function of two numbers as one kernel."""
+"""Builds kernels for ``reduce``, ``accumulate`` and ``at`` of a function of two numbers: chains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minitvm.tir.stmt import FuncAttrs, PrimFunc
 
 
 class Kind(Enum):
-    """The kinds of chains, by where the result before each one stands."""
+    """The kinds of chains, which differ in the place of the previous result."""
 
     REDUCE = "in one place"
     ACCUMULATE = "before it"
@@ -39,11 +39,11 @@ def chain(function: Callable[..., Any], dtypes: Sequence[DType], name: str, kind
     function
         The function of two numbers.
     dtypes
-        Those of its parameters; the first is that of the result, too.
+        The dtypes of its parameters; the first is also the dtype of the result.
     name
-        The kernel's.
+        The kernel's name.
     kind
-        The loop.
+        The kind of loop.
 
     >>> print(chain(lambda a, b: a + b, [DType.of("float32")] * 2, "plus", Kind.REDUCE))
     def plus(first: float32[], x: float32[n]):
@@ -67,7 +67,8 @@ def chain(function: Callable[..., Any], dtypes: Sequence[DType], name: str, kind
     last = program.allocate(own, 1, "last")
     last[0] = start[()]
     with program.for_range(0, n) as i:
-        # By a variable: a sum that a store adds to what it overwrites could be taken in any order.
+        # The previous result has a name: a store that adds to the element which it overwrites could
+        # be reordered.
         before = program.let("before", last[0])
         last[0] = as_expr(function(before, source[i])).astype(own)
         if kind is Kind.ACCUMULATE:
@@ -79,6 +80,6 @@ def chain(function: Callable[..., Any], dtypes: Sequence[DType], name: str, kind
 
 
 def _function(buffers: Any, program: IRBuilder, name: str) -> PrimFunc:
-    """A function of buffers, which it makes handles for."""
+    """A function with a handle as parameter for each buffer."""
     attrs = FuncAttrs(has_plain_entry=True)
     return PrimFunc(buffers, program.get(), name=name, attrs=attrs)

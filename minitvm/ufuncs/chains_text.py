@@ -6,8 +6,8 @@ A chain is a loop whose elements depend on each other: ``reduce``, ``accumulate`
 from __future__ import annotations
 
 CHAINS = r"""
-; Whether the bytes from the first to the last of some elements of x are apart from those of y.
-; %x.span is the distance of the first and the last.
+; Whether the bytes from the first to the last element of x lie apart from the bytes of y. %x.span
+; is the distance from the first element to the last.
 define internal i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %y, i64 %y.span, i64 %y.size) {
   %x.down = call i64 @llvm.smin.i64(i64 %x.span, i64 0)
   %x.up = call i64 @llvm.smax.i64(i64 %x.span, i64 0)
@@ -25,8 +25,9 @@ define internal i1 @are_apart(i64 %x, i64 %x.span, i64 %x.size, i64 %y, i64 %y.s
   ret i1 %apart
 }
 
-; Whether an element of a result is written again, or an input is read where it lies: before that
-; (accumulate) or after it, as numpy lets operands overlap that are read ahead of the result.
+; Whether an element of a result is written again, or an input is read at its place: before the
+; write (accumulate) or after it, since numpy allows operands to overlap that are read ahead of the
+; result.
 define internal i1 @is_serial(ptr %base, ptr %args, ptr %steps, i64 %n) {
 entry:
   %count = load %Kernel.count, ptr %base
@@ -71,7 +72,7 @@ ranges:
                               i64 %size)
   br i1 %apart, label %fine, label %beside
 beside:
-  ; With one step, the operands are one, or lie in between each other.
+  ; With equal steps, the operands are the same, or interleave.
   %even = icmp eq i64 %from.step, %far
   %off = srem i64 %distance, %far
   %same = icmp eq i64 %distance, 0
@@ -145,9 +146,9 @@ none:
   ret i64 0
 }
 
-; A chain that takes less time than the checks of its arrays: what they would find is known here,
-; since numpy aligns the elements of its numbers. False: nothing is done, and the kernel is to be
-; called as others are.
+; A chain that takes less time than the checks of its arrays. Their results are known here, since
+; numpy aligns the elements of its numbers. False: nothing was done, and the kernel must be called
+; with the checks.
 define internal i1 @run_short_chain(ptr %kernel, ptr %args, ptr %steps, i64 %n, ptr %addresses) {
 entry:
   %sizes = alloca i64

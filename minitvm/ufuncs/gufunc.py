@@ -46,18 +46,19 @@ def ufunc(
 ) -> np.ufunc | Callable[[Callable[..., Any]], np.ufunc]:
     """Makes a ufunc of numpy from a Python function of numbers, written with ``te``.
 
-    The ufunc has all that numpy's have: broadcasting, ``out=``, ``where=``, casts, ``reduce``,
-    ``accumulate``, ``outer`` and ``at``. Arrays are computed by one call of compiled code.
+    The ufunc has all features of numpy's ufuncs: broadcasting, ``out=``, ``where=``, casts,
+    ``reduce``, ``accumulate``, ``outer`` and ``at``. Arrays are computed by one call of compiled
+    code.
 
     Parameters
     ----------
     function
         Without it, a decorator.
     types
-        The dtypes for which code is built: each one for all parameters, or one for each. numpy
-        converts other arguments to the first that holds them.
+        The dtypes for which code is built: each entry is one dtype for all parameters, or a dtype
+        for each parameter. numpy converts other arguments to the first dtypes that hold them.
     identity
-        What ``reduce`` begins with: 0, 1, -1, or None for the first element.
+        The value with which ``reduce`` begins: 0, 1, -1, or None for the first element.
     name
         By default the function's own.
 
@@ -114,7 +115,7 @@ def gufunc(
     Raises
     ------
     ValueError
-        When the signature can't be read, or isn't that of the function.
+        When the signature can't be read, or doesn't fit the function.
     CompileError
         When a stage isn't written with ``te.compute``.
 

@@ -1,4 +1,4 @@
-"""The kernels that the loop of a ufunc calls, as its machine code knows them."""
+"""The records by which the machine code of a ufunc's loop knows the kernels that it calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KernelFields(ctypes.Structure):
         ("last_error", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("operands", ctypes.c_void_p),
-        ("packed", ctypes.c_void_p),  # what the function stores, if it never calls back
+        ("packed", ctypes.c_void_p),  # the function's fields, if it never calls back
         ("plain", ctypes.c_void_p),  # int (void** addresses, int64_t* sizes), or NULL
     )
 
@@ -69,11 +69,12 @@ class Operand:
     source
         Its place among numpy's operands.
     dims
-        The numbers of its core dimensions, as numpy numbers those of the signature, from 1 on.
+        The numbers of its core dimensions, in numpy's numbering of the signature's dimensions, from
+        1 on.
     first_step
         The place of its first core dimension among numpy's steps.
     batched
-        Whether it has a dimension for the batch in front.
+        Whether it has a batch dimension in front.
     dtype
         The dtype of its elements.
     is_output
@@ -99,9 +100,9 @@ class Kernel:
     form
         The inputs that all elements share, as bits; or the kind of a chain.
     extents
-        Of the core dimensions, ``ANY`` for those that are large, ``EVERY`` for all.
+        The extents of the core dimensions; ``ANY`` for large ones, ``EVERY`` for all.
     address
-        Where the machine code finds it.
+        The address at which the machine code finds it.
     """
 
     def __init__(
@@ -149,5 +150,5 @@ class Kernel:
         self.address = ctypes.addressof(self._fields)
 
     def standing_for(self, form: int, extents: Sequence[int]) -> Kernel:
-        """The same kernel in the place of one of another form or for other extents."""
+        """The same kernel, standing for a kernel of another form or for other extents."""
         return Kernel(*self._given, form, extents)

@@ -1,4 +1,4 @@
-"""The loops of a ufunc: the kernels of each, and the ufunc that calls them."""
+"""Makes ufuncs of numpy: their loops, and the kernels that each loop calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minitvm.ufuncs.kernels import Kernel, LoopFields
 from minitvm.ufuncs.loop_text import ANY, LARGE_EXTENT, MOST_KERNELS, ufunc_loop_text
 from minitvm.ufuncs.signature import Signature
 
-_MOST_BUILDS = 16  # of a loop, for some forms and extents
+_MOST_BUILDS = 16  # the most kernels that a loop builds for forms and extents
 Make = Callable[[int, tuple[int, ...]], Kernel | None]
 
 
@@ -55,8 +55,8 @@ class Loop:
     dtypes
         The dtypes of the operands.
     make
-        Makes the kernel of a form for some extents, or tells that there is none. It is called for
-        each of them once, and a number of times that is bounded.
+        Makes the kernel of a form for some extents, or tells that there is none. It is called once
+        for each combination, and a bounded number of times.
     may_chain
         Whether there are kernels for chains.
     apart
@@ -91,7 +91,8 @@ class Loop:
         )
 
     def kernel(self, form: int, extents: tuple[int, ...]) -> Kernel:
-        """The kernel of a form for some extents; that for all, where one isn't worth building."""
+        """The kernel of a form for some extents; the kernel for all extents where a special one
+        doesn't pay."""
         if 0 in extents:
             return self._base
         with _making:
@@ -99,7 +100,7 @@ class Loop:
 
     def _found(self, form: int, extents: tuple[int, ...]) -> Kernel:
         wanted = tuple(map(self._constant, range(self.names), extents))
-        for each in self._kernels:  # of another thread
+        for each in self._kernels:  # perhaps made by another thread
             if (each.form, each.extents) == (form, wanted):
                 return each
         if self._make is None or len(self._kernels) == MOST_KERNELS:
@@ -113,7 +114,8 @@ class Loop:
         return kernel
 
     def _constant(self, dim: int, extent: int) -> int:
-        """An extent as that of a kernel: a constant, but for one dimension's second large one."""
+        """An extent as a kernel has it: a constant, except for the second large extent of one
+        dimension."""
         if extent > LARGE_EXTENT and self._met.setdefault(dim, extent) != extent:
             return ANY
         return extent
@@ -121,8 +123,8 @@ class Loop:
 
 _ADD = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _making = ForkLock()  # one thread makes a kernel at a time
-# By their addresses, as numpy's ufuncs point to them. A ufunc may live as long as the process, and
-# says to nobody when it is freed.
+# The loops by their addresses, since numpy's ufuncs point to them. A ufunc may live as long as the
+# process, and tells nobody when it is freed.
 _loops: dict[int, Loop] = {}
 _kept: list[object] = []
 
@@ -182,8 +184,8 @@ class UfuncFields(ctypes.Structure):
 
 
 # numpy/ndarraytypes.h: NPY_ITER_WRITEONLY, _ALIGNED, _UPDATEIFCOPY, _ALLOCATE, _NO_SUBTYPE and
-# _NO_BROADCAST. By default, an output has _OVERLAP_ASSUME_ELEMENTWISE as well, by which one that is
-# the array of an input isn't copied. numpy's own matmul has these.
+# _NO_BROADCAST. By default, an output also has _OVERLAP_ASSUME_ELEMENTWISE, by which an output that
+# is the array of an input isn't copied. numpy's own matmul has these flags.
 _APART = 0x0004_0000 | 0x0010_0000 | 0x0080_0000 | 0x0100_0000 | 0x0200_0000 | 0x0800_0000
 
 

@@ -2,9 +2,9 @@
 and calls.
 
 numpy gives ``void loop(char** args, npy_intp* dimensions, npy_intp* steps, void* data)`` the number
-of elements of the batch and the extents of the core dimensions, the distance of two elements of
-each operand, and the strides of the core dimensions, in bytes (numpy, "Universal functions (ufunc)
-API", ``PyUFuncGenericFunction``). ::
+of elements of the batch and the extents of the core dimensions, the distance between successive
+elements of each operand, and the strides of the core dimensions, in bytes (numpy, "Universal
+functions (ufunc) API", ``PyUFuncGenericFunction``). ::
 
     all operands compact                       one call for the batch
     strides, and a small core                  one call, of the variant for strides
@@ -12,9 +12,9 @@ API", ``PyUFuncGenericFunction``). ::
     a chain (reduce, accumulate, at)           one call, of a kernel for chains
     another result that is read at once        a call for each element
 
-A kernel is known by its form (the inputs that all elements share, or the kind of the chain) and by
-the extents of the core dimensions. One that is missing is asked for in Python, with the GIL; where
-the work isn't worth one of its own, the kernel for all extents serves.
+A kernel is identified by its form (the inputs that all elements share, or the kind of the chain)
+and by the extents of the core dimensions. If a kernel is missing, the loop asks Python for it, with
+the GIL. Where the work doesn't justify a kernel of its own, the kernel for all extents is used.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from minitvm.ufuncs.chains_text import CHAINS
 
 MOST_KERNELS = 32  # of a loop
 LARGE_EXTENT = 64  # a core dimension beyond it may be a variable in a kernel of several extents
-ANY, EVERY = -1, -2  # in the place of such an extent; in the place of any extent
+ANY, EVERY = -1, -2  # stands for such an extent; stands for any extent
 REDUCE, ACCUMULATE, UPDATE = -1, -2, -3  # the forms of chains; others are sets of inputs, as bits
 
-_LARGE_CORE = 256  # elements, of all operands: a call for each then costs little beside its work
+_LARGE_CORE = 256  # elements of all operands: a call for each core then costs little
 _FEW = (
     256  # elements, for which the variant in place of the kernel for all costs more than it saves
 )
 _SHORT_CHAIN = 1024  # elements
-_LEAST_WORK = 256  # elements, of all operands of a batch, for which a kernel is chosen
+_LEAST_WORK = 256  # elements of all operands of a batch, from which on a kernel is chosen
 _WORDS = {
     "ACCUMULATE": ACCUMULATE,
     "ANY": ANY,
@@ -60,7 +60,7 @@ _WORDS = {
 }
 
 _TEXT = r"""
-; A loop, what it calls, and the operands of that (kernels.LoopFields, KernelFields, OperandFields).
+; A loop, its kernels, and their operands (kernels.LoopFields, KernelFields, OperandFields).
 %Loop = type {
   ptr base, i64 kernels, i64 may_ask, i64 may_chain, i64 inputs, i64 names, i64 count, i64 words,
   [MOST_KERNELS x ptr] table
@@ -69,7 +69,7 @@ _TEXT = r"""
   i64 form, i64 is_chain, ptr extents, ptr call, ptr resource, ptr last_error, i64 count,
   ptr operands, ptr packed, ptr plain
 }
-; The start of what a PackedFunc stores (call_path_text.StoredFunction).
+; The first fields of a PackedFunc (call_path_text.StoredFunction).
 %Packed = type { ptr function, ptr resource, ptr variants }
 %Operand = type {
   i64 position, i64 source, i64 rank, i64 batched, i32 dtype, i32 output, i64 size, ptr dims,
@@ -96,7 +96,7 @@ leave:
   ret void
 }
 
-; The elements of an operand's core; 0 in %compact where they don't lie side by side.
+; The number of elements of an operand's core; %compact becomes 0 if they don't lie side by side.
 define internal i64 @core_of(ptr %operand, ptr %dimensions, ptr %steps, ptr %compact) {
 entry:
   %rank = load %Operand.rank, ptr %operand
@@ -132,9 +132,9 @@ leave:
   ret i64 %elements
 }
 
-; The variant of a packed function that takes some arrays, without the care that calls by any C code
-; need: 0; -1 with an exception pending; or VARIANT, where that care is needed and nothing is
-; written. With the GIL, long kernels release it.
+; Calls the variant of a packed function that takes some arrays, without the precautions for calls
+; by arbitrary C code. Returns 0; -1 with an exception pending; or VARIANT, if the precautions are
+; needed and nothing was written. If the caller holds the GIL, long kernels release it.
 define internal i32 @call_variant(ptr %packed, ptr %values, ptr %codes, i32 %count) {
 entry:
   %ret = alloca i64
@@ -182,7 +182,7 @@ other:
   ret i32 VARIANT
 }
 
-; Describes the operands and calls, for %n elements from the addresses %args on.
+; Describes the operands for %n elements, from the addresses %args on, and calls.
 define internal i32 @call_for(ptr %kernel, ptr %args, ptr %dimensions, ptr %steps, i64 %n,
                               ptr %tensors, ptr %values, ptr %codes, ptr %words) {
 entry:
@@ -371,8 +371,8 @@ no:
   ret i1 false
 }
 
-; The kernel of a form for the extents of the core dimensions: one that is there, one that Python
-; makes, or the one for all. Null after an exception.
+; The kernel of a form for the extents of the core dimensions: an existing one, one that Python
+; makes, or the kernel for all extents. Null after an exception.
 define internal ptr @kernel_for(ptr %loop, i64 %form, ptr %dimensions) {
 entry:
   %kernels = getelementptr %Loop.kernels, ptr %loop
@@ -557,16 +557,16 @@ leave:
   ret void
 }
 
-; What numpy calls. The lanes of a vector that stand for no element compute, too, and divide zero by
-; zero: no floating-point exceptions are told, since many would be theirs.
+; The loop that numpy calls. Lanes of a vector that stand for no element compute as well, and
+; divide zero by zero. So no floating-point exceptions are reported, since many would be theirs.
 define void @ufunc_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop) {
   call void @run_loop(ptr %args, ptr %dimensions, ptr %steps, ptr %loop)
   call void @forget_exceptions()
   ret void
 }
 """
-# The flags of SSE's register, in which all of our arithmetic is: C's functions read that of the x87
-# unit, too, which takes as long as a short loop.
+# The flags in SSE's register, which all of our arithmetic uses. C's functions also read the
+# register of the x87 unit, which takes as long as a short loop.
 _FORGET_X86 = r"""
 define internal void @forget_exceptions() {
 entry:

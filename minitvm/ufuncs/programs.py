@@ -1,4 +1,4 @@
-"""The programs of a ufunc: what its loop's kernels are built from, for all operands and for some.
+"""The programs from which a ufunc's kernels are built, for all operands and for special forms.
 
 A program of constant extents is computed by loops that are unrolled and vectorised as a whole: for
 small cores this is many times as fast as a program of any extents.
@@ -28,7 +28,7 @@ from minitvm.ufuncs.loop_text import ACCUMULATE, ANY, EVERY, REDUCE, UPDATE
 from minitvm.ufuncs.signature import Signature
 from minitvm.variants.in_place import can_run_in_place
 
-# Of a function that has a program for all operands, but not for some.
+# Raised by functions that have a program for all operands, but not for a special form.
 _NO_PROGRAM = (CompileError, TypeError, ValueError)
 _CHAINS = {REDUCE: Kind.REDUCE, ACCUMULATE: Kind.ACCUMULATE, UPDATE: Kind.UPDATE}
 
@@ -60,7 +60,7 @@ class Elementwise:
             return None
 
     def _built(self, shared: int) -> Built:
-        """The function for vectors; the inputs whose bits are set are single numbers."""
+        """The function on vectors; an input whose bit in `shared` is set is a single number."""
         extent = var("n")
         count = len(self._dtypes)
         shapes = [() if shared >> i & 1 else (extent,) for i in range(count)]
@@ -107,15 +107,15 @@ class Batched:
     def _made(self, form: int, extents: tuple[int, ...]) -> Kernel | None:
         names = zip(self._signature.names, extents, strict=True)
         if not form and all(extent == ANY or name.isdigit() for name, extent in names):
-            return None  # the kernel for all
+            return None  # the kernel for all extents serves
         try:
             return _kernel(self._built(form, extents), self._signature, form, extents)
         except _NO_PROGRAM:
             return None
 
     def _built(self, shared: int, extents: Sequence[int]) -> Built:
-        """The function's program for a batch; the inputs whose bits are set are the same for all
-        elements."""
+        """The function's program for a batch; an input whose bit in `shared` is set is the same for
+        all elements."""
         name, signature = self._name, self._signature
         sizes: dict[str, Any] = {
             each: int(each) if each.isdigit() else var(each) if extent == ANY else extent
@@ -135,7 +135,7 @@ class Batched:
 @final
 class BuiltLoop:
     """A built function as the loop of a generalised ufunc. Its arguments have the core dimensions
-    of the signature, and perhaps one of the batch in front."""
+    of the signature, and may have a batch dimension in front."""
 
     def __init__(self, results: Built, signature: Signature) -> None:
         self._results, self._signature = results, signature
@@ -164,7 +164,7 @@ def _kernel(
     results: Built, signature: Signature, form: int = 0, extents: Sequence[int] = ()
 ) -> Kernel:
     """The kernel of a function whose arguments have the core dimensions of a signature, some of
-    them with one for the batch in front."""
+    them with a batch dimension in front."""
     numbers = {name: i for i, name in enumerate(signature.names, 1)}  # 0 is the batch
     positions = (*results.inputs, *results.outputs)
     ranks = [len(names) for names in signature.operands]
@@ -247,7 +247,7 @@ def _buffers(results: Built) -> list[Buffer]:
 
 
 def _is_batched(results: Built, signature: Signature, buffers: Sequence[Buffer]) -> bool:
-    """Whether all arguments have a dimension in front of those of the signature."""
+    """Whether all arguments have a dimension in front of the signature's dimensions."""
     more = {
         buffer.ndim - len(names) for buffer, names in zip(buffers, signature.operands, strict=True)
     }

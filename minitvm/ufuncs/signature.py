@@ -16,7 +16,7 @@ _SIGNATURE = re.compile(rf"({_SIDE})->({_SIDE})", re.ASCII)
 @record()
 class Signature:
     """The core dimensions of each input and each output, by their names; a number is its own name,
-    and an extent."""
+    and at the same time an extent."""
 
     text: str
     inputs: tuple[tuple[str, ...], ...]
@@ -38,7 +38,7 @@ def parse_signature(text: str) -> Signature:
     Raises
     ------
     ValueError
-        For another text.
+        For a text that is no signature.
 
     >>> parse_signature("(m,k),(k)->(m)").names
     ('m', 'k')

@@ -25,8 +25,8 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
 
         def f(A: float32[n, m, strides=(A_s0, A_s1)]): ...
 
-    Where the function knows that they are compact, since their addresses go to C or LLVM, which see
-    memory and not its strides, it works on compact copies::
+    A function may depend on compact arrays: it passes their addresses to C or LLVM, which don't
+    know the strides. Such a function works on compact copies::
 
         def f(A: float32[n, m, strides=(A_s0, A_s1)]):
             A_compact = allocate(float32[n, m])
@@ -48,14 +48,14 @@ def accept_strides(func: PrimFunc) -> PrimFunc:
 
 
 def is_free(buffer: Buffer) -> bool:
-    """Whether a parameter's array may have another layout in a variant: its declaration names
-    none."""
+    """Whether a parameter's array may have another layout in a variant, since its declaration
+    requires none."""
     return bool(buffer.ndim) and not buffer.strides and not buffer.layout
 
 
 def _knows_layout(func: PrimFunc) -> bool:
-    """Whether a function holds for compact arrays only: where the address of a parameter that is
-    declared compact goes to C or LLVM; or where the attribute ``knows_layout`` says so."""
+    """Whether a function is right only for compact arrays: it passes the address of a parameter
+    that is declared compact to C or LLVM, or has the attribute ``knows_layout``."""
     compact = {b for b in func.buffer_map.values() if is_free(b)}
     return func.attrs.knows_layout or any(
         isinstance(node, Call)

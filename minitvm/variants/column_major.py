@@ -1,4 +1,4 @@
-"""Column-major arguments, as row-major ones of the same memory: their dimensions in reverse order.
+"""Turns column-major arguments into row-major ones of the same memory, with dimensions reversed.
 
 The auto-scheduler, which chooses loops by strides, then sees the strides in memory. The chosen
 loops are given the declared arguments again.
@@ -32,8 +32,9 @@ _Access = TypeVar("_Access", BufferLoad, BufferStore)
 @final
 @record(eq=False)
 class RowMajor:
-    """A program in which arguments that are declared column-major are row-major ones in reverse
-    order, which auto_schedule knows how to walk; `declared` maps each buffer to its declaration."""
+    """A program in which arguments that are declared column-major have become row-major ones with
+    dimensions in reverse order, so that auto_schedule sees the strides in memory. `declared` maps
+    each buffer to its declaration."""
 
     outputs: Sequence[Operation]
     args: Sequence[Any]
@@ -56,7 +57,7 @@ def in_row_major(
         return None
     ops = [each.op if isinstance(each, Tensor) else each for each in outputs]
     kept = {*(each for each in args if isinstance(each, Tensor)), *binds}
-    if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and what lies between them
+    if all(tensor in left for tensor in kept if tensor.ndim > 1):  # and the tensors between them
         left += [t for op in in_order(ops) for t in op.outputs if t not in kept]
     ops, now, turned = with_reversed(ops, left)
     if not turned:
@@ -78,11 +79,11 @@ def in_row_major(
 def with_reversed(
     outputs: Iterable[Operation], column_major: Collection[Tensor]
 ) -> tuple[list[Operation], dict[Tensor, Tensor], frozenset[Tensor]]:
-    """`outputs` computed with those of the tensors `column_major` in reverse order of dimensions
-    that allow it; the tensor that each tensor became, where it is another; and the tensors that
-    were reversed.
+    """`outputs` computed with reversed dimensions of the tensors `column_major`, as far as
+    possible; a mapping from each tensor that changed to its new one; and the tensors that were
+    reversed.
 
-    Before, of column-major X and Y::
+    Before, with column-major X and Y::
 
         Y[i, j] = X[i, j] * 2.0
 
@@ -110,8 +111,8 @@ def with_reversed(
 
 
 def _reversible(ops: Collection[Operation], column_major: Collection[Tensor]) -> frozenset[Tensor]:
-    """The tensors that only expressions access, at indices that don't come from data: an index from
-    data is checked at run time, and messages name it."""
+    """The tensors whose dimensions may be reversed: only expressions access them, at indices that
+    aren't read from data. Such an index is checked at run time, and messages name it."""
     if any(isinstance(op, ScanOp) or read_by_ranges(op) for op in ops):
         return frozenset()
     found = {each for each in column_major if each.ndim > 1 and each.op in ops}
@@ -149,7 +150,8 @@ def _rewritten(
 
 
 def in_column_major(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> PrimFunc:
-    """`func` with its parameters as they were declared, given by the row-major ones.
+    """`func` with its parameters as they were declared; accesses of the row-major ones are
+    rewritten.
 
     Before::
 
@@ -164,8 +166,8 @@ def in_column_major(func: PrimFunc, declared: Mapping[Buffer, Buffer]) -> PrimFu
 
 
 def shows_indices(func: PrimFunc, names: Collection[str]) -> bool:
-    """Whether a message of the function shows indices of a tensor of some names, in the order in
-    which nobody wrote them."""
+    """Whether a message of the function shows indices of a tensor among `names`, which would be in
+    reverse order."""
     messages = []
     for node in walk_once(func.body):
         match node:

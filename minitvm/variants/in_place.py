@@ -1,4 +1,5 @@
-"""Whether a program may have an output in the place of an input, and the variant that has."""
+"""The variant of a program whose output is the array of an input, and the proof that it is
+right."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt, with_body
 
 
 def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
-    """`func` for outputs that are the same arrays as inputs: positions of parameters, for which
-    :func:`can_run_in_place` holds. Accesses to the input become accesses to the output.
+    """`func` for outputs that are the same arrays as inputs. `pairs` are positions of parameters
+    for which :func:`can_run_in_place` holds. Accesses to the input become accesses to the output.
 
     Before::
 
@@ -45,14 +46,14 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
 
 
 def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
-    """Whether lowered loop IR does the same when the parameter at position `output`, which it
-    writes, is the same array as the one at `before`, which it reads.
+    """Whether lowered loop IR gives the same results when the parameter at position `output`, which
+    it writes, is the same array as the parameter at `before`, which it reads.
 
-    It does if no element is stored before all that read it have read it, in every order in which
-    the program may run. For a store and a load that are not both in some loop, the text tells the
-    order. In loops around both, an earlier round of the outermost that differs has the store first,
-    whatever stands where in the text; then the two must not be at one element. Without a proof of
-    that the answer is no.
+    It does if every load of an element comes before the store to it, in every order in which the
+    program may run. If no loop is around both the store and the load, the text gives their order.
+    In loops around both, the store may belong to an earlier iteration of the outermost loop whose
+    iterations differ; then it comes first, in any order of the text, and the two must not be at one
+    element. Without a proof of this the answer is no.
     """
     func = func.attrs.form_in_place or func
     source, target = _parameter(func, before), _parameter(func, output)
@@ -72,8 +73,9 @@ def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
 
 
 def needs_form_in_place(func: PrimFunc) -> bool:
-    """Whether an output and an input of different declared layouts may be one array: each element
-    is the same one of both, but loops see a transpose, which is done in blocks."""
+    """Whether an output and an input of different declared layouts may be one array. Each element
+    then has the same place in both, but to the loops it is a transpose, which is computed in
+    blocks."""
     written = written_parameters(func)
     return any(
         source.layout != target.layout and may_be_one_array(func, source, target)
@@ -83,7 +85,7 @@ def needs_form_in_place(func: PrimFunc) -> bool:
 
 
 def with_form_in_place(func: PrimFunc, form: PrimFunc) -> PrimFunc:
-    """`func`, which for calls in place becomes `form`."""
+    """`func` with the form `form` for calls in place."""
     return replace(func, attrs=replace(func.attrs, form_in_place=form))
 
 
@@ -120,8 +122,8 @@ class _Known(Mutator):
 
 
 def _escape(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
-    """Whether the memory is reached by more than loads and stores of the buffer in a known order:
-    as an argument of a call, under another name, or in a region of several parallel loops."""
+    """Whether the memory is accessed other than by loads and stores of the buffer in a known order:
+    through an argument of a call, under another name, or in a region of several parallel loops."""
     memory = {source.data: source, target.data: target}
     for node in walk_once(func.body):
         match node:
@@ -157,12 +159,13 @@ class _Accesses(Accesses):
 
 
 def _numbered(accesses: Sequence[Access]) -> Iterator[tuple[int, Access]]:
-    """Each access with its number among those of its kind in the same loops: of the copies of an
-    unrolled body, the first ones are compared first, since the others seldom tell more."""
+    """Each access with its number among the accesses of its kind in the same loops. Among the
+    copies of an unrolled body, the first ones are compared first, since the others seldom
+    decide."""
     before: Counter[tuple[object, ...]] = Counter()
     for each in accesses:
         has_lanes = any(index.dtype.lanes > 1 for index in each.node.indices)
-        around = each.loops[:-1] if has_lanes else each.loops  # the last is over its own lanes
+        around = each.loops[:-1] if has_lanes else each.loops  # the last loop is over its own lanes
         key = each.is_store, *map(id, around)
         yield before[key], each
         before[key] += 1
@@ -175,15 +178,15 @@ def _may_precede(prover: Prover, store: Access, load: Access) -> bool:
         if ours is not theirs:
             break
         common += 1
-    for depth in range(common):  # the outermost loop in whose rounds they differ
+    for depth in range(common):  # the outermost loop whose iterations differ
         if _may_meet(prover, store, load, depth, differ=True):
             return True
     return store.position < load.position and _may_meet(prover, store, load, common, differ=False)
 
 
 def _may_meet(prover: Prover, store: Access, load: Access, depth: int, *, differ: bool) -> bool:
-    """Whether both may be at one element in the same rounds of the first `depth` common loops. If
-    they `differ`, the rounds of the next loop are different ones, the round of `store` first."""
+    """Whether both may be at one element in the same iterations of the first `depth` common loops.
+    If they `differ`, the iterations of the next loop are different ones, that of `store` first."""
     with prover.scope():
         outside = one_round(prover, load.loops[:depth], (), {})
         ours, theirs = (

@@ -43,7 +43,7 @@ class Block(Protocol):
         """The bytes that were asked for."""
 
     def free(self) -> None:
-        """Gives it back; the second time does nothing."""
+        """Gives the memory back; a second call does nothing."""
 
     @property
     def stream(self) -> Hashable | None:
@@ -59,10 +59,10 @@ class Block(Protocol):
 class AllocatorStats(NamedTuple):
     """The memory that an allocator has given out and keeps, in bytes unless stated otherwise.
 
-    `allocated` is in blocks in use, for which users asked for `requested`; `reserved` is in chunks;
-    `cached` is their unused part. `blocks` and `chunks` count those that there are, `allocations`
-    and `device_allocations` how many were made so far. `fragmentation` is the part of `cached` that
-    is outside the largest free block.
+    `allocated` are the bytes of blocks in use, for which users asked for `requested` bytes;
+    `reserved` are the bytes of chunks, and `cached` their unused part. `blocks` and `chunks` count
+    the existing ones, `allocations` and `device_allocations` all that were made so far.
+    `fragmentation` is the share of `cached` outside of the largest free block.
     """
 
     allocated: int
@@ -90,13 +90,13 @@ class _Managed:
 
     @property
     def limit(self) -> int | None:
-        """The limit on the bytes that are asked of the device; None without a limit."""
+        """The limit on the bytes that are requested from the device; None without a limit."""
         limit = self._pool.limit
         return None if limit == NO_LIMIT else limit
 
     def set_limit(self, limit: int | None) -> None:
-        """Limits the bytes that are asked of the device; None: as many as it has. Blocks in use
-        stay; unused memory beyond the limit goes back to the device.
+        """Limits the bytes that are requested from the device; None: no limit. Blocks in use stay;
+        unused memory beyond the limit goes back to the device.
 
         Raises
         ------
@@ -200,8 +200,8 @@ class _Stream:
 
 @final
 class _Retired:
-    """A released block that work of streams may still use, or that goes back to the device by
-    itself. `owing` are streams where no event could be recorded so far."""
+    """A released block that work of streams may still use, or an allocation of its own that goes
+    back to the device. `owing` are streams on which no event could be recorded so far."""
 
     __slots__ = ("block", "events", "is_chunk", "owing")
 
@@ -236,7 +236,7 @@ class DeviceBlock:
         self.size = size
 
     def free(self) -> None:
-        """Gives it back; the second time does nothing."""
+        """Gives the memory back; a second call does nothing."""
         block, self._block, self.address = self._block, 0, 0
         if block:
             self._allocator._free(block, self._streams, self._is_chunk)
@@ -306,9 +306,9 @@ class Allocator(_Managed):
         self._grown = 0  # the number of chunks made so far
         self._streams: dict[Hashable, _Stream] = {}
         self._retired: list[_Retired] = []
-        self._events: list[Handle] = []  # that nobody waits for
-        # Blocks that were freed, and streams that ended, while the lock was taken: perhaps by the
-        # same thread, whose garbage was collected meanwhile.
+        self._events: list[Handle] = []  # for which nobody waits
+        # Blocks that were freed, and streams that ended, while the lock was taken. The same thread
+        # may hold it, if its garbage is collected meanwhile.
         self._freed: deque[tuple[int, tuple[_Stream, ...], bool]] = deque()
         self._ending: deque[tuple[Hashable, Callable[[], object] | None]] = deque()
         self._lock = threading.RLock()
@@ -354,8 +354,8 @@ class Allocator(_Managed):
         return DeviceBlock(self, block, size, streams, is_chunk)
 
     def _miss(self, needed: int, size: int, bins: int, is_chunk: bool) -> int:
-        """A block that has to be waited for, or asked of the device; the cheapest way is tried
-        first."""
+        """A block for a request that no free block serves: by waiting for one, or from the device;
+        the cheapest way is tried first."""
         pool, sizes = self._pool, self._sizes()
         if sizes.most_at_once is not None and needed > sizes.most_at_once:
             why = f"{needed} with what the device wants, which gives {sizes.most_at_once} at once"
@@ -381,8 +381,8 @@ class Allocator(_Managed):
         raise self._refusal(size, "found none", self._memory())
 
     def _obtain(self, whole: int, needed: int, size: int) -> int:
-        """The first block of a new chunk; the rest is free for every stream. 0 if the device or the
-        limit refuses the chunk."""
+        """Gets a chunk from the device and returns its first block; the rest is free for every
+        stream. 0 if the device or the limit refuses the chunk."""
         pool = self._pool
         if not pool.reserve(whole):
             return 0
@@ -402,7 +402,7 @@ class Allocator(_Managed):
         return block
 
     def _wish(self, needed: int) -> int:
-        """The bytes of the next chunk, which is to hold `needed` bytes at least."""
+        """The bytes of the next chunk, which must hold at least `needed` bytes."""
         sizes = self._sizes()
         stated = sizes.next_chunk if self._grown else sizes.first_chunk
         wish = min(_FIRST_CHUNK << self._grown, _LAST_CHUNK) if stated is None else stated
@@ -415,7 +415,7 @@ class Allocator(_Managed):
             driver, device = self._driver, self.device
             least = driver.device_min_chunk_size(device) or 1
             self._known = _Sizes(
-                # Where the device asks for no alignment, that of the CPU's arrays.
+                # If the device requires no alignment, it is the alignment of the CPU's arrays.
                 unit=least if least >= LEAST_UNIT else math.lcm(least, UNIT),
                 padding=driver.device_extra_padding_size(device) or 0,
                 most_in_chunk=driver.device_max_chunk_size(device),
@@ -435,8 +435,8 @@ class Allocator(_Managed):
     # ---- Taking back -----------------------------------------------------------------------------
 
     def _free(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
-        """Frees a block that isn't in use any more. Nobody waits here, as the block may have been
-        collected as garbage."""
+        """Frees a block that isn't in use any more. This never waits, since it may run while
+        garbage is collected."""
         if streams or is_chunk:
             self._freed.append((block, streams, is_chunk))
             self.tidy()
@@ -444,8 +444,8 @@ class Allocator(_Managed):
             self._pool.give_back(block, self._pool.everybodys)
 
     def _collect(self, block: int, streams: tuple[_Stream, ...], is_chunk: bool) -> None:
-        """Frees a block that was forgotten. A step that the device fails to do is asked for again
-        when memory is needed."""
+        """Frees a block whose last reference has gone. If the device fails at a step, the step is
+        tried again when memory is needed."""
         with suppress(DeviceError):
             self._free(block, streams, is_chunk)
 
@@ -482,7 +482,7 @@ class Allocator(_Managed):
                 self._pool.give_back(block, self._pool.everybodys)
 
     def _finish(self, retired: _Retired, wait: bool = False) -> None:
-        """Lets a retired block be free, if all its streams are done with it."""
+        """Frees a retired block, if all its streams are done with it."""
         while retired.owing:
             stream = retired.owing[-1]
             if not stream.is_over:
@@ -503,8 +503,8 @@ class Allocator(_Managed):
 
     def release_stream(self, stream: Hashable, destroy: Callable[[], object] | None = None) -> None:
         """Waits for the work on a stream's freed blocks, and calls `destroy`: nothing is recorded
-        on the stream from then on. Blocks that were allocated for it are free for everybody when
-        freed. Where another thread holds the allocator, that thread does so."""
+        on the stream afterwards. Blocks that were allocated for it are free for everybody once
+        freed. If another thread holds the allocator, that thread does this."""
         self._ending.append((stream, destroy))
         self.tidy()
 
@@ -545,7 +545,7 @@ class Allocator(_Managed):
         return event
 
     def _has_happened(self, event: Handle, wait: bool) -> bool:
-        # One behind a failure has happened, too; to wait for it raises that.
+        # An event behind a failure has happened as well; waiting for it raises the failure.
         happened = bool(self._driver.query_event(self.device, event))
         if wait and not happened:
             self._driver.synchronize_event(self.device, event)
@@ -563,7 +563,7 @@ class Allocator(_Managed):
     def _settle(self, wait: bool = False) -> None:
         """Frees for everybody the blocks that were freed on streams and aren't used there any more;
         after a `wait`, all of them."""
-        if self._is_settling:  # by this thread, whose garbage was collected meanwhile
+        if self._is_settling:  # this thread is settling already, and its garbage is being collected
             return
         self._is_settling = True
         try:
@@ -635,7 +635,7 @@ class Allocator(_Managed):
         self._is_settling = False
 
 
-_MANY_EVENTS = 16  # events of a stream, after which one looks whether the first has happened
+_MANY_EVENTS = 16  # events of a stream, from which on the first one is tested
 
 
 def _rounded(size: int, unit: int) -> int:
@@ -712,7 +712,7 @@ class CPUAllocator(_Managed):
 
 
 def _record_nothing(block: object, stream: Hashable | None) -> None:
-    """Work of that stream uses it, too; the CPU has none."""
+    """Does nothing: the CPU has no streams."""
 
 
 _starting = threading.Lock()
@@ -726,7 +726,7 @@ _cpu = CPUAllocator()
 
 
 def cpu_allocator() -> CPUAllocator:
-    """The allocator of this process's memory, whose code is compiled when it is used first.
+    """The allocator of this process's memory, whose code is compiled at its first use.
 
     >>> block = cpu_allocator().allocate(1000)
     >>> block.size, block.address % 256

@@ -18,8 +18,8 @@ from minitvm.runtime.device_api.registry import managed
 from minitvm.runtime.device_api.streams import Stream
 from minitvm.runtime.dlpack import TensorView, compact_strides, lead_alike
 
-_SHORT = 4096  # bytes: of shorter runs, a device copies many in one go faster than one by one
-_FEW = 16  # times the bytes of the elements, at most, come where runs are short
+_SHORT = 4096  # bytes: a device copies shorter runs faster together than one by one
+_FEW = 16  # the most bytes copied for short runs, as a multiple of the elements' bytes
 _HOST = cpu(0)
 
 
@@ -68,15 +68,16 @@ def fetch(source: TensorView) -> tuple[TensorView, object]:
 
 
 def write_back(target: TensorView, fetched: TensorView) -> None:
-    """Copy all bytes between the first and the last element, from `fetch`, back to the device. It
-    serves elements that share bytes."""
+    """Copy all bytes between the first and the last element, from `fetch`, back to the device.
+    Elements that share bytes need this."""
     span = target.span()
     if len(span):
         _move(target.device, _HOST, span.start, fetched.span().start, len(span), None)
 
 
 def may_overlap(target: TensorView, source: TensorView) -> bool:
-    """Whether two tensors may share bytes: no device says in which order it copies them."""
+    """Whether two tensors may share bytes: devices don't define the order in which they copy
+    them."""
     a, b = target.span(), source.span()
     return target.device == source.device and a.start < b.stop and b.start < a.stop
 
@@ -91,7 +92,7 @@ def are_alike(target: TensorView, source: TensorView) -> bool:
 
 
 class _Runs(NamedTuple):
-    """Runs of bytes: how long each is, and where they begin."""
+    """Runs of bytes: the length of each run, and the begins of all."""
 
     size: int
     targets: list[int]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 CPU_POOL = r"""
 ; ---- The CPU --------------------------------------------------------------------------------
-@cpu = internal global ptr null    ; the pool; everybody's bins are for large blocks
-@small = internal global ptr null  ; the bins of small ones
+@cpu = internal global ptr null    ; the pool; its common bins hold large blocks
+@small = internal global ptr null  ; the bins of small blocks
 
 @key = internal global i64 0       ; of a thread's front; of 32 bits on Linux, 64 on macOS
 @fronts = internal global ptr null ; all of them, by FOLLOWING
 
-; A front is what a thread keeps at hand, so that small blocks need no lock. It takes another one
-; while it holds less than FRONT_MOST bytes. For the pool these blocks are in use. What that has
-; counted too much is counted here, and what it doesn't know of:
+; A front holds the free blocks that a thread keeps at hand, so that small blocks need no lock. It
+; takes a further block while it holds less than FRONT_MOST bytes. To the pool these blocks are in
+; use. The front counts the corrections to the pool's counters:
 ;
 ;   HELD, ASKED_HELD   the bytes at hand, and what users asked for
 ;   RETURNED, GIVEN    the blocks that came, and that were given out
@@ -51,7 +51,7 @@ leave:
   ret ptr %front
 }
 
-; A front gets `size` bytes, of which somebody asked for `requested`; or loses them.
+; A front gets, or loses, a block of `size` bytes, for which a user asked for `requested`.
 define internal void @hold(ptr %front, i64 %size, i64 %requested) alwaysinline {
   %1 = call i64 @count(ptr %front, i64 HELD, i64 %size)
   %2 = call i64 @count(ptr %front, i64 ASKED_HELD, i64 %requested)
@@ -65,7 +65,7 @@ define internal void @lose(ptr %front, i64 %size, i64 %requested) alwaysinline {
   ret void
 }
 
-; This thread's front, if it is full, is emptied: it had not what was wanted.
+; Empties this thread's front if it is full: it didn't have the wanted block.
 define internal void @change_front() {
   %front = call ptr @front()
   br icmp eq ptr %front, null, label %leave, label %look
@@ -79,7 +79,7 @@ leave:
   ret void
 }
 
-; Gives the pool what a front holds.
+; Gives the blocks of a front to the pool.
 define internal void @empty_front(ptr %front) noinline {
 entry:
   %pool = load ptr, ptr @cpu
@@ -106,7 +106,7 @@ leave:
   ret void
 }
 
-; Of a thread that ends. What its front has counted is the pool's.
+; Called when a thread ends. The counts of its front go to the pool.
 define internal void @end_front(ptr %front) {
 entry:
   call void @empty_front(ptr %front)
@@ -130,7 +130,7 @@ leave:
   ret void
 }
 
-; Adds what a front counts to counters of a pool.
+; Adds the counts of a front to counters of a pool.
 define internal void @add_front(ptr %counters, ptr %front) {
   %pool = getelementptr i8, ptr %counters, i64 -ALLOCATED  ; as if it were one
   %held = call i64 @number(ptr %front, i64 HELD)
@@ -146,7 +146,7 @@ define internal void @add_front(ptr %counters, ptr %front) {
   ret void
 }
 
-; Of the CPU's pool, whose counters have been copied.
+; Corrects copied counters of the CPU's pool by the fronts.
 define void @add_fronts(ptr %counters) {
 entry:
   %pool = load ptr, ptr @cpu
@@ -172,8 +172,8 @@ define i32 @start(ptr %pool, ptr %small) {
   ret i32 %status
 }
 
-; A block of the CPU's memory, or null. The machine's memory counts, since a system that hands out
-; more than that ends the process when it is touched.
+; A block of the CPU's memory, or null. The machine's memory is the limit, since a system that
+; hands out more ends the process when the memory is touched.
 define ptr @take_here(i64 %requested) {
   br icmp ule i64 %requested, MEMORY, label %round, label %bad
 round:
@@ -221,7 +221,7 @@ good:
 miss:
   br i1 %small, label %grow, label %shed
 shed:
-  ; What is free is too small: what is kept has to follow what is used.
+  ; The free blocks are too small: the kept memory must adapt to the requests.
   call void @release(ptr %pool, ptr %large.bins)
   br label %grow
 grow:
@@ -242,7 +242,7 @@ last:
   ret ptr %third
 }
 
-; The bytes of the pages in which so many lie: from 2 MiB on, huge ones.
+; A number of bytes rounded up to whole pages: from 2 MiB on, huge pages.
 define internal i64 @whole_pages(i64 %size) {
   %large = icmp uge i64 %size, HUGE
   %page = select i1 %large, i64 HUGE, i64 PAGE
@@ -253,7 +253,8 @@ define internal i64 @whole_pages(i64 %size) {
   ret i64 %bytes
 }
 
-; Whole pages of the C library's, or null; huge ones, if wanted, if there are (14 is MADV_HUGEPAGE).
+; Whole pages from the C library, or null; huge pages if wanted and available (14 is
+; MADV_HUGEPAGE).
 define internal ptr @obtain(i64 %bytes, i1 %huge) {
   %large = icmp uge i64 %bytes, HUGE
   %page = select i1 %large, i64 HUGE, i64 PAGE
@@ -281,7 +282,7 @@ define void @free_alone(ptr %memory) {
   ret void
 }
 
-; The first block of a new chunk of the CPU's.
+; The first block of a new chunk of the CPU's memory.
 define internal ptr @grow(ptr %pool, i64 %wish, i64 %size, i64 %requested, ptr %bins) noinline {
   %bytes = call i64 @whole_pages(i64 %wish)
   %less = sub i64 0, %bytes
@@ -306,7 +307,7 @@ bad:
   ret ptr null
 }
 
-; Gives the chunks that are free to the C library.
+; Gives free chunks to the C library.
 define internal void @release(ptr %pool, ptr %bins) noinline {
 entry:
   br label %next
@@ -337,8 +338,8 @@ chunks:
   ret void
 }
 
-; Takes back what `take_here` gave. If very much is free, a chunk goes to the C library with its
-; last block.
+; Takes back a block of `take_here`. If very much is free, a chunk goes to the C library together
+; with its last block.
 define void @give_back_here(ptr %block) {
   %home = call ptr @pointer(ptr %block, i64 HOME)
   %small = load ptr, ptr @small
@@ -391,8 +392,8 @@ release:
   ret void
 }
 
-; A fork waits until nobody is at the pool: the child would have neither the thread nor its lock.
-; All other pools are used with the GIL alone.
+; A fork waits until no thread has locked the pool: the child would have the lock without the
+; thread. All other pools are used with the GIL alone.
 define void @before_fork() {
   %pool = load ptr, ptr @cpu
   call void @lock(ptr %pool)
@@ -433,7 +434,7 @@ leave:
 
 ; ---- Objects of Python that hold a block ----------------------------------------------------
 ; Behind the head of an object: its block, the address of that, and the bytes that were asked for.
-; What Python fills in: the type, the function that raises, and None.
+; Set by Python: the type, the function that raises, and None.
 @type = global ptr null
 @refuse = global ptr null
 @none = global ptr null

@@ -53,14 +53,14 @@ from minitvm.runtime.errors import (
 )
 
 _PIECE = 1 << 22  # bytes at a time that go through a buffer of the host
-_PATIENCE = 0.0001  # seconds between two questions
+_PATIENCE = 0.0001  # seconds between two queries
 _MOST_IDS = 1 << 16
 _MOST_BYTES = 1 << 63
-_NOTHING: Handle = None  # the stream, or event, of a device that has none
+_NOTHING: Handle = None  # the stream, or event, of a device without streams or events
 
 
 def _index(value: object) -> int | None:
-    """An integer of any type; None for other values, as True."""
+    """An integer of any integer type; None for other values, such as True."""
     is_number = hasattr(type(value), "__index__") and not isinstance(value, bool)
     return operator.index(value) if is_number else None  # type: ignore[arg-type]  # mypy: object
 
@@ -75,16 +75,16 @@ class Driver:
     """A kind of device, complete.
 
     The functions are those of :class:`DeviceInterface`. Each may raise DeviceError, which names
-    device and function, and UnsupportedByDevice, where nothing can stand in for it.
+    device and function; or UnsupportedByDevice, if no other function can stand in for it.
     """
 
     def __init__(self, name: str, device_type: int, interface: DeviceInterface) -> None:
         self.name = name
         self.device_type = device_type
         self.interface = interface
-        self._streams: dict[int, list[Handle]] = {}  # of each device, those that live
-        self._waiting: list[object] = []  # waiters for all of them, in the place of the device
-        self._leaving: list[tuple[BareDevice, Handle]] = []  # destroyed when no thread waits
+        self._streams: dict[int, list[Handle]] = {}  # the live streams of each device
+        self._waiting: list[object] = []  # threads that wait for all streams in place of the device
+        self._leaving: list[tuple[BareDevice, Handle]] = []  # to destroy when no thread waits
         self._thread = _Thread()
 
     def provides(self, name: str) -> bool:
@@ -93,7 +93,7 @@ class Driver:
 
     @property
     def has_streams(self) -> bool:
-        """Whether anything is done later than its function returns."""
+        """Whether work may be done after its function has returned."""
         return self.provides("create_stream")
 
     def __repr__(self) -> str:
@@ -166,8 +166,8 @@ class Driver:
             self.set_device(device)
 
     def _take_back(self, name: str, device: BareDevice, *args: Any) -> None:
-        """Call a function that takes something back, even if the device couldn't be made current at
-        once. That failure is raised afterwards."""
+        """Call a function that takes a resource back, even if the device couldn't be made current.
+        That failure is raised afterwards."""
         failure: DeviceError | None = None
         try:
             self._set_current(device)
@@ -447,8 +447,8 @@ class Driver:
             self._destroy_leaving()
 
     def _destroy_leaving(self) -> None:
-        # Without a lock, which a fork could leave locked: a thread that waits for streams from now
-        # on doesn't wait for a leaving one.
+        # Without a lock, which a fork could leave locked: a thread that begins to wait for streams
+        # now doesn't wait for a leaving one.
         while self._leaving and not self._waiting:
             try:
                 device, stream = self._leaving.pop()
@@ -573,7 +573,7 @@ def copy_through_host(
     size: int,
 ) -> None:
     """Copy bytes from one device to another, of any kinds, by way of a buffer of the host."""
-    # Within a device the ranges may overlap: then all of it goes at once.
+    # Within a device the ranges may overlap: then all bytes are copied at once.
     apart = to != start or abs(target - source) >= size
     step = min(size, _PIECE) if apart else size
     buffer = ctypes.create_string_buffer(step)

@@ -48,7 +48,7 @@ _VERSION = 100
 
 
 class Sizes(NamedTuple):
-    """The sizes that an allocator goes by, in bytes; none exceeds the device's memory."""
+    """The sizes by which an allocator decides, in bytes; none exceeds the device's memory."""
 
     min_chunk: int = 256
     max_chunk: int = 32 << 20
@@ -95,19 +95,19 @@ class _Call(NamedTuple):
 class ExtDev(DeviceInterface):
     """A simulated device, of several ids: every function of the interface, and faults to order.
 
-    *Memory.* An address of a device is nothing to the host, nor to another device, and the reverse;
-    every range has to be in one live allocation. An address is never given a second time. Memory
-    that an operation on a stream uses can't be taken back before the operation is over.
+    *Memory.* An address of a device has no meaning for the host or for another device, and the
+    reverse; every range has to lie in one live allocation. An address is never given a second time.
+    Memory that an operation on a stream uses can't be taken back before the operation is over.
 
     *Streams.* Each has a thread. A failure on a stream is raised by the next wait: for the stream,
     for an event behind the failure, or for the device. Operations put behind the failure are not
     run; operations put on the stream after it was raised are. Functions that copy at once wait for
     the default stream (0 or None) of the device first, and raise its failures. ``destroy_stream``
     waits until the stream is done, and raises a failure that no wait, for another stream either,
-    has raised. Kernels and callbacks may put something on streams, but not wait; when they destroy
-    a stream, the device tells of its failures. An event that was never recorded has happened. In a
-    forked child pending operations don't run; to wait for them is an error. When the interpreter
-    ends, pending operations are dropped.
+    has raised. Kernels and callbacks may put operations on streams, but not wait. If they destroy a
+    stream, a wait for the device raises the stream's failures. An event that was never recorded
+    counts as happened. In a forked child pending operations don't run; waiting for them is an
+    error. When the interpreter ends, pending operations are dropped.
 
     *Faults.* See :meth:`inject`.
 
@@ -152,7 +152,7 @@ ext_dev(0), got 0x4081000000010000, byte 0 of 256 of an allocation (ext_dev(1))
         self._lock = threading.RLock()
         self._defaults: dict[int, Stream] = {}
         self._streams: dict[int, Stream] = {}
-        self._orphans: list[Stream] = []  # destroyed by a worker, which couldn't wait for them
+        self._orphans: list[Stream] = []  # destroyed by a worker, which can't wait for them
         self._events: dict[int, _Event] = {}
         weakref.finalize(self, _retire_all, self._defaults, self._streams).atexit = False
         _all.add(self)
@@ -169,16 +169,16 @@ ext_dev(0), got 0x4081000000010000, byte 0 of 256 of an allocation (ext_dev(1))
         delay: float = 0.0,
         on_stream: bool = False,
     ) -> Fault:
-        """Have calls fail, or take long, until the fault is removed.
+        """Let calls fail, or take long, until the fault is removed.
 
-        Functions that take something back do so before they fail.
+        Functions that take a resource back do so before they fail.
 
         Parameters
         ----------
         function
             The name of a function of the interface; None is every one.
         after
-            The number of calls that go well before.
+            The number of calls that succeed before.
         count
             The number of calls that then fail; None is all of them.
         error
@@ -705,8 +705,8 @@ failure
         self._lock.release()
 
     def _after_fork_in_child(self) -> list[Callable[[], None]]:
-        """The work that was pending. Objects that it keeps may end streams of any device, so they
-        have to stay until each stream knows that it has no thread."""
+        """Forgets pending work in a forked child; returns it. Objects that it keeps may end streams
+        of any device, so they have to stay until each stream knows that it has no thread."""
         self._lock = threading.RLock()
         dropped = []
         reason = "it was pending when the process was forked, and isn't done in the child"

@@ -1,4 +1,4 @@
-"""Faults that a simulated device is told to have, and the calls that it has had."""
+"""The faults injected into a simulated device, and the record of its calls."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 #    62 |      | 55 | 54 ... 48 | 47 ... 0
 #     1 | 0... |  1 | device id |  byte
 #
-# It is not canonical on x86-64, and one of the kernel's on AArch64, which looks at bit 55 and may
-# ignore those above: the host can't touch it. No address is given twice.
+# Such an address is not canonical on x86-64. On AArch64, which looks at bit 55 and may ignore the
+# bits above, it is an address of the kernel. So the host can't touch it. No address is given twice.
 _MARK = 1 << 62 | 1 << 55
 _ID_BITS = 7
 _BYTE_BITS = 48
 _SPAN = 1 << _BYTE_BITS
 _END = _MARK + (_SPAN << _ID_BITS)
 MOST_DEVICES = 1 << _ID_BITS
-_GAP = 1 << 16  # between allocations, so that one byte too many is never the next one's
-_MOST_FREED = 1024  # allocations that errors can name as deallocated
+_GAP = 1 << 16  # between allocations, so that one byte too many never reaches the next one
+_MOST_FREED = 1024  # deallocated allocations that errors can still name
 
 
 class Where(NamedTuple):
@@ -69,7 +69,7 @@ class Bytes(NamedTuple):
 
 @final
 class Allocation:
-    """Bytes of a device, or bytes of the host that it knows of.
+    """Bytes of a device, or bytes of the host that the device knows.
 
     `address` is their name to callers, `place` their address for the CPU; `users` are the names of
     the operations that need them.
@@ -94,7 +94,7 @@ class _Table:
     """Allocations by address.
 
     An object that the garbage collector finds may take its allocation back at any time, also while
-    the same thread is in here: each step leaves the table whole.
+    the same thread is in here: each step leaves the table consistent.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class _Table:
         return self.live.get(self._starts[index - 1]) if index else None
 
     def find_freed(self, address: int) -> Bytes | None:
-        """The latest that had a byte of that address."""
+        """The latest deallocated allocation with a byte at that address."""
         matching = (
             each for each in reversed(self.freed) if 0 <= address - each.address < each.size
         )
@@ -135,8 +135,7 @@ class _Table:
 
 
 class Place(NamedTuple):
-    """The address of bytes for the CPU, and the allocation that they are part of, if there is
-    one."""
+    """The address of bytes for the CPU, and the allocation to which they belong, if any."""
 
     address: int
     allocation: Allocation | None

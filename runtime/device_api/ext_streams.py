@@ -1,4 +1,4 @@
-"""Streams of a simulated device: each is a queue, and a thread that works it off.
+"""Streams of a simulated device: each is a queue of operations with a thread that runs them.
 
 A failed operation leaves its stream failed. Operations behind it are not run, and events behind it
 fail, as does a stream that waits for one of them. A waiting caller is told of the failure, and then
@@ -28,7 +28,7 @@ from minitvm.runtime.record import record
 
 @final
 class Failure:
-    """A failure on a stream, and how many operations behind it were not run."""
+    """A failure on a stream, and the number of operations behind it that were not run."""
 
     def __init__(self, what: str, error: BaseException) -> None:
         self.what = what
@@ -60,7 +60,7 @@ class _Behind(DeviceError):
 @final
 @record(frozen=False, eq=False)
 class Untold:
-    """A failure of the items from `first` to `last` that no caller has been told of."""
+    """A failure of the items from `first` to `last` that no caller has got yet."""
 
     failure: Failure
     first: int
@@ -87,8 +87,8 @@ class Operation:
             allocation.users.append(self.name)
 
     def release(self) -> Callable[[], None]:
-        """Releases its allocations. The caller lets go of the work, and of the objects that it
-        keeps, when objects of users may be finalised."""
+        """Releases its allocations. The caller drops the work, and the objects that it keeps, at a
+        point where users' objects may be finalised."""
         for each in self.used:
             if self.name in each.users:  # a forked child has forgotten its parent's streams
                 each.users.remove(self.name)
@@ -99,12 +99,12 @@ class Operation:
 
 
 def _nothing() -> None:
-    """The work of an operation that is over: none."""
+    """The work of a finished operation: nothing."""
 
 
 @final
 class Point:
-    """A place in a stream, by how many items are before it; done when they are."""
+    """A place in a stream: the number of items before it. It is done when they are."""
 
     __slots__ = ("failure", "is_done", "number", "stream")
 
@@ -167,7 +167,7 @@ class Stream:
         self.renew(lock)
 
     def renew(self, lock: threading.RLock) -> None:
-        """Have another lock, and no thread, as in a forked child."""
+        """Give the stream another lock, and no thread, as a forked child needs it."""
         self._items: deque[Item] = deque()
         self._changed = threading.Condition(lock)
         self._worker = None
@@ -183,10 +183,10 @@ class Stream:
 
     @property
     def is_clear(self) -> bool:
-        """Whether there is nothing to wait for, and nothing to tell."""
+        """Whether nothing is pending, and no failure is untold."""
         return self.finished == self.queued and not self.untold
 
-    # ---- What is put on it -----------------------------------------------------------------------
+    # ---- Operations ------------------------------------------------------------------------------
 
     def put(self, item: Item) -> None:
         """Put an item behind the others."""
@@ -219,7 +219,7 @@ class Stream:
     # ---- The thread ------------------------------------------------------------------------------
 
     def step(self, worker: Worker) -> bool:
-        """Work one item off, on the stream's thread; returns whether there may be more."""
+        """Run one item, on the stream's thread; returns whether there may be more."""
         with self.lock:
             while self._worker is worker and not self._items and not self._is_retired:
                 self._changed.wait()
@@ -281,12 +281,13 @@ class Stream:
     # ---- Waiting, and telling --------------------------------------------------------------------
 
     def wait(self, number: int) -> None:
-        """Wait until so many items are finished."""
+        """Wait until a number of items are finished."""
         while self.finished < number:
             self._changed.wait()
 
     def wait_for(self, point: Point) -> None:
-        """Wait, on this stream's thread, until another's place is done; fail as it has."""
+        """Wait, on this stream's thread, until a place of another stream is done; fail if that
+        stream has failed."""
         with self.lock:
             while not (point.is_done or self._is_stopped):
                 point.stream._changed.wait()
@@ -303,7 +304,7 @@ class Stream:
                 self._changed.wait(left)
 
     def tell(self, number: int) -> list[Failure]:
-        """The failures up to an item, which then are told; later items run."""
+        """The failures up to an item, which count as told from now on; later items run."""
         found = [each for each in self.untold if each.first <= number]
         for each in found:
             each.first = number + 1
@@ -330,24 +331,24 @@ class Stream:
     # ---- The end ---------------------------------------------------------------------------------
 
     def retire(self) -> Worker | None:
-        """Have its thread end when it has worked all off; returns the thread."""
+        """Let the thread end when it has run all items; returns the thread."""
         self._is_retired = True
         self._changed.notify_all()
         return self._worker
 
     def close(self) -> None:
-        """Take nothing more, and retire."""
+        """Accept no more items, and retire."""
         self._is_closed = True
         self.retire()
 
     def outlive(self, worker: Worker | None) -> None:
-        """Wait until a thread of the stream has worked all off."""
+        """Wait until a thread of the stream has run all items."""
         while worker is not None and self._worker is worker:
             self._changed.wait()
 
     def drop(self, reason: str) -> list[Callable[[], None]]:
-        """Forget the items that are not yet done. A wait for them fails for a reason; the end of
-        the stream says nothing of them. The work is the caller's."""
+        """Forget the items that are not yet done. A wait for them fails with `reason`; the end of
+        the stream doesn't report them. The caller gets their work."""
         dropped = []
         items, self._items = self._items, deque()
         failure = Failure(f"{self.name}: {reason}", DeviceError(reason))
@@ -379,11 +380,11 @@ class Stream:
 
 
 def raise_failures(failures: Iterable[Failure]) -> None:
-    """Tell of failures, if there are any."""
+    """Raise the failures, if there are any."""
     found = list(dict.fromkeys(failures))
     if not found:
         return
     for each in found:
         each.tell()
-    # Not by a variable, as the error would refer to itself by this frame.
+    # Without a variable, since the error would refer to itself through this frame.
     raise device_failure(found[0].error, "; ".join(map(str, found)))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-ALIGNMENT = 256  # bytes, of memory that we allocate: every vector unit and framework is content
+ALIGNMENT = 256  # bytes; the alignment of our memory, enough for every vector unit and framework
 
 Device: TypeAlias = Any
 """A :class:`minitvm.runtime.Device`, which asks interfaces, and so stands above them. An interface
@@ -59,7 +59,7 @@ def optional(function: _F) -> _F:
 class DeviceInterface(ABC):
     """The functions of a device: derive from it, and give the instance to :func:`register_device`.
 
-    Two functions are required. An optional one is there if the class overrides it.
+    Two functions are required. A device has an optional function if the class overrides it.
     :class:`minitvm.runtime.device_api.driver.Driver`, by which all other code calls a device,
     stands in for missing ones. Addresses and sizes are integers, of bytes. A function may be called
     from any thread, and reports a failure by an exception; one without a result may return a status
@@ -190,17 +190,18 @@ class DeviceInterface(ABC):
 
     @optional
     def device_max_chunk_size(self, device: Device) -> int:
-        """The largest allocation that comes out of a larger block; others are the device's own."""
+        """The largest request that is served from a chunk; a larger one is an allocation of its
+        own."""
         raise NotImplementedError
 
     @optional
     def device_max_alloc_size(self, device: Device) -> int:
-        """The most that `device_memory_allocate` can be asked for at once."""
+        """The largest request that `device_memory_allocate` takes."""
         raise NotImplementedError
 
     @optional
     def device_extra_padding_size(self, device: Device) -> int:
-        """The number of bytes that have to be there after each allocation, too."""
+        """The number of additional bytes that each allocation must have at its end."""
         raise NotImplementedError
 
     @optional

@@ -38,7 +38,7 @@ class ManagedDevice:
         if not self._allocators:
             on_host = self.device.device_type == DeviceType.CPU
             made = cpu_allocator() if on_host else Allocator(self.driver, self.device)
-            self._allocators.append(made)  # of two at once, the first is everybody's
+            self._allocators.append(made)  # if two threads make one, both use the first
         return self._allocators[0]
 
     def create_stream(self) -> Stream:
@@ -53,7 +53,7 @@ class ManagedDevice:
             return
         try:
             self.allocator.release_stream(handle, destroy)
-        except DeviceError:  # of something on the stream, which now has been told
+        except DeviceError:  # a failure on the stream, which has now been reported
             self.allocator.tidy()
             raise
 
@@ -68,7 +68,7 @@ class ManagedDevice:
         if found is not None:
             return found
         if not self._default:
-            self._default.append(self.create_stream())  # of two at once, the first is everybody's
+            self._default.append(self.create_stream())  # of two at once, the first is used
         return self._default[0]
 
     def allocate(self, size: int) -> Block:
@@ -80,7 +80,7 @@ class ManagedDevice:
         """Notes that a stream of the device is about to use a block."""
         if block.is_recorded(stream.handle):
             return
-        if block.stream is not None:  # on which others may have used these bytes until now
+        if block.stream is not None:  # whose other work may have used these bytes
             event = self.create_event()
             event.record_handle(block.stream)
             stream.wait(event)
@@ -112,7 +112,7 @@ class ManagedDevice:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes of arrays that live there."""
+        """The bytes of live arrays on the device."""
         return self.allocator.stats().allocated if self._allocators else 0
 
     def close(self) -> None:

@@ -7,9 +7,10 @@ its notes lie in memory of its own. Its owner provides the chunks: for devices,
 itself, since compiled kernels take their workspaces from it.
 
 Free blocks lie in *bins*, by size. A pool has bins for everybody, and further ones for each stream:
-a block that was freed on a stream serves that stream at once, and everybody when it is *settled*.
+a block that was freed on a stream is free for that stream at once, and for everybody when it is
+*settled*.
 
-A pool is locked for some ten instructions at a time, and nothing is called meanwhile.
+A pool is locked for some ten instructions at a time; no other code is called meanwhile.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ _functions: dict[str, Callable[..., Any]] = {}
 
 
 def memory_of_machine() -> MemoryStats | None:
-    """The memory of this machine, where the system tells. If it only tells the total, all of it
+    """The memory of this machine, if the system tells it. If it only tells the total, all of it
     counts as free."""
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
         return None
@@ -117,7 +118,7 @@ class Pool:
     Parameters
     ----------
     least
-        The bytes from which on the rest of a block is split off; all sizes are multiples of it.
+        The least bytes of a rest that is split off a block; all sizes are multiples of it.
     limit
         The most that may be reserved, in bytes.
 
@@ -147,7 +148,7 @@ class Pool:
             _call("delete_pool", self._pool)
 
     def new_bins(self, least: int, further: int = 0) -> int:
-        """New bins; they also give out the blocks of the `further` bins."""
+        """New bins, from which the blocks of the `further` bins can be taken as well."""
         return _made(_call("new_bins", least, further))
 
     def delete_bins(self, bins: int) -> None:
@@ -169,11 +170,11 @@ class Pool:
         return _call("take", self._pool, size, requested, bins) or 0
 
     def reserve(self, size: int) -> bool:
-        """Counts the bytes of a chunk that is to come; False if they are beyond the limit."""
+        """Reserves the bytes of a future chunk; False if they exceed the limit."""
         return bool(_call("reserve", self._pool, size))
 
     def cancel(self, size: int) -> None:
-        """Takes back the reservation of a chunk that doesn't come."""
+        """Cancels the reservation of a chunk that the owner couldn't get."""
         _call("reserve", self._pool, -size)
 
     def add(self, address: int, whole: int, size: int, requested: int, bins: int) -> int:
@@ -181,11 +182,11 @@ class Pool:
         return _call("add", self._pool, address, whole, size, requested, bins) or 0
 
     def give_back(self, block: int, bins: int, epoch: int = 0) -> None:
-        """Frees a block in use into the bins, since a time of their stream."""
+        """Frees a block in use into bins; `epoch` is the time of the bins' stream."""
         _call("give_back", self._pool, block, bins, epoch)
 
     def settle(self, bins: int, epoch: int) -> None:
-        """Makes the blocks that were freed in bins until a time free for everybody."""
+        """Makes the blocks that were freed in bins up to a time free for everybody."""
         _call("settle", self._pool, bins, epoch)
 
     def retire(self, block: int) -> None:
@@ -197,7 +198,8 @@ class Pool:
         _call("restore", self._pool, block)
 
     def claim_chunk(self) -> int:
-        """Takes a chunk that is wholly free, for every stream, out of the free ones."""
+        """Takes a chunk that is completely free, for every stream, out of the pool's free
+        blocks."""
         return _call("claim_chunk", self._pool, self.everybodys) or 0
 
     def drop(self, chunk: int) -> None:
@@ -246,7 +248,7 @@ class CPUPool(Pool):
     __slots__ = ("allocate", "allocate_workspace", "block_type", "give_back_workspace", "small")
 
     def __init__(self, refuse: Callable[[int], object], limit: int | None = None) -> None:
-        """`refuse` raises an error for a size that can't be had."""
+        """`refuse` raises the error for a size that can't be allocated."""
         super().__init__(HUGE_PAGE, limit)
         code = _code()
         self.small = self.new_bins(UNIT)
@@ -282,11 +284,12 @@ class CPUPool(Pool):
 
 
 def _at_fork(code: NativeCode) -> None:
-    """No fork while a kernel's thread has locked the pool. By the C library, since between hooks of
-    Python's and the fork other threads might get the GIL, and wait for the pool with it."""
+    """Prevents a fork while a kernel's thread has locked the pool. The hooks are the C library's:
+    between Python's own hooks and the fork, other threads might get the GIL and wait for the
+    pool."""
     library = ctypes.CDLL(None)
     before, after = code.function("before_fork"), code.function("after_fork")
-    for name in ("pthread_atfork", "__register_atfork"):  # glibc exports the second alone
+    for name in ("pthread_atfork", "__register_atfork"):  # glibc exports only the second
         register = getattr(library, name, None)
         if register is not None:
             register(*map(ctypes.c_void_p, (before, after, after, None)))

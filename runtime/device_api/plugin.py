@@ -1,4 +1,4 @@
-"""Plugins: devices that a shared library brings, by the C interface of PaddlePaddle's.
+"""Plugins: devices in shared libraries with the C interface of PaddlePaddle's custom devices.
 
 A library exports ``InitPlugin``, which fills in a table of functions. It is called with different
 sizes until it does; 0 is a size that no table has::
@@ -120,8 +120,8 @@ class PluginInterface(DeviceInterface):
         self._check(name, of, self._status(name, of, *arguments))
 
     def _release(self, name: str, of: Device | None, *arguments: Any) -> None:
-        """Give something back. A forked child's resources belong to its parent, which gives them
-        back; and when the device has ended, nothing is left."""
+        """Give a resource back. A forked child's resources belong to its parent, which gives them
+        back; after the device has ended, no resource is left."""
         if self._is_here:
             self._call(name, of, *arguments)
 
@@ -197,7 +197,7 @@ class PluginInterface(DeviceInterface):
             self._release("deinit_device", device, self._at(device))
 
     def set_device(self, device: Device) -> None:
-        # For another function, which tells if the devices are not here.
+        # Another function raises the error if the devices aren't here.
         self._release("set_device", device, self._at(device))
 
     def get_device(self) -> int:
@@ -375,7 +375,7 @@ class PluginInterface(DeviceInterface):
         self._call("synchronize_event", device, self._at(device), event)
 
 
-# Our part of a plugin: its devices are made ready here, and their properties told.
+# Our additions to a plugin's functions: they prepare its devices, and report their properties.
 _OURS = ("init_device", "deinit_device", "get_device_properties")
 
 
@@ -399,7 +399,7 @@ class Filled(NamedTuple):
 
 
 def fill(path: str, entry: Any) -> Filled:
-    """Asks an ``InitPlugin`` to fill a table in, with sizes that it takes."""
+    """Lets an ``InitPlugin`` fill in a table, with sizes that it accepts."""
     entry.restype = None
     offers: list[tuple[int, ABI | None]] = []
     for params_size in (0, *dict.fromkeys(abi.params_size for abi in ABIS)):
@@ -417,8 +417,8 @@ def fill(path: str, entry: Any) -> Filled:
 
 
 def _ask(path: str, entry: Any, params_size: int, abi: ABI | None) -> Filled | None:
-    """The table that the entry fills in for these sizes, if it does; `abi` None is a table of size
-    0."""
+    """The table that the entry fills in for these sizes; None if it refuses them. An `abi` of None
+    is a table of size 0."""
     table_size = abi.table_size if abi else 0
     room = abi.table_size if abi else _LARGEST
     table = _marked(table_size.to_bytes(8, sys.byteorder) + bytes(room - 8))
@@ -468,8 +468,8 @@ def _text(path: str, field: str, found: bytes | None) -> str:
 
 
 def _functions_of(table: ctypes.Array[ctypes.c_char], abi: ABI) -> dict[str, Any]:
-    """The functions of a table that are there and called, as functions of ctypes: they run without
-    the GIL."""
+    """The functions of a table that exist and that we call, as functions of ctypes, which run
+    without the GIL."""
     return {
         name: ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(address)
         for name, arguments in abi.functions.items()
@@ -485,19 +485,19 @@ _names: dict[int, str] = {}
 
 
 def load_device_plugin(path: str | os.PathLike[str]) -> str:
-    """Loads a library that brings a kind of device: one for PaddlePaddle's custom devices.
+    """Loads a library that adds a kind of device: a plugin for PaddlePaddle's custom devices.
 
     Parameters
     ----------
     path
-        The path of the library; a name without a folder is searched for as the system does it, if
-        there is no such file.
+        The path of the library; a name without a folder is searched by the system's rules, if there
+        is no such file.
 
     Returns
     -------
     str
-        The kind's name: ``tvm.device(name, 0)`` is the first of its devices. A library that is
-        loaded already gives it again.
+        The kind's name: ``tvm.device(name, 0)`` is the first of its devices. Loading a library
+        again returns the same name.
 
     Raises
     ------
@@ -506,7 +506,7 @@ def load_device_plugin(path: str | os.PathLike[str]) -> str:
     ValueError
         When there is another kind of device of that name.
     DeviceError
-        When it is no plugin, or none that can be used; nothing is registered then.
+        When it is no plugin, or one that can't be used; nothing is registered then.
 
     Examples
     --------
@@ -523,7 +523,7 @@ def load_device_plugin(path: str | os.PathLike[str]) -> str:
     try:
         registry.register_device(interface.name, interface)
     except ValueError as error:
-        if not _brings(library, interface.name):  # as it does if another thread was faster
+        if not _brings(library, interface.name):  # another thread may have loaded it
             raise ValueError(f"{where}: device_type {interface.name!r}: {error}") from None
     _names[library._handle] = interface.name
     return interface.name
@@ -548,7 +548,7 @@ def _open(path: str | os.PathLike[str]) -> tuple[ctypes.CDLL, str]:
 
 
 def _brings(library: ctypes.CDLL, name: str) -> bool:
-    """Whether this library has brought the kind of device of that name."""
+    """Whether the kind of device of that name comes from this library."""
     number = DEVICE_TYPES.get(name)
     driver = None if number is None else registry.driver_of(number)
     interface = None if driver is None else driver.interface

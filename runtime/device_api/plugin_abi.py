@@ -1,4 +1,4 @@
-"""The C structures of PaddlePaddle's custom devices, and how their functions are called.
+"""The C structures of PaddlePaddle's custom devices, and the signatures of their functions.
 
 The layouts were read from ``paddle/phi/backends/device_ext.h`` of PaddlePaddle 3.0.0 and 3.3.1. All
 say that they are version 0.1.1, and are told apart by the size of the table. The layout of 2.6.2 is
@@ -71,7 +71,7 @@ _TABLES = {
 
 def _offsets(members: str) -> dict[str, int]:
     """The offset of each member from the beginning of the table, and the table's ``sizeof``; all
-    members are of one size."""
+    members have one size."""
     found, at = {}, 0
     for member in f"size {members}".split():
         name, _, count = member.partition(":")
@@ -100,9 +100,9 @@ class CustomRuntimeParams(ctypes.Structure):
 
 # ---- Functions that are called, and the types of their arguments ---------------------------------
 #
-# Not among them are get_device_properties, which fills in a C++ class of PaddlePaddle's, and
-# stream_add_callback: some libraries take its user_data for a std::function of PaddlePaddle's, call
-# and delete it.
+# Two functions are missing here: get_device_properties, which fills in a C++ class of PaddlePaddle,
+# and stream_add_callback, whose user_data some libraries take for a std::function of PaddlePaddle,
+# which they call and delete.
 
 _DEVICE, _HANDLE, _POINTER = POINTER(CDevice), c_void_p, c_void_p
 _SIZE, _SIZES, _FLAG = c_size_t, POINTER(c_size_t), POINTER(c_bool)

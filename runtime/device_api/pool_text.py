@@ -13,11 +13,11 @@ MOST_KEPT = 256 * 1024 * 1024  # unused bytes in the CPU's pool
 WORKSPACE_HEAD = CACHE_LINE  # bytes in front of a workspace
 NO_LIMIT = (1 << 63) - 1
 _TOO_MUCH = 1 << 62  # bytes: more than any machine has
-LEAST_UNIT = 16  # bytes: there are eight bins between powers of two
+LEAST_UNIT = 16  # bytes: there are eight lists between powers of two
 
 HUGE_PAGE = 2 * 1024 * 1024
-# On the CPU, blocks up to SMALL bytes come from chunks for such ones alone: one of them in a large
-# chunk that is otherwise free would keep it from requests for the whole chunk.
+# On the CPU, blocks up to SMALL bytes come from chunks of their own: a small block in an otherwise
+# free large chunk would keep it from serving requests for the whole chunk.
 _SMALL = 1024 * 1024
 _SMALL_CHUNK = 4 * 1024 * 1024
 
@@ -33,10 +33,10 @@ COUNTERS = (
 POOL = ("LOCK", *COUNTERS, "LIMIT", "SPARES", "SLABS", "EVERYBODYS")
 _FRONT = ("HELD", "ASKED_HELD", "RETURNED", "GIVEN", "FOLLOWING", "LISTS")
 _FRONT_MOST = 1024 * 1024
-_SLAB = 64  # blocks that are made at a time
+_SLAB = 64  # records of blocks that are allocated at a time
 
 _TEXT = r"""
-; ---- What is noted --------------------------------------------------------------------------
+; ---- The records ----------------------------------------------------------------------------
 ; A block is a part of a chunk:
 ;
 ;   chunk   +---------+--------------------+-------------+
@@ -44,12 +44,12 @@ _TEXT = r"""
 ;           +---------+--------------------+-------------+
 ;
 ;   ADDRESS, SIZE   in bytes; the memory is never touched
-;   BEFORE, AFTER   its neighbours in the chunk, or null; a chunk with one block has none
-;   BINS            where it is free, or null
+;   BEFORE, AFTER   its neighbours in the chunk, or null; the only block of a chunk has none
+;   BINS            the bins that hold it while it is free, or null
 ;   LINK, NEXT      in a list of the bins: the place that points to it, and the block after it
 ;   EPOCH           the time of its stream when it was freed
-;   REQUESTED       the bytes that its user asked for
-;   HOME            the bins that it was taken from
+;   REQUESTED       the bytes for which its user asked
+;   HOME            the bins from which it was taken
 ;
 ; Bins are free blocks by size:
 ;
@@ -60,13 +60,13 @@ _TEXT = r"""
 ;
 ; A pool:
 ;
-;   LOCK            1: somebody is at it
+;   LOCK            1: a thread has locked it
 ;   ALLOCATED, ASKED, RESERVED             bytes: of blocks in use, as their users count, of chunks
 ;   MOST_ALLOCATED, MOST_RESERVED          the most that they have been
-;   CHUNKS, OBTAINED                       the chunks that there are, and were so far
+;   CHUNKS, OBTAINED                       the existing chunks, and all so far
 ;   ALLOCATIONS, FREES                     the blocks that were given out and taken back so far
 ;   LIMIT           of RESERVED
-;   SPARES, SLABS   blocks that stand for nothing, the pieces of memory that all blocks lie in
+;   SPARES, SLABS   unused records of blocks; the pieces of memory with all records
 ;   EVERYBODYS      bins
 
 define internal i64 @number(ptr %of, i64 %field) alwaysinline {
@@ -110,7 +110,7 @@ define internal void @count_most(ptr %pool, i64 %field, i64 %more, i64 %most) al
 }
 
 ; ---- The lock -------------------------------------------------------------------------------
-; Whoever has it is soon done; unless the system has taken the CPU away, which is yielded then.
+; The holder is soon done, unless the system has taken its CPU away; then the CPU is yielded.
 define internal void @lock(ptr %pool) alwaysinline {
   %swap = cmpxchg ptr %pool, i32 0, i32 1 acquire monotonic, align 4
   %locked = extractvalue { i32, i1 } %swap, 1
@@ -148,7 +148,7 @@ define internal void @unlock(ptr %pool) alwaysinline {
   ret void
 }
 
-; Locks the pool when it has two spare blocks, what any function takes at most. False, and not
+; Locks the pool, with at least two spare blocks, the most that any function takes. False, and not
 ; locked, if there is no memory for them.
 define internal i1 @lock_with_spares(ptr %pool) alwaysinline {
   call void @lock(ptr %pool)
@@ -171,7 +171,7 @@ entry:
   br icmp eq ptr %slab, null, label %bad, label %enter
 enter:
   call void @lock(ptr %pool)
-  ; Its first block is the link to the other slabs.
+  ; Makes a slab of spare blocks. Its first block links it to the other slabs.
   %slabs = call ptr @pointer(ptr %pool, i64 SLABS)
   call void @point(ptr %slab, i64 NEXT, ptr %slabs)
   call void @point(ptr %pool, i64 SLABS, ptr %slab)
@@ -216,7 +216,7 @@ define internal i64 @bin_of(i64 %size) {
   ret i64 %bin
 }
 
-; Turns the bit of a list over.
+; Flips the bit of a list.
 define internal void @turn(ptr %bins, i64 %bin) {
   %word = lshr i64 %bin, 6
   %offset = shl i64 %word, 3
@@ -300,8 +300,8 @@ none:
   ret i64 512
 }
 
-; The block after another in the bins, list after list; after null the first of all, and null after
-; the last.
+; The next block in the bins, list after list: null is followed by the first block, and the last
+; block by null.
 define internal ptr @following(ptr %bins, ptr %block) {
 entry:
   br icmp eq ptr %block, null, label %list, label %look
@@ -369,7 +369,7 @@ bad:
   ret ptr null
 }
 
-; Of the bins and those further ones that serve as well.
+; The same for the bins and their further bins.
 define internal ptr @find_anywhere(ptr %bins, i64 %size) {
   %own = call ptr @find(ptr %bins, i64 %size)
   %further = call ptr @pointer(ptr %bins, i64 FURTHER)
@@ -390,7 +390,7 @@ second:
 }
 
 ; ---- Blocks ---------------------------------------------------------------------------------
-; Makes a block that is in no bins one of `size` bytes in use. The rest goes to the bins.
+; Uses `size` bytes of a block that is in no bins. The rest goes to the bins.
 define internal void @use(ptr %pool, ptr %block, i64 %size, i64 %requested,
                           ptr %bins) alwaysinline {
   %whole = call i64 @number(ptr %block, i64 SIZE)
@@ -421,7 +421,7 @@ enter:
   ret void
 }
 
-; Two neighbours; the second may be null.
+; Links two neighbours; the second may be null.
 define internal void @chain(ptr %block, ptr %after) {
   call void @point(ptr %block, i64 AFTER, ptr %after)
   br icmp eq ptr %after, null, label %leave, label %back
@@ -432,7 +432,7 @@ leave:
   ret void
 }
 
-; A block of at least `size` bytes, or null. Splits what is larger.
+; A block of at least `size` bytes, or null. A larger block is split.
 define ptr @take(ptr %pool, i64 %size, i64 %requested, ptr %bins) alwaysinline {
   %locked = call i1 @lock_with_spares(ptr %pool)
   br i1 %locked, label %look, label %bad
@@ -452,7 +452,7 @@ bad:
   ret ptr null
 }
 
-; The first block of a new chunk, of `size` of its bytes; the chunk has been reserved.
+; The first block of a new, reserved chunk, with `size` of its bytes.
 define ptr @add(ptr %pool, ptr %address, i64 %whole, i64 %size, i64 %requested, ptr %bins) {
   %locked = call i1 @lock_with_spares(ptr %pool)
   br i1 %locked, label %make, label %bad
@@ -485,7 +485,7 @@ define internal void @count_out(ptr %pool, ptr %block) {
   ret void
 }
 
-; Two neighbours become the first of them.
+; Merges two neighbours into the first.
 define internal void @merge(ptr %pool, ptr %block, ptr %after) {
   %size = call i64 @number(ptr %block, i64 SIZE)
   %more = call i64 @number(ptr %after, i64 SIZE)
@@ -501,7 +501,7 @@ define internal void @merge(ptr %pool, ptr %block, ptr %after) {
   ret void
 }
 
-; A block that is in no bins is free in these; returns it with what it has been merged with.
+; Frees a block that is in no bins into these bins; returns the block merged with its neighbours.
 define internal ptr @put(ptr %pool, ptr %block, ptr %bins) alwaysinline {
   %after = call ptr @pointer(ptr %block, i64 AFTER)
   %joins.after = call i1 @lies_in(ptr %after, ptr %bins)
@@ -534,7 +534,7 @@ no:
   ret i1 false
 }
 
-; A block in use is free; `epoch` is the time of the bins' stream.
+; Frees a block in use; `epoch` is the time of the bins' stream.
 define void @give_back(ptr %pool, ptr %block, ptr %bins, i64 %epoch) {
   call void @lock(ptr %pool)
   call void @count_out(ptr %pool, ptr %block)
@@ -544,7 +544,7 @@ define void @give_back(ptr %pool, ptr %block, ptr %bins, i64 %epoch) {
   ret void
 }
 
-; A block in use is no longer, but not free either: it waits for something.
+; Retires a block in use: it is neither in use nor free, and waits for work of streams.
 define void @retire(ptr %pool, ptr %block) {
   call void @lock(ptr %pool)
   call void @count_out(ptr %pool, ptr %block)
@@ -552,7 +552,7 @@ define void @retire(ptr %pool, ptr %block) {
   ret void
 }
 
-; A block that is neither in use nor free is free for everybody.
+; Frees a retired block, or a claimed chunk, for everybody.
 define void @restore(ptr %pool, ptr %block) {
   %bins = getelementptr i8, ptr %pool, i64 EVERYBODYS
   call void @lock(ptr %pool)
@@ -561,7 +561,7 @@ define void @restore(ptr %pool, ptr %block) {
   ret void
 }
 
-; What was freed in a stream's bins up to its time `epoch` is free for everybody.
+; Makes the blocks that were freed in a stream's bins up to its time `epoch` free for everybody.
 define void @settle(ptr %pool, ptr %bins, i64 %epoch) {
 entry:
   %everybodys = getelementptr i8, ptr %pool, i64 EVERYBODYS
@@ -585,7 +585,7 @@ leave:
 }
 
 ; ---- Chunks ---------------------------------------------------------------------------------
-; Counts the bytes of a chunk that is to come, or that is gone; false beyond the limit.
+; Adds the bytes of a future chunk, or subtracts those of a dropped one; false beyond the limit.
 define i1 @reserve(ptr %pool, i64 %size) {
   call void @lock(ptr %pool)
   %reserved = call i64 @number(ptr %pool, i64 RESERVED)
@@ -604,7 +604,7 @@ leave:
   ret i1 %good
 }
 
-; A block of the bins that is a whole chunk, no longer free; null if there is none.
+; Takes a block that is a whole chunk out of the bins; null if there is none.
 define ptr @claim_chunk(ptr %pool, ptr %bins) {
 entry:
   call void @lock(ptr %pool)
@@ -633,7 +633,7 @@ define internal i1 @is_chunk(ptr %block) {
   ret i1 %both
 }
 
-; A chunk, whose only block is in no bins, is gone.
+; Forgets a chunk whose only block is in no bins.
 define void @drop(ptr %pool, ptr %block) {
   call void @lock(ptr %pool)
   call void @count_gone(ptr %pool, ptr %block)
@@ -651,7 +651,7 @@ define internal void @count_gone(ptr %pool, ptr %block) {
 }
 
 ; ---- Pools ----------------------------------------------------------------------------------
-; A pool, whose blocks are split where `least` bytes are left; null if there is no memory.
+; A new pool, whose blocks are split if at least `least` bytes remain; null if there is no memory.
 define ptr @new_pool(i64 %least, i64 %limit) {
   %pool = call ptr @calloc(i64 1, i64 POOL)
   br icmp eq ptr %pool, null, label %leave, label %fill
@@ -664,7 +664,7 @@ leave:
   ret ptr %pool
 }
 
-; Bins of a pool. Those of a stream have everybody's as further ones.
+; New bins of a pool. A stream's bins have the common bins as further ones.
 define ptr @new_bins(i64 %least, ptr %further) {
   %bins = call ptr @calloc(i64 1, i64 BINS_SIZE)
   br icmp eq ptr %bins, null, label %leave, label %fill
@@ -676,7 +676,7 @@ leave:
   ret ptr %bins
 }
 
-; What is noted of a pool that has no chunks.
+; Frees the records of a pool without chunks.
 define void @delete_pool(ptr %pool) {
 entry:
   %first = call ptr @pointer(ptr %pool, i64 SLABS)
@@ -707,7 +707,7 @@ define void @read(ptr %pool, ptr %counters) {
   ret void
 }
 
-; The most so far is what is now.
+; Sets the greatest values to the present ones.
 define void @reset_most(ptr %pool) {
   call void @lock(ptr %pool)
   %allocated = call i64 @number(ptr %pool, i64 ALLOCATED)
@@ -747,7 +747,7 @@ leave:
 
 
 def pool_text(memory: int = _TOO_MUCH) -> str:
-    """The LLVM IR of the pools, on a machine with so many bytes of memory."""
+    """The LLVM IR of the pools, for a machine with `memory` bytes."""
     places = {name: 8 * index for index, name in enumerate(_BLOCK)}
     places |= {name: 8 * index for index, name in enumerate(POOL)}
     places |= {name: 8 * index for index, name in enumerate(_FRONT)}

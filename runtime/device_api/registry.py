@@ -19,14 +19,15 @@ _drivers = {
 _managed: dict[BareDevice, ManagedDevice] = {}
 
 
-# Held while a device is made ready.
+# Held while a device is prepared.
 _lock = ForkLock()
 
 
 def register_device(
     name: str, interface: DeviceInterface, *, device_type: int | None = None
 ) -> int:
-    """Adds a kind of device: ``tvm.device(name, 0)`` then is one, with arrays and streams.
+    """Adds a kind of device: ``tvm.device(name, 0)`` is then its first device, with arrays and
+    streams.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def register_device(
     interface
         The functions of the device: see :class:`DeviceInterface` and docs/devices.md.
     device_type
-        Its number in DLPack, by which others know it; by default a free one from 256 on.
+        Its number in DLPack, which other libraries use; by default a free number from 256 on.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def register_device(
     Raises
     ------
     TypeError
-        When `interface` is none, or lacks a required function.
+        When `interface` is no DeviceInterface, or lacks a required function.
     ValueError
         When the name or the number is taken.
     DeviceError
@@ -83,9 +84,9 @@ def unregister_device(name: str) -> None:
     Raises
     ------
     ValueError
-        When there is none of that name, or arrays of it live.
+        When there is no kind of that name, or it has live arrays.
     DeviceError
-        When it fails to end; it is gone nevertheless.
+        When it fails to end; it is unregistered nevertheless.
     """
     number = DEVICE_TYPES.get(name)
     if number is None or number not in _drivers or number in list(DeviceType):
@@ -98,7 +99,7 @@ def unregister_device(name: str) -> None:
                     f"unregister_device: {each.device}: expected no array to live there, found "
                     f"{each.used_bytes} bytes of them"
                 )
-        # The name is free then, even after a failure.
+        # Afterwards the name is free, even after a failure.
         with contextlib.ExitStack() as ends:
             ends.callback(_forget, name)
             ends.callback(_drivers[number].finalize)
@@ -135,13 +136,13 @@ def launches(name: str) -> bool:
 
 
 def kinds() -> list[str]:
-    """The names of the kinds of devices that are there."""
+    """The names of the registered kinds of devices."""
     driver_of(DeviceType.EXT_DEV)
     return [driver.name for driver in _drivers.values()]
 
 
 def exists(device: BareDevice) -> bool:
-    """Whether a device is there."""
+    """Whether a device exists."""
     if device in _managed:
         return True
     driver = driver_of(device.device_type)
@@ -152,7 +153,7 @@ def exists(device: BareDevice) -> bool:
 
 
 def managed(device: BareDevice) -> ManagedDevice:
-    """The resources of a device, which is made ready when it is used for the first time.
+    """The resources of a device, which is prepared at its first use.
 
     Raises
     ------

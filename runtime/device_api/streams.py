@@ -17,19 +17,19 @@ from minitvm.runtime.device_api.driver import Driver
 from minitvm.runtime.device_api.interface import Device, Handle
 from minitvm.runtime.device_type import BareDevice
 
-_MOST_KEPT = 64  # objects that a stream keeps before it looks for those that it needs no more
+_MOST_KEPT = 64  # objects that a stream keeps before it drops those that it no longer needs
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.streams: list[Stream] = []  # of the `with stream:` around, the innermost last
+        self.streams: list[Stream] = []  # of the `with stream:` blocks around, innermost last
 
 
 _thread = _Thread()
 
 
 def innermost_stream(device: BareDevice) -> Stream | None:
-    """The stream of the innermost ``with stream:`` of this thread that is one of the device."""
+    """The stream of this thread's innermost ``with stream:`` whose stream belongs to the device."""
     return next((each for each in reversed(_thread.streams) if each.device == device), None)
 
 
@@ -72,7 +72,8 @@ class Stream:
         Raises
         ------
         DeviceError
-            When something failed; for a kernel's failure also of the type that a call would raise.
+            When an operation failed; for a kernel's failure it also has the type that a call would
+            raise.
         """
         kept = self.kept
         try:
@@ -103,7 +104,7 @@ class Stream:
         if not isinstance(event, Event):
             raise TypeError(f"{self}: expected an event to wait for, got {type(event).__name__}")
         if event.device.device_type != self.device.device_type:
-            event.synchronize()  # nothing that either of the devices knows
+            event.synchronize()  # neither device knows the other's events
         elif event.is_recorded:
             self._driver.stream_wait_event(self.device, self.handle, event.handle, event.device)
 
@@ -141,13 +142,13 @@ class Stream:
         return tuple(self._kept)
 
     def forget(self, kept: Iterable[_Kept]) -> None:
-        """Let go of kept objects: somebody has waited for the stream since."""
+        """Drop kept objects, since the stream was waited for."""
         for each in kept:
-            with contextlib.suppress(ValueError):  # another thread's turn
+            with contextlib.suppress(ValueError):  # another thread drops them
                 self._kept.remove(each)
 
     def forget_done(self) -> None:
-        """Keep nothing that is done."""
+        """Drop the objects of finished operations."""
         self.forget(itertools.takewhile(lambda each: each.is_done, self.kept))
 
     def __enter__(self) -> Stream:
@@ -169,7 +170,7 @@ class Stream:
                 _forget_left()
 
 
-# The objects kept by destroyed streams: not every device waits until those are done.
+# The objects kept by destroyed streams: not every device waits until a destroyed stream is done.
 _left: list[_Kept] = []
 
 
@@ -205,12 +206,12 @@ class Event:
         self.record_handle(stream.handle)
 
     def record_handle(self, stream: Handle) -> None:
-        """As :meth:`record`, of a stream by its handle; for other rooms, not for users."""
+        """As :meth:`record`, for the handle of a stream; for other rooms, not for users."""
         self._driver.record_event(self.device, stream, self.handle)
         self.is_recorded = True
 
     def query(self) -> bool:
-        """Whether the event has happened; an event that was never recorded has."""
+        """Whether the event has happened. An event that was never recorded counts as happened."""
         return not self.is_recorded or self._driver.query_event(self.device, self.handle)
 
     def synchronize(self) -> None:
@@ -219,7 +220,7 @@ class Event:
         Raises
         ------
         DeviceError
-            When something before it on its stream failed.
+            When an operation before it on its stream failed.
         """
         if self.is_recorded:
             self._driver.synchronize_event(self.device, self.handle)
@@ -233,12 +234,12 @@ class Event:
 
 
 def stream_of(device: BareDevice, stream: Any, what: str) -> Stream:
-    """`stream`, which has to be one of the device.
+    """`stream`, which has to belong to the device.
 
     Raises
     ------
     TypeError, ValueError
-        When it is none, or another device's.
+        When it is no stream, or belongs to another device.
     """
     if not isinstance(stream, Stream):
         kind = type(stream).__name__

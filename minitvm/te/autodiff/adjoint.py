@@ -40,7 +40,7 @@ from minitvm.tir.functor import substitute, walk_once
 @final
 @record()
 class Share:
-    """What the reads of one element in a stage add to a tensor's adjoint.
+    """The share that the reads of one element in a stage add to a tensor's adjoint.
 
     Attributes
     ----------
@@ -51,9 +51,10 @@ class Share:
     axes
         The iterations.
     conditions
-        Those under which the element is read; each may need those before it to hold.
+        The conditions under which the element is read. Each may be evaluated only where the ones
+        before it hold.
     leading
-        Variables of the dimensions that adjoints have before the tensor's own.
+        The variables of the dimensions that the adjoint has before the tensor's own.
     """
 
     indices: tuple[PrimExpr, ...]
@@ -80,8 +81,9 @@ def adjoint_of(tensor: Tensor, leading: Sequence[PrimExpr], shares: Sequence[Sha
 
 
 def _total(values: Sequence[PrimExpr]) -> PrimExpr:
-    """The sum of values. Those that are 0 unless a condition holds are added up under it, and those
-    under the opposite condition beside them: halves of a line become loops of their own::
+    """The sum of values. Values that are 0 unless a condition holds are added up under this
+    condition, and values under the opposite condition in its other branch: the halves of a line
+    become loops of their own::
 
         (x if j < h else 0) + (y if j >= h else 0)  ->  x if j < h else y
     """
@@ -104,7 +106,7 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
 
 
 def _unless_zero(value: PrimExpr) -> tuple[PrimExpr | None, PrimExpr]:
-    """The condition without which a value is 0, and what it is under the condition."""
+    """The condition without which a value is 0, and the value under the condition."""
     if isinstance(value, Call) and value.op == "if_then_else":
         condition, inside, otherwise = value.args
         if functions.number(otherwise) == 0:
@@ -119,7 +121,7 @@ def zeros(tensor: Tensor, leading: Sequence[PrimExpr]) -> Tensor:
 
 
 def _alias(value: PrimExpr, place: Sequence[Var], shape: Sequence[PrimExpr]) -> Tensor | None:
-    """The tensor of which a stage of these elements would be a copy."""
+    """The tensor that a stage with these elements would copy; None if it would compute."""
     if not isinstance(value, ProducerLoad) or len(value.indices) != len(place):
         return None
     producer = value.producer
@@ -179,7 +181,7 @@ def _summed(
         return _Element(guarded(conditions, value), own)
     factor = e.const(1, value.dtype)
     if not conditions and wide(value.dtype) is value.dtype:
-        # Where terms are left out, a factor may be infinite without harm, and stays inside.
+        # A factor may be infinite in terms that are left out, so it stays inside of the sum.
         value, factor = common_factor(value, [each.var for each in inverse.axes])
     pure = [each for each in conditions if not reads(each)]
     source = guarded([each for each in conditions if reads(each)], _widened(value))
@@ -197,10 +199,11 @@ def _divided(
     axis: Sequence[IterVar],
     reduced: Sequence[IterVar],
 ) -> tuple[list[PrimExpr], list[PrimExpr]]:
-    """The conditions of a sum that can be tested once for all of its terms, and the other ones.
+    """The conditions of a sum that can be tested once for all of its terms, and the other
+    conditions.
 
-    Sums that are left out as a whole, as those beyond a diagonal are, are products without
-    conditions where their factors can be read nevertheless::
+    If a condition leaves out whole sums, such as those beyond a diagonal, the remaining sums are
+    products without conditions, provided that their factors can be read without them::
 
         sum(dC[i, k] * B[j, k], k, where=j <= i)  ->  sum(dC[i, k] * B[j, k], k) if j <= i else 0
     """
@@ -226,13 +229,14 @@ def _ranges(share: Share, axis: Sequence[IterVar], remaining: Sequence[IterVar])
 
 
 def _simplified(known: Analyzer, conditions: Sequence[PrimExpr]) -> list[PrimExpr]:
-    """The conditions that don't hold anyway."""
+    """The conditions that aren't known to hold."""
     simple = [known.simplify(each) for each in conditions]
     return [each for each in simple if const_int(each) != 1]
 
 
 def _widened(value: PrimExpr) -> PrimExpr:
-    """A value of 16 bits in ``float32``, in which it is added up; its factors are converted."""
+    """A value of 16 bits, converted to ``float32`` for summation; the conversion is applied to its
+    factors."""
     widest = wide(value.dtype)
     if widest is value.dtype:
         return value

@@ -1,15 +1,15 @@
 """The adjoints of the elements that an expression reads: reverse mode on one expression.
 
-The adjoint of a value is the derivative of the result by this value, times the result's adjoint. It
-goes down the expression from the result, each node's to its operands by the rule of the node's
-class::
+The adjoint of a value is the derivative of the result by this value, times the result's adjoint.
+Adjoints are computed from the result down: the rule of a node's class gives the adjoints of its
+operands from the adjoint of the node::
 
     y = a * exp(b)      with adjoint g of y
         a     has       g * exp(b)
         exp(b) has      g * a, and so b has g * a * exp(b)
 
-What a choice doesn't choose has no part in the result: the choice surrounds the adjoints of all
-that is read below it, so that infinities and NaN of the other branch stay out.
+The branch that a choice doesn't take has no part in the result. So the choice surrounds the
+adjoints of all reads below it, which keeps out infinities and NaN of the other branch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_adjoints(
 ) -> list[ReadAdjoint]:
     """The adjoints of the wanted elements that an expression of the stage `name` reads, by the
     `adjoint` of its value. `known` is that value where it has been computed: the derivatives of
-    many functions, such as exp, are made of it.
+    many functions, such as exp, are written with it.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _without_lets(node: PrimExpr) -> PrimExpr:
 
 
 class _Backward:
-    """The way down an expression of a stage."""
+    """Reverse mode on one expression of a stage, from the result down."""
 
     def __init__(self, name: str, is_wanted: Callable[[ProducerLoad], bool]) -> None:
         self._name = name
@@ -114,7 +114,7 @@ class _Backward:
         for node in self._from_the_top(root):
             mine = adjoints.pop(node, None)
             if mine is None:
-                continue  # on it, functions depend without a derivative, such as a sign
+                continue  # only functions without a derivative depend on it, such as a sign
             if isinstance(node, ProducerLoad):
                 yield ReadAdjoint(node, mine)
             elif self._is_choice(node):
@@ -170,8 +170,8 @@ class _Backward:
         return isinstance(node, Select | e.Min | e.Max) and not self._is_linear(node)
 
     def _is_linear(self, root: PrimExpr) -> bool:
-        """Whether `root` is made of sums, multiples by numbers, and choices between such, so that
-        an adjoint 0 stays 0."""
+        """Whether `root` consists of sums, multiples by numbers, and choices between these, so that
+        an adjoint of 0 stays 0."""
         stack = [root]
         while stack:
             node = stack[-1]
@@ -191,7 +191,8 @@ class _Backward:
     def _chosen(
         self, node: PrimExpr, adjoint: PrimExpr, known: PrimExpr | None
     ) -> Iterator[ReadAdjoint]:
-        """The adjoints below a choice, each within the choice. It has its operand's value."""
+        """The adjoints below a choice, each surrounded by the choice. The choice has the value of
+        its operand."""
         is_lazy = isinstance(node, Call)
         for operand, condition, mine in _branches(node, adjoint):
             if not self._is_active(operand):
@@ -207,8 +208,8 @@ class _Backward:
     # -- The rules --------------------------------------------------------------------------------
 
     def _operands(self, node: PrimExpr, g: PrimExpr, value: PrimExpr) -> _Operands:
-        """The operands that have an adjoint, each with the part that comes from `node`, which has
-        that value."""
+        """The operands that have an adjoint, each with the share that comes from `node`, whose
+        value is `value`."""
         return [(x, more) for x, more in self._parts(node, g, value) if self._is_active(x)]
 
     def _parts(self, node: PrimExpr, g: PrimExpr, y: PrimExpr) -> _Operands:
@@ -295,7 +296,7 @@ def _extreme(
 
 
 def _converted(g: PrimExpr, value: PrimExpr) -> PrimExpr:
-    """The adjoint of a conversion as that of the value converted. Values of 16 bits keep a wide
-    one."""
+    """The adjoint of the operand of a conversion, from the conversion's adjoint `g`. Values of 16
+    bits keep a wide adjoint."""
     widest = wide(value.dtype)
     return g if g.dtype in (value.dtype, widest) else e.cast(widest, g)

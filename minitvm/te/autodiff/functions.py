@@ -24,7 +24,7 @@ logical_and = e.logical_and
 
 
 def where(condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> PrimExpr:
-    """One of two values, after both are evaluated."""
+    """One of two values, both of which are evaluated."""
     x, y = e.promote(a, b)
     if isinstance(condition, IntImm):
         return x if condition.value else y
@@ -47,5 +47,5 @@ def power(x: PrimExpr, p: PrimExpr) -> PrimExpr:
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which adjoints of a dtype are added up: ``float32`` for those of 16 bits."""
+    """The dtype in which adjoints of a dtype are added up: ``float32`` for a dtype of 16 bits."""
     return DType.of("float32") if dtype.bits < 32 else dtype

@@ -1,4 +1,4 @@
-"""Index maps turned around: the iterations that read an element, in terms of the element's place.
+"""Inverts index maps: finds the iterations that read an element, in terms of the element's place.
 
 A read ``X[e(i, r)]`` in iterations ``i, r`` gives equations ``e(i, r) == q`` for the element at q.
 They are solved for as many iteration variables as possible::
@@ -46,8 +46,8 @@ class Inverse:
     axes
         The iterations that remain.
     conditions
-        What holds where an iteration with these values exists and reads the element. None of them
-        reads memory.
+        The conditions under which an iteration with these values exists and reads the element. No
+        condition reads memory.
     """
 
     values: Mapping[Var, PrimExpr]
@@ -104,8 +104,8 @@ def is_invertible(index: PrimExpr, axes: Sequence[IterVar]) -> bool:
 def invert(
     indices: Sequence[PrimExpr], place: Sequence[PrimExpr], axes: Sequence[IterVar]
 ) -> Inverse:
-    """The iterations of `axes` in which `indices`, each of which :func:`is_invertible`, have the
-    values `place`.
+    """The iterations of `axes` in which `indices` have the values `place`. Each index must be
+    invertible, as :func:`is_invertible` tells.
 
     >>> from minitvm import te
     >>> y, r, q = te.reduce_axis((0, 8), "y"), te.reduce_axis((0, 3), "r"), te.var("q")
@@ -202,8 +202,8 @@ def _number(value: int, dtype: DType) -> _Form:
 
 
 def _ends(system: _System, form: _Form) -> tuple[PrimExpr, PrimExpr]:
-    """The least and the greatest value of a form whose coefficients have a known sign; of others,
-    what follows from non-negative ones."""
+    """The least and the greatest value of a form whose coefficients have a known sign; coefficients
+    of an unknown sign are taken as non-negative."""
     low = high = form.rest
     for var, coefficient in form.terms.items():
         dom = system.domains[var]
@@ -228,7 +228,7 @@ def _solve_one(system: _System) -> bool:
         if not equation.terms:
             system.conditions.append(e.equal(system.equations.pop(place).rest, 0))
             return True
-    # First what is equal to one variable, then windows, last what needs a division.
+    # First equations with one variable, then windows, last equations that need a division.
     for step in (_alone, _phase, _unit, _division):
         for place in range(len(system.equations)):
             if step(system, place):
@@ -262,7 +262,7 @@ def _units_of(equation: _Form) -> dict[Var, int]:
 
 
 def _length(system: _System, var: Var) -> tuple[bool, int]:
-    """The extent of a variable's range, to be compared; unknown ones are long."""
+    """The extent of a variable's range, for comparisons; an unknown extent counts as long."""
     extent = const_int(system.domains[var].extent)
     return extent is None, extent or 0
 
@@ -310,9 +310,9 @@ def _phase(system: _System, place: int) -> bool:
 
 
 def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | None:
-    """The one variable whose coefficient has no divisor in common with the others', its coefficient
-    and the greatest common divisor of the others: if the range of the variable is no longer than
-    this divisor, or shorter than that of another variable."""
+    """The one variable whose coefficient is coprime to the greatest common divisor of the other
+    coefficients; its coefficient; and that divisor. There is one only if the range of the variable
+    is no longer than the divisor, or shorter than the range of another variable."""
     sizes = {var: const_int(by) for var, by in equation.terms.items()}
     for window, by in sizes.items():
         others = [abs(size or 0) for var, size in sizes.items() if var is not window]
@@ -326,8 +326,8 @@ def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | No
 
 
 def _division(system: _System, place: int) -> bool:
-    """Solves for the variable of the longest range by a division that must come out even, for each
-    value of the others."""
+    """Solves for the variable of the longest range by a division, for each value of the other
+    variables. The condition that the division leaves no remainder is added."""
     equation = system.equations[place]
     var = max(equation.terms, key=lambda each: _length(system, each))
     for other in [each for each in equation.terms if each is not var]:
@@ -350,7 +350,8 @@ def _division(system: _System, place: int) -> bool:
 
 
 def _inverse(system: _System) -> Inverse:
-    """The solution. Variables that are their own values are axes, as those without a value are."""
+    """The solution. Variables without a value are axes, and so are variables that are their own
+    values."""
     values: dict[Var, PrimExpr] = {}
     axes: list[IterVar] = []
     solved = {v: form.expression() for v, form in system.solved.items()}

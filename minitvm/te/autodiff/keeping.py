@@ -1,8 +1,8 @@
-"""Which tensors of a forward run are kept for the backward run, and which are computed again.
+"""Chooses the tensors of a forward run that are kept for the backward run; others are recomputed.
 
 The adjoints of a program read tensors of it. Each of these is kept, or computed again from others
 that are kept. Both have a cost, and the choice is a cheapest cut of this graph, whose edges lead
-from the inputs to what the adjoints read::
+from the inputs to the tensors that the adjoints read::
 
                   computing again          keeping
       forward  ------------------>  T.op  --------->  T  ---> each operation that reads T, as T'.op
@@ -33,13 +33,13 @@ from minitvm.tir.intrinsics import INTRINSICS
 
 # Costs are in operations of one lane. A core computes some 50 of them while a byte comes from
 # memory, and some 5 while it comes from the cache; tensors of this size are in between.
-_WRITTEN = 10.0  # of a byte that is written only to be kept, and read again
-_READ = 2.0  # of a byte that the forward run writes anyway
-_RETURNED = 0.1  # of a byte that the caller gets anyway: its memory may live longer
-_ALLOCATED = 30_000.0  # of each further tensor
-_UNKNOWN = 1000.0  # of an element that takes unknown operations
-# A tensor larger than all inputs and outputs together, times this, is never kept: such tensors are
-# what fused programs avoid.
+_WRITTEN = 10.0  # for a byte that is written only to be kept, and read again
+_READ = 2.0  # for a byte that the forward run writes anyway
+_RETURNED = 0.1  # for a byte that the caller gets anyway: its memory may live longer
+_ALLOCATED = 30_000.0  # for each further tensor
+_UNKNOWN = 1000.0  # for an element whose operations aren't known
+# A tensor larger than this factor times all inputs and outputs together is never kept: fused
+# programs exist to avoid such tensors.
 _LARGEST = 4.0
 
 
@@ -51,7 +51,7 @@ def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[
     outputs
         The program's outputs.
     adjoints
-        What the backward run computes: tensors that read those of the program.
+        The tensors that the backward run computes, which read tensors of the program.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[
 
 
 def reading_kept(adjoints: Sequence[Tensor], kept: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """The adjoints that read placeholders in place of the tensors that are kept."""
+    """The adjoints, reading placeholders in place of the kept tensors."""
     now: dict[Tensor, Tensor] = dict(kept)
     for op in in_order([each.op for each in adjoints]):
         if not any(each in now for each in op.outputs):
@@ -90,7 +90,7 @@ class _Choice:
         backward = in_order([each.op for each in adjoints])
         own = {op for op in forward if not isinstance(op, PlaceholderOp)}
         self._outputs = set(outputs)
-        # What the backward run computes again, if nothing is kept.
+        # The operations that the backward run computes again if nothing is kept.
         self._repeated = [op for op in forward if op in own and op in set(backward)]
         readers = [op for op in backward if op not in own]
         self._read = {t for op in readers for t in op.input_tensors if t.op in own}
@@ -141,7 +141,7 @@ class _Choice:
 
 
 def _inside_scans(order: Iterable[Operation]) -> set[Tensor]:
-    """The tensors that exist in a step alone."""
+    """The tensors that exist only within one step of a scan."""
     found: set[Tensor] = set()
     for op in order:
         if isinstance(op, ScanOp):
@@ -153,8 +153,8 @@ def _inside_scans(order: Iterable[Operation]) -> set[Tensor]:
 
 
 def _read_again(op: Operation) -> list[Tensor]:
-    """The tensors of which an operation reads an element for several of its own, as the factors of
-    a product, so that they are in memory."""
+    """The tensors whose elements an operation reads for several of its own elements, as a product
+    reads its factors. Such tensors must be in memory."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or not isinstance(op, ComputeOp):
         return []
@@ -189,14 +189,14 @@ def _cost(node: object) -> float:
     if isinstance(node, ProducerLoad):
         return 1.0
     if not isinstance(node, PrimExpr) or not node.dtype.is_float:
-        return 0.0  # of indices
+        return 0.0  # an operation on indices
     if isinstance(node, e.Call):
         return INTRINSICS[node.op].cost if node.op in INTRINSICS else _UNKNOWN
     return 1.0 if isinstance(node, e.Arithmetic | e.Select | e.Cast) else 0.0
 
 
 def _number(extent: PrimExpr) -> float:
-    """An extent, a usual number for one that isn't known."""
+    """An extent as a number; a usual number for a symbolic one."""
     if any(isinstance(node, ProducerLoad) for node in walk_once(extent)):
         return TRIPS_FROM_DATA
     known = e.const_int(extent)

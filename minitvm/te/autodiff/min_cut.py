@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import inf
 from typing import final
 
-_LEAST = 1e-12  # below this share of the largest capacity, what is left of one is rounding
+_LEAST = 1e-12  # a residual capacity below this share of the largest one is rounding error
 
 
 @final
@@ -28,7 +28,7 @@ class Network:
         self._largest = 0.0
 
     def join(self, a: Hashable, b: Hashable, capacity: float = inf) -> None:
-        """Adds an edge, or capacity to the edge that is there."""
+        """Adds an edge, or adds capacity to an existing edge."""
         onwards = self._left.setdefault(a, {})
         onwards[b] = onwards.get(b, 0.0) + capacity
         self._left.setdefault(b, {}).setdefault(a, 0.0)
@@ -65,7 +65,7 @@ class Network:
             following = next(
                 (
                     other
-                    for other in begun[node]  # which goes on where it was
+                    for other in begun[node]  # the iterator resumes where it stopped
                     if self._is_open(self._left[node][other])
                     and levels.get(other) == levels[node] + 1
                 ),

@@ -1,7 +1,7 @@
 """Stages that only move elements: padding, slices, transposes, concatenations.
 
-What reads such a stage reads the tensor behind it, at another place. So the sums of adjoints are
-those of the tensor itself, over just its own elements, and no tensor is copied::
+A read of such a stage is a read of the tensor behind it, at another place. So the sums of adjoints
+are computed for the tensor itself, over its own elements only, and no tensor is copied::
 
     P[y] = if_then_else(y >= 1, X[y - 1], 0)
     Y[i] = sum(P[i + k] * W[k], k)              X is read at i + k - 1, where i + k >= 1
@@ -24,7 +24,7 @@ from minitvm.tir.functor import substitute
 @record()
 class Move:
     """A read by which a stage moves elements: the read, in terms of the stage's axes, and the
-    conditions under which the element at these axes is the one that is read."""
+    conditions under which the element at these axes is the element read."""
 
     load: ProducerLoad
     conditions: tuple[PrimExpr, ...]
@@ -42,8 +42,8 @@ class Move:
 
 
 def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[Move] | None:
-    """The wanted reads of a stage that moves each element of a tensor to one place, with all else
-    that is wanted; None for a stage that computes with elements, or reads one for several places.
+    """The wanted reads of a stage that only moves elements, each to one place. None for a stage
+    that computes with a wanted element, or reads one for several places.
     """
     if len(op.body) > 1 or isinstance(op.body[0], Reduce):
         return None
@@ -55,7 +55,7 @@ def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[M
 
 
 def _is_move(op: ComputeOp, load: ProducerLoad) -> bool:
-    """Whether each index is another axis of the stage, some elements on, or a constant."""
+    """Whether each index is a constant, or an axis of the stage plus a constant, no axis twice."""
     known = Prover()
     seen: list[object] = []
     for index in load.indices:

@@ -1,4 +1,4 @@
-"""Adjoints that are read through windows, surrounded by zeros.
+"""Pads adjoints that are read through windows with zeros.
 
 The adjoint of an image in a convolution is a convolution as well, in which windows reach over the
 edges. With zeros there it needs no conditions, and is scheduled as any convolution of a padded
@@ -7,7 +7,7 @@ image::
     sum(dY[q - k] * W[k], k, where=k <= q and q - k < n)
     sum(P[q - k + 2] * W[k], k)          of  P[p] = dY[p - 2] where p is from 2 to n + 1, else 0
 
-The zeros are multiplied. Next to infinite factors they make NaN.
+The zeros are multiplied as any element: with infinite factors they give NaN.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def padded(
     axes: Sequence[IterVar],
     reduced: Sequence[IterVar],
 ) -> tuple[PrimExpr, list[PrimExpr]]:
-    """A term of a sum that reads a padded tensor, and the conditions that it still needs; the term
-    and the conditions as they were where this isn't possible, or doesn't pay.
+    """A term of a sum that reads a padded tensor, and the conditions that it still needs; the given
+    term and conditions where padding isn't possible, or doesn't pay.
 
     Parameters
     ----------
     value
         The term.
     conditions
-        Those under which it is added, without reads of memory.
+        The conditions under which the term is added. They read no memory.
     axes, reduced
-        The sum's data axes and its other ones.
+        The sum's data axes and its reduction axes.
     """
     for load in _factors(value):
         found = _padding(load, axes, reduced)
@@ -62,7 +62,7 @@ def padded(
 
 
 def _factors(value: PrimExpr) -> Iterator[ProducerLoad]:
-    """The elements of which a term is a multiple."""
+    """The reads that are factors of a term."""
     match value:
         case e.Mul(a, b):
             yield from _factors(a)
@@ -74,7 +74,7 @@ def _factors(value: PrimExpr) -> Iterator[ProducerLoad]:
 
 
 def _with(value: PrimExpr, load: ProducerLoad, read: PrimExpr) -> PrimExpr:
-    """A term with another factor in place of one."""
+    """A term in which `read` stands in place of the factor `load`."""
     match value:
         case e.Mul(a, b):
             return e.Mul(_with(a, load, read), _with(b, load, read))
@@ -86,9 +86,9 @@ def _with(value: PrimExpr, load: ProducerLoad, read: PrimExpr) -> PrimExpr:
 def _padding(
     load: ProducerLoad, axes: Sequence[IterVar], reduced: Sequence[IterVar]
 ) -> tuple[list[PrimExpr], list[int], list[int]] | None:
-    """Of a read through windows: the conditions that keep it inside of its tensor, and for each
+    """For a read through windows: the conditions that keep it inside of its tensor, and for each
     dimension the place of the first element in the padded tensor, and the padded extent. None for a
-    read that isn't to be padded: its elements aren't used again, or it stays inside."""
+    read that needs no padding: its elements aren't used again, or it stays inside."""
     known = _known(axes, reduced)
     several = [axis for axis in axes if const_int(domain_of(axis).extent) != 1]
     if all(mentions(axis.var, *load.indices) for axis in several):

@@ -13,18 +13,18 @@ from minitvm.te.tensor import Tensor
 
 
 def jvp(outputs: Any, inputs: Any, tangents: Any) -> list[Tensor]:
-    """The tangents of tensors: how fast a program's outputs change while each of `inputs` moves at
-    the speed of its tangent. It is the product of the Jacobian with the tangents, for which no
-    Jacobian is computed.
+    """The tangents of tensors: the rates at which a program's outputs change while each of `inputs`
+    changes at the rate of its tangent. They are the product of the Jacobian with the inputs'
+    tangents; no Jacobian is computed.
 
     Parameters
     ----------
     outputs : Tensor, or a list of them
         The results, of floating-point dtypes.
     inputs : Tensor, or a list of them
-        The tensors that move, placeholders or computed ones, of floating-point dtypes.
+        The tensors that change, placeholders or computed ones, of floating-point dtypes.
     tangents : Tensor, or a list with one for each input
-        The speeds, each of the shape and dtype of its input.
+        The tangents of the inputs, each of the shape and dtype of its input.
 
     Returns
     -------
@@ -34,14 +34,14 @@ def jvp(outputs: Any, inputs: Any, tangents: Any) -> list[Tensor]:
     Raises
     ------
     CompileError
-        When an argument is none of these; when a result depends on an input by an operation that
-        has no derivative.
+        When an argument is something else; when a result depends on an input through an operation
+        without a derivative.
 
     Notes
     -----
-    The adjoints of the inputs are linear in those of the outputs. So their own adjoints by those of
-    the outputs, with the tangents as heads, are the outputs' tangents (J. Townsend, *A new trick
-    for calculating Jacobian vector products*, 2017).
+    The adjoints of the inputs are linear in the adjoints of the outputs. So differentiating them by
+    the outputs' adjoints, with the inputs' tangents as heads, gives the outputs' tangents (J.
+    Townsend, *A new trick for calculating Jacobian vector products*, 2017).
 
     >>> from minitvm import te
     >>> X, dX = te.placeholder((4,), name="X"), te.placeholder((4,), name="dX")
@@ -71,13 +71,13 @@ def jvp(outputs: Any, inputs: Any, tangents: Any) -> list[Tensor]:
 def transposed(
     adjoints: Sequence[Tensor], heads: Sequence[Tensor], tangents: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The tangents of the outputs with the adjoints `heads`, from the adjoints of the inputs, which
-    are linear in `heads`, and the tangents of the inputs.
+    """The tangents of the outputs. `heads` are the adjoints of the outputs, `adjoints` the adjoints
+    of the inputs, which are linear in `heads`, and `tangents` the tangents of the inputs.
 
     Raises
     ------
     CompileError
-        When they aren't linear.
+        When the adjoints aren't linear in `heads`.
     """
     made = gradient(adjoints, heads, tangents)
     read = {op.outputs[0] for op in in_order([each.op for each in made])}

@@ -1,15 +1,16 @@
-"""Adjoints through scans: scans that run backwards in time.
+"""Adjoints of scans: scans that run backwards in time.
 
-The adjoint of a state at a step is that of the result there, and what the later steps hand on to
-it. So it is a scan as well, from the last step to the first, over the states that the scan kept::
+The adjoint of a state at a step is the sum of the result's adjoint at this step and of the adjoints
+that the later steps hand on. So the adjoint is a scan as well, from the last step to the first,
+over the states that the forward scan kept::
 
     H[t] = f(H[t - 1], X[t])                        t = 1, ..., n - 1
     dH[t] = (adjoint of the result at t) + f'(H[t], X[t + 1]) * dH[t + 1]
 
-Steps are reversed first: `w` counts them from the last one (:func:`_reversed_step`). The adjoint of
-the reversed step is made as that of any program, and its stages become those of the new scan
-(:func:`_stages_of_scan`). The adjoints of the other tensors that a step reads, such as `X`, need no
-scan then: they are sums over all steps (:func:`step_at_all_times`).
+Steps are reversed first: `w` counts them from the last one (:func:`_reversed_step`). The reversed
+step is differentiated as any program is, and the stages of its adjoint become the stages of the new
+scan (:func:`_stages_of_scan`). The adjoints of the other tensors that a step reads, such as `X`,
+need no scan then: they are sums over all steps (:func:`step_at_all_times`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _Reads: TypeAlias = Mapping[Tensor, tuple[Tensor, _Place]]
 @final
 @record()
 class _Time:
-    """How the tensors of a step are read along another axis of time: its extent, the step at a
-    place of it, and the place of a step."""
+    """Another axis of time along which the tensors of a step are read: its extent, the step at each
+    place of it, and the place of each step."""
 
     extent: PrimExpr
     step: Callable[[PrimExpr], PrimExpr]
@@ -55,7 +56,7 @@ class _Time:
 
 
 def steps_of(scan: ScanOp) -> tuple[PrimExpr, PrimExpr]:
-    """The number of steps that are given, and of all steps."""
+    """The number of given steps, and the number of all steps."""
     return scan.init[0].shape[0], scan.update[0].shape[0]
 
 
@@ -86,14 +87,14 @@ def operations_of_step(scan: ScanOp) -> list[ComputeOp]:
 def adjoints_of_scan(
     scan: ScanOp, heads: Sequence[Adjoint | None], differentiate: Differentiate
 ) -> list[Adjoint]:
-    """The adjoints of a scan's results, by those that come from outside of the scan, None for one
-    that has none; made by a scan in reversed time.
+    """The adjoints of a scan's results, computed by a scan in reversed time. `heads` are the
+    adjoints that come from outside of the scan, None for a result without one.
 
     Raises
     ------
     CompileError
-        When a step reads states that aren't a constant number of steps older, or those of several
-        steps before through another stage.
+        When a step reads states that aren't a constant number of steps older, or reads the states
+        of several earlier steps through another stage.
     """
     _check_ages(scan)
     _, count = steps_of(scan)
@@ -123,7 +124,7 @@ def _last(state: Tensor, head: Adjoint | None, count: PrimExpr) -> Adjoint:
 
 
 def _step(state: Tensor, more: Tensor | None, head: Adjoint | None, count: PrimExpr) -> Adjoint:
-    """The adjoint at a step before, which has `more` from the steps after it."""
+    """The adjoint at an earlier step, to which the later steps add `more`."""
 
     def element(at: Sequence[PrimExpr]) -> PrimExpr:
         parts = [] if head is None else [head([count - 1 - at[0], *at[1:]])]
@@ -134,7 +135,7 @@ def _step(state: Tensor, more: Tensor | None, head: Adjoint | None, count: PrimE
 
 
 def step_at_all_times(scan: ScanOp) -> list[Tensor]:
-    """The updates of all steps but the given ones, as tensors that read the scan's results."""
+    """The updates of all steps except the given ones, as tensors that read the scan's results."""
     given, count = steps_of(scan)
     time = _Time(count - given, lambda at: at + given, lambda t: t - given)
     reads = {
@@ -144,7 +145,7 @@ def step_at_all_times(scan: ScanOp) -> list[Tensor]:
 
 
 def later(adjoint: Adjoint, steps: PrimExpr) -> Adjoint:
-    """An adjoint at a place some steps later."""
+    """An adjoint at a place `steps` later."""
     return lambda at: adjoint([at[0] + steps, *at[1:]])
 
 
@@ -153,8 +154,8 @@ def _at(tensor: Tensor) -> Adjoint:
 
 
 def _reversed_step(scan: ScanOp) -> tuple[list[Tensor], list[Tensor]]:
-    """The updates as tensors of reversed time, at `w` that of step ``n - 1 - w``, and the tensors
-    of states that they read, at `w` that of step ``n - 2 - w``."""
+    """The updates as tensors of reversed time, which have the update of step ``n - 1 - w`` at `w`;
+    and the tensors of states that they read, which have the state of step ``n - 2 - w`` at `w`."""
     given, count = steps_of(scan)
     time = _Time(count - given, lambda at: count - 1 - at, lambda t: count - 1 - t)
 
@@ -175,8 +176,8 @@ def _reversed_step(scan: ScanOp) -> tuple[list[Tensor], list[Tensor]]:
 def _stages_of_scan(
     scan: ScanOp, handed_on: Sequence[Tensor], states: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """The adjoints that a step hands on, at step v of the reversed scan what they were at
-    ``w = v - 1``; with all stages that depend on its states. None for a state that no step reads.
+    """The adjoints that a step hands on, with all stages that depend on the reversed scan's states.
+    At step v they have the values of ``w = v - 1``. None for a state that no step reads.
     """
     given, count = steps_of(scan)
     before, after = (
@@ -230,7 +231,7 @@ def _where(condition: PrimExpr, value: PrimExpr) -> PrimExpr:
 
 
 class _ReadAlong(Mutator):
-    """Reads of a step's tensors as those along another axis of time."""
+    """Rewrites reads of a step's tensors as reads along another axis of time."""
 
     def __init__(self, reads: _Reads) -> None:
         super().__init__()
@@ -245,7 +246,7 @@ class _ReadAlong(Mutator):
         return ProducerLoad(tensor, (place(time), *others))
 
 
-# -- What is refused ------------------------------------------------------------------------------
+# -- Refused scans ---------------------------------------------------------------------------------
 
 
 def _check_ages(scan: ScanOp) -> None:
@@ -286,7 +287,7 @@ def _loads(op: ComputeOp) -> list[ProducerLoad]:
 
 
 def _difference(time: Var, index: PrimExpr) -> int | None:
-    """How many steps an index is before a step."""
+    """The number of steps by which an index lies before the current step."""
     known = Analyzer()
     found = known.affine(time) - known.affine(index)
     return None if found.terms else found.constant

@@ -4,8 +4,9 @@ The time is that of the reads and of one pass over the result::
 
     Y[i, j] = X[t[i], j]        for i, j: dX[t[i], j] += dY[i, j]
 
-Indices are checked as those of reads are. Threads share an axis that is an index of its own, as
-that of a batch is, unless it is the last. One thread adds to an element, in the order of the loops.
+Indices are checked like the indices of reads. Threads share an axis that is itself an index, as the
+axis of a batch is, unless it is the last one. Only one thread adds to an element, in the order of
+the loops.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from minitvm.tir.stmt import Stmt
 @final
 @record()
 class Scatter:
-    """Loops that add up.
+    """Loops that add values to the elements of a tensor.
 
     Attributes
     ----------
     loops
         The iterations.
     indices, value
-        The element to which an iteration adds, and what it adds.
+        The element to which an iteration adds, and the value that it adds.
     conditions
-        Those under which it adds, each evaluated where the ones before it hold.
+        The conditions under which it adds, each evaluated only where the ones before it hold.
     inputs
-        The tensors that these read.
+        The tensors that the loops, indices, values and conditions read.
     """
 
     loops: tuple[IterVar, ...]
@@ -104,8 +105,8 @@ def scattered(
 
 
 def scatter_of(operation: Operation) -> Scatter | None:
-    """What an operation of :func:`scattered` adds up, from the tensors that it reads by now; None
-    for any other operation."""
+    """The loops of an operation of :func:`scattered`, on the tensors that it reads now; None for
+    any other operation."""
     if not isinstance(operation, ExternOp):
         return None
     found = operation.attrs.get(_SCATTER)
@@ -122,7 +123,7 @@ _SCATTER = "gradient.scatter"
 
 def _shared(loops: Sequence[IterVar], indices: Sequence[PrimExpr]) -> IterVar | None:
     """A loop whose iterations add to different elements, so that threads share them: not the
-    innermost one, parts of which would be short lines."""
+    innermost one, whose parts would be short lines."""
     return next((axis for axis in loops[:-1] if _is_apart(axis, loops, indices)), None)
 
 
@@ -153,7 +154,7 @@ def _loops(
 
 
 class _Reads(Mutator):
-    """Reads of tensors as those of their buffers."""
+    """Rewrites reads of tensors as reads of their buffers."""
 
     def __init__(self, buffers: dict[Tensor, Buffer]) -> None:
         super().__init__()

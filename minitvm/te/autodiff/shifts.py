@@ -1,4 +1,4 @@
-"""Tensors on which a program's outputs don't depend, although it reads them: shifts that cancel.
+"""Finds tensors that a program reads without effect on its outputs: shifts that cancel.
 
 The maximum of a softmax keeps its exponentials small. Any other number gives the same result::
 
@@ -6,8 +6,8 @@ The maximum of a softmax keeps its exponentials small. Any other number gives th
     s[i]    = sum(e[i, j], j)                         so is s
     y[i, j] = e[i, j] / s[i]                          y stays
 
-So the adjoint of `top` is 0. What becomes of a shift is followed from stage to stage: a value grows
-by a multiple of it, is multiplied by the exponential of a multiple, or stays.
+So the adjoint of `top` is 0. The effect of a shift is followed from stage to stage: a value grows
+by a multiple of the shift, is multiplied by the exponential of a multiple, or stays.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _LOGARITHMS = {"log": 1.0, "log2": log(2.0), "log10": log(10.0)}
 @final
 @record()
 class _Change:
-    """What becomes of a value when each element ``T[p]`` grows by ``d[p]``.
+    """The change of a value when each element ``T[p]`` grows by ``d[p]``.
 
     Attributes
     ----------
     added
-        It grows by this multiple of ``d[place]``.
+        The value grows by this multiple of ``d[place]``.
     scaled
-        It is multiplied by the exponential of this multiple of ``d[place]``.
+        The value is multiplied by the exponential of this multiple of ``d[place]``.
     place
         The indices of the element.
     """
@@ -53,7 +53,7 @@ _STAYS = _Change(0.0, 0.0, ())
 
 
 class _Unknown(Exception):
-    """The change can't be told."""
+    """Raised where the change isn't known."""
 
 
 def cancels(tensor: Tensor, results: Collection[Tensor], order: Sequence[Operation]) -> bool:
@@ -64,7 +64,7 @@ def cancels(tensor: Tensor, results: Collection[Tensor], order: Sequence[Operati
     results
         The outputs of a program.
     order
-        Its operations, each after those that it reads.
+        The program's operations, each after those that it reads.
     """
     axes = cast(ComputeOp, tensor.op).axis
     place = tuple(
@@ -98,7 +98,7 @@ def _follow(op: Operation, changes: dict[Tensor, _Change]) -> None:
     for tensor, change in zip(op.outputs, found, strict=True):
         if change.added or change.scaled:
             if not {each for each in walk_once(*change.place) if isinstance(each, Var)} <= own:
-                raise _Unknown  # as the sum over elements that change each by its own number
+                raise _Unknown  # such as a sum over elements that change differently
             changes[tensor] = change
 
 
@@ -199,7 +199,8 @@ class _Step:
 
 
 def _made(added: float, scaled: float, a: _Change, b: _Change) -> _Change:
-    """A change that comes from two, which are of one element if both are changes."""
+    """A change that combines the changes `a` and `b`. If both change, they must depend on the same
+    element."""
     if _STAYS not in (a, b) and not structural_equal(a.place, b.place):
         raise _Unknown
     if isclose(added, 0.0, abs_tol=1e-12) and isclose(scaled, 0.0, abs_tol=1e-12):

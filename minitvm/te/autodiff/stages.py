@@ -1,4 +1,4 @@
-"""Stages of gradients: tensors of fresh axes."""
+"""Makes the stages of gradients: tensors with fresh axes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def computed(
 def new_reduce_axes(
     axes: Iterable[IterVar], values: Mapping[Var, PrimExpr]
 ) -> tuple[tuple[IterVar, ...], dict[Var, PrimExpr]]:
-    """Reduction axes of the same ranges, with variables of their own, and the values of the old
-    variables. `values` are those of other variables in the ranges."""
+    """Reduction axes of the same ranges, with new variables; and the values of the old variables.
+    `values` are the values of other variables in the ranges."""
     made: list[IterVar] = []
     renamed = dict(values)
     for axis in axes:
@@ -57,13 +57,14 @@ def new_data_axes(
 
 
 def place_in(axes: Iterable[IterVar]) -> list[PrimExpr]:
-    """Where a tensor of :func:`new_data_axes` has the element of an iteration of the old axes."""
+    """The indices, in a tensor of :func:`new_data_axes`, of the element of an iteration of the old
+    axes."""
     return [axis.var - domain_of(axis).min for axis in axes]
 
 
 def guarded(conditions: Iterable[PrimExpr], value: PrimExpr) -> PrimExpr:
-    """`value` where all conditions hold, in order, and 0 elsewhere. It isn't evaluated there, and
-    neither are the conditions after one that doesn't hold."""
+    """`value` where all conditions hold, in order, and 0 elsewhere. Elsewhere `value` isn't
+    evaluated; after a condition that doesn't hold, the further conditions aren't either."""
     zero = e.const(0, value.dtype)
     pure = [each for each in conditions if not reads(each)]
     for condition in reversed([each for each in conditions if reads(each)]):

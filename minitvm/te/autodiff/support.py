@@ -1,13 +1,14 @@
-"""Where an adjoint can be other than 0.
+"""The support of an adjoint: the places where it can differ from 0.
 
-The adjoint of a masked tensor is 0 outside of the mask, and so is all that is handed on from there.
-A sum over such adjoints leaves those terms out, a product of triangles half of its steps::
+The adjoint of a masked tensor is 0 outside of the mask, and so are the adjoints computed from it
+there. A sum over such adjoints leaves these terms out; a product with a triangle has half as many
+steps::
 
     dS[i, j] = dP[i, j] * P[i, j] if j <= i else 0
     dQ[i, c] = sum(dS[i, j] * K[j, c], j, where=j <= i)
 
-Elsewhere nothing is evaluated: what overflows there, as the exponentials of masked scores may, does
-no harm.
+Outside of the mask nothing is evaluated, so that overflows there, as of the exponentials of masked
+scores, do no harm.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minitvm.tir.functor import substitute, walk_once
 
 
 def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
-    """The conditions on places without which an adjoint is 0.
+    """The conditions on the place of an element without which an adjoint is 0 there.
 
     >>> from minitvm import te
     >>> D = te.placeholder((4, 4), name="D")
@@ -47,7 +48,8 @@ def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
 
 
 def shortens_sums(condition: PrimExpr) -> bool:
-    """Whether a sum over an adjoint should leave out the terms without a condition: those beyond a
-    diagonal. A padded adjoint is read faster with its zeros, and so are single elements."""
+    """Whether a sum over an adjoint should leave out the terms in which `condition` fails: terms
+    beyond a diagonal, for example. A padded adjoint is read faster with its zeros, and so are
+    single elements."""
     variables = {each for each in walk_once(condition) if isinstance(each, Var)}
     return isinstance(condition, LT | LE | GT | GE) and len(variables) > 1

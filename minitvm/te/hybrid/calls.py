@@ -1,4 +1,4 @@
-"""Calls in hybrid functions: of helpers, and of the functions that such programs have."""
+"""Calls in hybrid functions: of helpers, and of the intrinsics of hybrid programs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from minitvm.tir import op
 from minitvm.tir.expr import BufferLoad, IntImm, PrimExpr
 
 _BINARY = {**BINARY, ast.Pow: operator.pow}
-# Comparisons that only numbers, texts and tuples known now have.
+# Comparisons that are defined only for numbers, texts and tuples known now.
 _KNOWN_ONLY: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,

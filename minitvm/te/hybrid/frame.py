@@ -1,4 +1,4 @@
-"""The state of a hybrid function that is followed: its program, its names, and where it is."""
+"""The state of a hybrid function while it is followed: its program, its names, and its position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minitvm.te.hybrid.values import NO_VALUE, Binding, Block, Facts, Key, Varia
 from minitvm.tir.expr import Buffer, PrimExpr
 from minitvm.tir.stmt import ForKind, Stmt
 
-# What to write in place of a construct that has no meaning here.
+# The advice for a construct without a meaning here: the one to write in its place.
 _ADVICE: dict[type[ast.AST], str] = {
     ast.Break: "put what follows under an if, or loop with `while`",
     ast.Continue: "put what follows under an if",
@@ -48,12 +48,12 @@ class Program:
     """The program of a function and the helpers that it calls."""
 
     facts: Facts
-    blocks: list[Block] = field(default_factory=lambda: [Block(loop=True)])  # those that are open
-    loops: list[ForKind] = field(default_factory=list)  # those that are open
+    blocks: list[Block] = field(default_factory=lambda: [Block(loop=True)])  # the open ones
+    loops: list[ForKind] = field(default_factory=list)  # the open ones
     numbers: Numbers = field(default_factory=Numbers)
     computed: set[PrimExpr] = field(default_factory=set)  # names of values of the program
     outputs: list[Buffer] = field(default_factory=list)
-    reported: list[Exception] = field(default_factory=list)  # errors that have their place
+    reported: list[Exception] = field(default_factory=list)  # errors with their place
 
     def emit(self, item: Stmt | Callable[[Stmt], Stmt]) -> None:
         self.blocks[-1].items.append(item)
@@ -69,14 +69,14 @@ class Frame:
     source: Source
     program: Program
     read_only: frozenset[Buffer]
-    follow: Callable[[Frame], None]  # what follows the statements of a frame's function
+    follow: Callable[[Frame], None]  # follows the statements of a frame's function
     caller: Frame | None = None
     call: Key = ()
     names: dict[str, Binding | Variable] = field(default_factory=dict)
     assigned: set[str] = field(default_factory=set)
-    ended: dict[str, str] = field(default_factory=dict)  # why a name that was bound is no more
+    ended: dict[str, str] = field(default_factory=dict)  # the reason why a name is no longer bound
     merged: dict[str, Key] = field(default_factory=dict)  # names that both branches of an if bind
-    positions: list[Key] = field(default_factory=lambda: [()])  # of the loops that are open
+    positions: list[Key] = field(default_factory=lambda: [()])  # in the open loops
     target: str = "buffer"  # the name that is assigned to
     returned: Any = NO_VALUE
     depth: int = field(init=False)
@@ -111,7 +111,7 @@ class Frame:
             if name in names:
                 continue
             if isinstance(found, Variable) and not loop:
-                names[name] = found  # it lives in the loop around the branch
+                names[name] = found  # a variable lives in the loop around the branch
             else:
                 what = "loop" if loop else "branch"
                 self.ended[name] = (

@@ -21,8 +21,8 @@ from minitvm.tir.expr import IterVar, PrimExpr
 def script(pyfunc: Callable[..., Any]) -> HybridFunction:
     """Decorator that makes a Python function usable as an operation of tensor programs.
 
-    Called with tensors, it returns the tensors of an operation whose loops are those of its text.
-    Called with numpy arrays, it runs as Python, and does the same.
+    Called with tensors, the function returns the tensors of an operation with the loops of its
+    text. Called with numpy arrays, it runs as Python, and computes the same.
 
     Parameters
     ----------

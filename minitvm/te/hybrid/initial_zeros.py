@@ -1,4 +1,4 @@
-"""The zeros with which an array of a hybrid program begins, stored only where they can be read."""
+"""Fills the arrays of a hybrid program with initial zeros, only where these can be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import Node, walk_once
 from minitvm.tir.stmt import BufferStore, For, ForKind, Stmt
 
-# For each dimension the variable of the loop that runs over all of it; None for an extent of 1.
+# For each dimension the variable of the loop that covers the whole dimension; None for an extent of
+# 1.
 _Element = tuple[Var | None, ...]
 _Loops = Mapping[Var, For]
 
@@ -64,8 +65,8 @@ def _reads(buffer: Buffer, *nodes: Node) -> list[BufferLoad]:
 
 
 def _first_stores(node: Stmt, buffer: Buffer, loops: _Loops) -> _Element | None:
-    """The element to which `node`, inside of `loops`, stores before it reads any, if all the loops
-    together then store to every element. None where this isn't certain."""
+    """The element to which `node`, inside of `loops`, stores before it reads any element, provided
+    that the loops together store to every element. None where this isn't certain."""
     match node:
         case BufferStore():
             return _stored_element(node, buffer, loops)
@@ -97,8 +98,8 @@ def _are_same(a: _Element | None, b: _Element | None) -> bool:
 
 
 def _first_of(node: s.SeqStmt, buffer: Buffer, loops: _Loops) -> _Element | None:
-    """:func:`_first_stores` of several statements; those behind the one that stores may read only
-    the elements stored."""
+    """:func:`_first_stores` of several statements. The statements behind the first store may read
+    only the elements stored."""
     statements = [each for each in node.seq if _touches(each, buffer)]
     if not statements:
         return None

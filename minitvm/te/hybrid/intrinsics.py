@@ -39,13 +39,13 @@ def vectorize(*bounds: int) -> range:
 
 
 def unroll(*bounds: int) -> range:
-    """A range whose iterations are written out, by the compiler."""
+    """A range whose iterations are unrolled by the compiler."""
     return range(*bounds)
 
 
 def const_range(*bounds: int) -> range:
-    """A range whose iterations are written out while the program is read, so that its variable is
-    a number: the index of a tuple, or part of a shape."""
+    """A range whose iterations are unrolled while the program is parsed, so that its variable is a
+    number: the index of a tuple, or part of a shape."""
     return range(*bounds)
 
 
@@ -63,12 +63,12 @@ def max_num_threads(allow_none: bool = True) -> int:
 
 
 def allocate(shape: Any, dtype: DTypeLike = "float32", scope: str = "global") -> Any:
-    """An array of the function's own, of zeros."""
+    """A local array of zeros."""
     return np.zeros(shape, DType.of(dtype).to_numpy())
 
 
 def output_tensor(shape: Any, dtype: DTypeLike = "float32") -> Any:
-    """An array to return, of zeros."""
+    """An output array of zeros."""
     return allocate(shape, dtype)
 
 
@@ -165,8 +165,9 @@ int8, int16, int32, int64, uint8, uint16, uint32, uint64 = map(_cast, CASTS[:8])
 float16, float32, float64 = map(_cast, CASTS[8:])
 min, max = _extremum("min"), _extremum("max")
 
-# By name: what a hybrid function sees without importing it, as Python runs it. Of the intrinsics
-# these are all but those that are written as operators, and `fabs`, which is Python's `abs`.
+# The names that a hybrid function may use without importing them, with the functions that Python
+# runs for them: all intrinsics except those written as operators, and except `fabs`, which is
+# Python's `abs`.
 INTRINSICS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
@@ -180,7 +181,7 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
         *(each.name for each in tir.INTRINSICS.values() if not each.operator and not each.function),
     )
 }  # fmt: skip
-# Of Python's own functions, those that a hybrid function may use.
+# The built-in functions of Python that a hybrid function may use.
 BUILTINS: dict[str, Callable[..., Any]] = {
     each.__name__: each for each in (range, len, abs, int, float, bool)
 }

@@ -14,8 +14,8 @@ from minitvm.tir.expr import PrimExpr
 
 @final
 class Numbers:
-    """The expressions that consist of Python's numbers alone, and so adapt. A number is firm if it
-    has a dtype of its own.
+    """Remembers the expressions that consist of Python's numbers alone, and so adapt to the dtype
+    of other operands. A number is *firm* if it has a dtype of its own.
 
     >>> from minitvm.tir.expr import Var
     >>> Numbers().made(e.add, Var("x", "float64"), 0.1)
@@ -34,7 +34,7 @@ class Numbers:
         return isinstance(value, PrimExpr) and value not in self._adapting
 
     def adapted(self, value: Any, dtype: DType) -> Any:
-        """A number that is not firm, as the operand beside a value of `dtype`."""
+        """A number as the operand beside a value of `dtype`; one that isn't firm adapts."""
         if isinstance(value, bool) or dtype.is_bool:
             return e.as_expr(value)
         if is_float(value) and not dtype.is_float:

@@ -61,7 +61,7 @@ def parse(function: ScriptedFunction, arguments: Mapping[str, Any]) -> ExternOp:
         try:
             run(frame, values)
         except Learned:
-            assert facts.count > known  # or this would go on for ever
+            assert facts.count > known  # otherwise this loop would never end
             continue
         outputs = _outputs(frame)
         body = frame.program.blocks[0].statement()
@@ -87,7 +87,8 @@ def _argument(function: str, name: str, value: Any, inputs: dict[Tensor, Buffer]
 
 
 def _outputs(frame: Frame) -> tuple[Buffer, ...]:
-    """The buffers that a function returns: all the buffers that it made by output_tensor."""
+    """The buffers that a function returns, which must be all buffers that it made by
+    output_tensor."""
     returned = frame.returned if isinstance(frame.returned, tuple) else (frame.returned,)
     node, outputs = frame.source.tree.body[-1], frame.program.outputs
     for value in returned:
@@ -122,7 +123,7 @@ def _follow(frame: Frame) -> None:
 def _statements(frame: Frame, nodes: Sequence[ast.stmt]) -> None:
     for node in nodes:
         if frame.returned is not NO_VALUE:
-            return  # as a branch that was chosen now has returned
+            return  # a branch that was taken has returned
         add = _STATEMENTS.get(type(node))
         if add is None:
             raise frame.unsupported(node)
@@ -253,7 +254,7 @@ def _check_loop_name(frame: Frame, node: ast.AST, name: str) -> None:
 
 
 def _write_out(frame: Frame, node: ast.For, values: Sequence[Any]) -> None:
-    """The body once for each value of the loop variable, a known number in it."""
+    """Follows the body once for each value of the loop variable, which is a known number there."""
     for value in values:
         _assign_to(frame, node.target, value)
         _statements(frame, node.body)

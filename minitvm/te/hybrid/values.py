@@ -67,7 +67,7 @@ class Variable:
     node: ast.AST
     key: Key
     adapts: bool
-    loops: int  # how many loops it stands in
+    loops: int  # the number of loops around it
 
 
 @final
@@ -80,7 +80,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[PrimExpr, ...]:
-        """The dimensions that are left."""
+        """The dimensions that aren't indexed yet."""
         return self.buffer.shape[len(self.indices) :]
 
 
@@ -101,7 +101,7 @@ class Block:
     """Statements, and functions that wrap the statements that follow in the block."""
 
     items: list[Stmt | Callable[[Stmt], Stmt]] = field(default_factory=list)
-    loop: bool = False  # the body of a loop, or of the function: where variables live
+    loop: bool = False  # the body of a loop or of the function, where variables live
 
     def statement(self) -> Stmt:
         made = seq()
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
 
 
 def as_part(value: Any) -> Part | None:
-    """A buffer, or a part of one, as a part; None for others."""
+    """A buffer, or a part of one, as a part; None for any other value."""
     if isinstance(value, Buffer):
         return Part(value, ())
     return value if isinstance(value, Part) else None

@@ -37,12 +37,12 @@ class DotProduct(Instruction):
     Attributes
     ----------
     a, b
-        The dtypes of the operand that is the same in every lane, and of the other operand.
+        The dtype of the operand that is the same in every lane, and the dtype of the other operand.
     lanes, group
         The number of sums, and the number of products added to each.
     form
-        How the intrinsic is called: ``"a, b"`` as ``f(sums, a, b)``; ``"b, a"`` the other way
-        round; ``"add"`` as ``sums + f(a, b)``.
+        The form of the intrinsic's call: ``"a, b"`` for ``f(sums, a, b)``; ``"b, a"`` for ``f(sums,
+        b, a)``; ``"add"`` for ``sums + f(a, b)``.
     """
 
     lanes: int
@@ -58,7 +58,7 @@ _VNNI, _VNNI_256, _INT8 = _on("avx512vnni"), _on("avxvnni"), _on("avxvnniint8")
 _BUSD, _WSSD = "llvm.x86.avx512.vpdpbusd", "llvm.x86.avx512.vpdpwssd"
 _NEON = "llvm.aarch64.neon"
 
-# In order of preference: of several for the same dtypes that a target has, the first.
+# In order of preference: a target uses the first instruction for its dtypes that it has.
 DOT_PRODUCTS = (
     DotProduct("vdpbf16ps_512", _on("avx512bf16"), "llvm.x86.avx512bf16.dpbf16ps.512",
                "bfloat16", "bfloat16", "float32", 16, 2),
@@ -95,7 +95,7 @@ def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntri
     """A tensor intrinsic for ``tensorize``: a dot-product instruction on `columns` sums.
 
     It computes ``z[j] = sum over r < group of a[r].astype(sum) * w[j * group + r].astype(sum)``,
-    where `a` and `w` lie in memory as these indices say.
+    where `a` and `w` lie in memory in the order of these indices.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class Instruction:
     llvm
         LLVM's intrinsic.
     a, b, sum
-        The dtypes of two factors, and of the sums of their products.
+        The dtypes of the two factors, and of the sums of their products.
     """
 
     name: str

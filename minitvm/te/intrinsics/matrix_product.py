@@ -50,13 +50,15 @@ class MatrixProduct(Instruction):
     registers
         The number of registers for sums and factors together.
     under_way
-        The number of products that must be under way at once, so that none waits for another.
+        The number of independent products in flight that hide the latency of one.
     share
-        The share of products that must not be padding, for the instruction to beat a dot product.
+        The share of products that must not be padding for the instruction to be faster than a dot
+        product.
     cycles
-        The cycles from one product to the next; None for as many in a cycle as of multiply-adds.
+        The cycles from one product to the next; None if a cycle begins as many products as
+        multiply-adds.
     swapped
-        Whether the intrinsic takes its factors the other way round, and gives columns for rows.
+        Whether the intrinsic takes its factors in reverse order, and gives columns for rows.
     """
 
     rows: int
@@ -92,7 +94,7 @@ def _neon(
     )  # fmt: skip
 
 
-# In order of preference: of several for the same dtypes that a target has, the first.
+# In order of preference: a target uses the first instruction for its dtypes that it has.
 MATRIX_PRODUCTS = (
     _amx("tdpbssd", "amx-int8", "int8", "int8", "int32"),
     _amx("tdpbsud", "amx-int8", "int8", "uint8", "int32"),
@@ -117,8 +119,8 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
         z[i, j] = sum over r < depth of
                   a[i, r].astype(sum) * w[r // group, j * group + r % group].astype(sum)
 
-    where rows of `a` and of `w` may be apart in memory. The sums stay in registers meanwhile, if
-    the block isn't larger than they are.
+    where rows of `a` and of `w` may lie apart in memory. The sums stay in registers, if the
+    registers hold the whole block.
 
     Parameters
     ----------
@@ -295,7 +297,7 @@ class _Tiles(_Block):
         return e.const(4 * min(self.by.columns, self.columns - column), "int16")
 
 
-_ROWS, _WHOLE = e.const(16, "int16"), e.const(64, "int16")  # of a whole tile: rows, bytes of a row
+_ROWS, _WHOLE = e.const(16, "int16"), e.const(64, "int16")  # of a tile: its rows, a row's bytes
 
 
 def _row_bytes(buffer: Buffer) -> PrimExpr:
@@ -304,8 +306,8 @@ def _row_bytes(buffer: Buffer) -> PrimExpr:
 
 @final
 class _Pairs(_Block):
-    """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. Of each
-    factor 16 bytes are loaded: the next steps of two rows, or columns."""
+    """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. A load
+    takes 16 bytes of a factor: the next steps of two rows, or of two columns."""
 
     def __init__(self, by: MatrixProduct, rows: int, columns: int, depth: int) -> None:
         super().__init__(by, rows, columns, depth)

@@ -1,4 +1,4 @@
-"""Running reductions: each element along a data axis reduces one term more than the one before.
+"""Running reductions: along a data axis, each element reduces one term more than the one before.
 
 ``C[j] = sum over k <= j of A[k]`` needs one addition for each element, ``C[j] = C[j - 1] + A[j]``,
 where plain loops begin each sum anew.
@@ -31,7 +31,7 @@ from minitvm.tir.stmt import ForKind
 @final
 @record()
 class Accumulation:
-    """How the terms of a reduction grow along a data axis.
+    """A running reduction: the term that each element along a data axis adds to the element before.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Accumulation:
     term
         The value of `step` for the term that an element adds, in terms of `axis`.
     condition
-        The condition on this term: there is none if it doesn't hold.
+        The condition under which an element adds a term.
     is_descending
         Whether the terms grow from the last element to the first.
     in_order
@@ -56,8 +56,8 @@ class Accumulation:
 
 
 def accumulation_of(op: ComputeOp, axis: IterVar) -> Accumulation | None:
-    """How the terms of a reduction grow along a data axis, by one from each element to the next;
-    None if they don't.
+    """The running reduction along a data axis: each element must have one term more than the one
+    before. None if the elements don't.
 
     >>> from minitvm import te
     >>> A, k = te.placeholder((8,), name="A"), te.reduce_axis((0, 8), name="k")
@@ -74,7 +74,7 @@ def accumulation_of(op: ComputeOp, axis: IterVar) -> Accumulation | None:
         for extent in tensor.shape:
             known.bind_size(extent)
     for each in (*op.axis, *op.reduce_axis):
-        if e.const_int(domain_of(each).extent) != 0:  # else everything could be proved
+        if e.const_int(domain_of(each).extent) != 0:  # an empty range would prove anything
             known.bind(each.var, domain_of(each))
     combiner = reduce.combiner
     ranges = [end for each in reduce.axis for end in (domain_of(each).min, domain_of(each).extent)]
@@ -110,7 +110,7 @@ def _growing(
     domain, steps = domain_of(axis), domain_of(step)
     low, high = _ends(known, steps)
     begin, end = _ends(known, domain)
-    # The condition says how far the steps go: term(j) is the last of them, or the first.
+    # The condition bounds the steps: term(j) is the last step of element j, or the first.
     term = form - known.affine(step.var) * by_step
     term = term if by_step < 0 else -term
     is_descending = by_axis < 0
@@ -142,8 +142,8 @@ def _has_axis(atom: PrimExpr) -> bool:
 
 
 def normalize_loops(stage: LoopNest, axis: IterVar) -> None:
-    """Lets the loops of a stage that accumulates along an axis begin at the first element that has
-    a term, and has each element reduce one term.
+    """Prepares a stage that accumulates along an axis: its loops begin at the first element that
+    has a term, and each element reduces one term.
 
     Raises
     ------
@@ -169,12 +169,12 @@ def normalize_loops(stage: LoopNest, axis: IterVar) -> None:
 
 
 def checked_accumulation(stage: LoopNest, axis: IterVar) -> Accumulation:
-    """How a stage accumulates along an axis.
+    """The running reduction of a stage along an axis.
 
     Raises
     ------
     CompileError
-        When it can't.
+        When the stage is no running reduction along the axis.
     """
     found = accumulation_of(stage.op, axis) if isinstance(stage.op, ComputeOp) else None
     if found is None:

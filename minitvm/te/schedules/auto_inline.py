@@ -16,8 +16,8 @@ from minitvm.tir.functor import walk_once
 def AutoInlineElemWise(sch: Schedule) -> None:
     """Inlines the stages whose elements read the same element of other tensors.
 
-    Only stages on which no primitive was applied, that are no outputs, no reductions, and are read
-    element by element.
+    A stage is inlined only if no primitive was applied to it, it is no output and no reduction, and
+    it is read element by element.
     """
     _inline(sch, "AutoInlineElemWise", lambda op: _reads_in_order(op, exactly=True))
 
@@ -53,7 +53,7 @@ def _inline(sch: Any, name: str, wanted: Callable[[ComputeOp], bool]) -> None:
 
 
 def _is_free(stage: Stage) -> bool:
-    """Whether a stage may be inlined, and nothing was decided about it."""
+    """Whether a stage may be inlined, and no primitive was applied to it."""
     readers = stage.schedule.readers(stage)
     decided = stage.is_touched or stage.is_named or stage.is_output
     return not decided and bool(readers) and all(isinstance(each.op, ComputeOp) for each in readers)

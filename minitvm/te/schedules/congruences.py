@@ -1,4 +1,4 @@
-"""Reductions over the terms whose place leaves a remainder, over just these terms.
+"""Rewrites reductions with a condition on a remainder: their axes run over just these terms.
 
 The condition is solved for a reduction axis, whose coefficient has an inverse modulo the divisor::
 
@@ -25,7 +25,7 @@ from minitvm.tir.op import all as all_of
 
 def without_congruences(reduce: Reduce, known: Analyzer) -> Reduce:
     """A reduction without conditions on remainders of its axes; `known` are the ranges of all axes,
-    and learns those of new ones."""
+    and learns the ranges of new axes."""
     for condition in [*conjuncts(reduce.condition)]:
         found = _congruence_of(condition, reduce, known)
         if found is not None:
@@ -34,8 +34,8 @@ def without_congruences(reduce: Reduce, known: Analyzer) -> Reduce:
 
 
 def least_solution(by: int, value: PrimExpr, divisor: int) -> PrimExpr:
-    """The least `k` from 0 on with ``by * k % divisor == value % divisor``; `by` and `divisor` have
-    no divisor in common.
+    """The least `k` from 0 on with ``by * k % divisor == value % divisor``; `by` and `divisor` are
+    coprime.
 
     >>> least_solution(3, Var("i"), 4)
     i % 4 * 3 % 4

@@ -1,4 +1,5 @@
-"""Sums of products in two steps: what some axes don't change is taken out of the sum over them.
+"""Distributes products over sums: factors that some axes don't change move out of the sum over
+these.
 
 ::
 
@@ -29,7 +30,7 @@ from minitvm.tir.intrinsics import IMPURE_CALLS
 from minitvm.tir.op import all as all_of
 from minitvm.tir.structural_equal import structural_equal
 
-_WIDE = 32  # bits of a float in which what is kept between the steps is exact enough
+_WIDE = 32  # the bits of a float that is exact enough for the values kept between the steps
 
 
 def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, ComputeOp]:
@@ -38,7 +39,7 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     Raises
     ------
     CompileError
-        When nothing can be taken out of the sums, or the results would be others.
+        When nothing can be taken out of the sums, or the results would change.
     """
     reduce, times = _checked(op, axes)
     own = [axis.var for axis in axes]
@@ -55,7 +56,7 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
         for axis in (*op.axis, *op.reduce_axis)
         if axis not in axes and _uses_any((inside, *within), [axis.var])
     ]
-    # A condition may say which elements exist: it stays with those that are read.
+    # A condition may guard the existence of elements, so it stays with their reads.
     within += [each for each in beyond if _is_of(op, axes, each, kept)]
     new = data_axes([axis.name for axis in kept], [domain_of(axis).extent for axis in kept])
     pairs = [*zip(kept, new, strict=True)]
@@ -75,8 +76,9 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
 
 
 def times_of(op: ComputeOp) -> Times | None:
-    """The operator over which the reducer of an operation is distributive; None if there is none,
-    or if the operation isn't a single reduction whose axes have ranges of their own.
+    """The operator over which the reducer of an operation is distributive; None if there is no such
+    operator, or if the operation isn't a single reduction whose ranges are independent of each
+    other.
 
     >>> from minitvm import te
     >>> A, k = te.placeholder((4, 3), name="A"), te.reduce_axis((0, 3), "k")
@@ -138,8 +140,8 @@ def _refuse(op: ComputeOp, axes: Iterable[IterVar], expected: str) -> NoReturn:
 def _is_of(
     op: ComputeOp, axes: Collection[IterVar], condition: PrimExpr, kept: Sequence[IterVar]
 ) -> bool:
-    """Whether a condition on what is kept between the steps concerns the inner sums, too; refused
-    where it can't be said without other axes."""
+    """Whether a condition belongs to the inner sums over `axes`; refused where it also depends on
+    axes that the `kept` sums don't have."""
     used = {axis for axis in (*op.axis, *op.reduce_axis) if _uses(condition, [axis.var])}
     if used and not used <= {*kept} and not used.isdisjoint(kept):
         _refuse(op, axes, f"a condition on axes of the inner sums alone, and not {condition}")
@@ -148,7 +150,8 @@ def _is_of(
 
 def has_terms(op: ComputeOp, axes: Collection[IterVar]) -> bool:
     """Whether it is known that each of a reduction's sums over `axes` has terms, unless a symbolic
-    extent is 0. A sum of no terms is 0, but a NaN or an infinity times 0 isn't. Of integers it is.
+    extent is 0. A sum of no terms is 0. For floats, NaN or infinity times that 0 isn't 0; for
+    integers any product with 0 is.
     """
     if op.body[0].dtype.is_integral:
         return True
@@ -172,8 +175,8 @@ def has_terms(op: ComputeOp, axes: Collection[IterVar]) -> bool:
 
 
 def _where_some(op: ComputeOp, axes: Collection[IterVar]) -> list[PrimExpr]:
-    """The conditions on symbolic extents under which each inner sum of floats has terms. None where
-    another axis is as short: nothing is computed then."""
+    """The conditions on symbolic extents under which each inner sum of floats has terms. An extent
+    that another axis has as well needs no condition: where it is 0, nothing is computed."""
     if op.body[0].dtype.is_integral:
         return []
     extents = [domain_of(axis).extent for axis in axes]

@@ -1,11 +1,12 @@
-"""Factors that all terms of a sum have in common.
+"""Splits products by the variables of their factors, to take common factors out of sums.
 
 ::
 
     sum(dy[i, k] * w[k] * (rsqrt(v[i]) / n), k)    ->    sum(dy[i, k] * w[k], k) * (rsqrt(v[i]) / n)
 
-What is left is a product or a sum of the usual forms, and has fewer operations. The same holds for
-the terms ``a + b`` of a minimum or a maximum, whose "factors" are the terms of the additions.
+The remaining expression is a product or a sum of the usual forms, and has fewer operations. The
+same holds for the terms ``a + b`` of a minimum or a maximum, whose "factors" are the terms of the
+additions.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def common_factor(value: PrimExpr, variables: Collection[Var]) -> tuple[PrimExpr
 def divided(
     value: PrimExpr, variables: Collection[Var], times: Times = e.Mul
 ) -> tuple[PrimExpr | None, PrimExpr | None]:
-    """The two parts of a product, or of what `times` makes: the one that depends on some variables,
-    and the other one. None for a part that isn't there.
+    """The two parts of a product, or of another operation `times`: the part that depends on some
+    variables, and the other part. None for a part without factors.
 
     >>> x, y = Var("x", "float32"), Var("y", "float32")
     >>> divided(x + y + 4.0, [x], e.Add)

@@ -1,4 +1,4 @@
-"""The primitives that change which stages a schedule has."""
+"""The primitives that change the graph of a schedule's stages: caches, factors, inlining."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from minitvm.tir.expr import IterVar
 
 
 class GraphPrimitives(StageGraph[Stage], Traced):
-    """The part of a schedule that adds stages, lets stages compute other operations, and drops
-    stages.
+    """The part of a schedule that changes its graph of stages: it adds and drops stages, and lets
+    stages compute other operations.
 
     Attributes
     ----------
@@ -118,7 +118,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         which: int | None = None,
         sums: bool = False,
     ) -> Tensor:
-        """Let a stage read a copy of a tensor in which each of its iterations has its own element.
+        """Let a stage read a copy of a tensor that has an element of its own for each iteration of
+        the stage.
 
         Before::
 
@@ -168,7 +169,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         CompileError
             When `reader` does not read `tensor`, or reads several of its elements in an iteration
             and `which` is not given; when a dimension of the copy would be longer for some indices
-            than for others, or isn't constant though it is one of sums.
+            than for others, or isn't constant although `sums` is given.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -198,8 +199,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for i.c: C.local[i.c] = A[i.c] + 1
             for i: C[i] = C.local[i]
 
-        Where the loops of ``s[C]`` were split or reordered before, they are the dimensions of the
-        cache.
+        If the loops of ``s[C]`` were split or reordered before, these loops are the dimensions of
+        the cache.
 
         Parameters
         ----------
@@ -252,15 +253,15 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for ki.v: B[0] += B.rf[ki.v]
 
         The loops of ``s[B]`` begin anew. Where a reducer chooses one of two tuples and isn't
-        commutative, but a component is the reduce axis itself, the partial results are combined in
-        the order of that component: of equal elements the same one is found.
+        commutative, but a component is the reduction axis itself, the partial results are combined
+        in the order of that component: among equal elements, the same one as before is found.
 
         Parameters
         ----------
         tensor : Tensor
             The result of a reduction; if it has several results, any of them.
         axis : IterVar
-            A loop over a reduce axis.
+            A loop over a reduction axis.
         factor_axis : int
             The position of the new dimension in the partial results; from the end if negative.
 
@@ -272,8 +273,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When `tensor` is no reduction, `axis` is no loop over a reduce axis, or `factor_axis` is
-            out of range.
+            When `tensor` is no reduction, `axis` is no loop over a reduction axis, or `factor_axis`
+            is out of range.
         """
         stage, op = self._reduction("rfactor", tensor)
         where = f"rfactor of {stage.name}"
@@ -297,7 +298,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
     @primitive
     def factor_out(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
-        """Take what some reduce axes don't change out of their sum, which is a stage of its own.
+        """Take the factors that some reduction axes don't change out of the sum over these axes.
+        The sum becomes a stage of its own.
 
         Before::
 
@@ -318,7 +320,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         tensor : Tensor
             The result of a reduction, of integers or of floats of 32 bits or more.
         axes : list of IterVar
-            Reduce axes of ``s[C].op``: those of the inner sums.
+            The reduction axes of ``s[C].op`` over which the inner sums run.
 
         Returns
         -------
@@ -346,7 +348,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
     @primitive
     def hoist(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
-        """Compute what changes along some axes alone first, as a stage of its own.
+        """Compute the part of an expression that changes only along some axes first, as a stage of
+        its own.
 
         Before::
 
@@ -357,15 +360,16 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for i: for k: C.exp[i, k] = exp(A[i, k])
             for i: for j: for k: C[i, j] += C.exp[i, k] * B[k, j]
 
-        It is the part with the most operations. A part that is a function of one element of a
-        tensor is computed for all elements of it. The loops of ``s[C]`` begin anew.
+        Of several such parts, it takes the one with the most operations. A part that is a function
+        of one element of a tensor is computed for all elements of this tensor. The loops of
+        ``s[C]`` begin anew.
 
         Parameters
         ----------
         tensor : Tensor
             The result of ``te.compute``; of several results, any of them.
         axes : list of IterVar
-            Some axes and reduce axes of ``s[C].op``: those that the part changes along.
+            The data and reduction axes of ``s[C].op`` along which the part changes.
 
         Returns
         -------
@@ -375,7 +379,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When no part of floats changes along `axes` and no other axis, when it might read an
+            When no floating-point part changes along just these `axes`, when the part might read an
             element that its tensors don't have, or the stage was scheduled already.
 
         >>> from minitvm import te
@@ -394,7 +398,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
     def pad_einsum(
         self, tensor: Tensor, padding: Sequence[int], dtypes: Sequence[Any] = (None, None)
     ) -> list[Tensor]:
-        """Round the loops of a sum of products up, and let it read copies that zeros pad.
+        """Round up the loops of a sum of products, and let it read copies padded with zeros.
 
         Before::
 
@@ -406,8 +410,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for ax0 in range(8): B.pad[ax0] = B[ax0] or 0
             for i in range(8): for k in range(8): C[i] += A.pad[i, k] * B.pad[k]
 
-        so that any split by 4 comes out even, as ``tensorize`` needs it. The terms added to a sum
-        are zero, and nothing reads the sums of the padding.
+        so that any split by 4 leaves no remainder, as ``tensorize`` needs it. The terms added to a
+        sum are zero, and nothing reads the sums of the padding.
 
         Parameters
         ----------
@@ -477,16 +481,16 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for i: C[i] = R[R.idx - 1, i] * 2
             for i: R[R.idx, i] = C[i] + X[R.idx, i]
 
-        So their loops are split, fused, reordered and run in parallel as those of any other stage.
-        A stage keeps its axis of time if other steps of it are read, too, or its loops were
-        scheduled already.
+        So their loops can be split, fused, reordered and run in parallel like the loops of any
+        other stage. A stage keeps its axis of time if other steps of it are read as well, or if its
+        loops were scheduled already.
 
         Parameters
         ----------
         scan : Tensor
             A result of ``te.scan``.
         stages : list of Tensor, optional
-            The stages; all that can, unless given.
+            The stages; by default all stages that can drop their axis of time.
 
         Raises
         ------
@@ -519,7 +523,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
                 for k in range(m): if k <= t: R[t] = R[t] + X[k]
 
         so that the stage can be scheduled as a reduction, above all by ``accumulate``. The scan's
-        update is no stage any more.
+        update is no longer a stage.
 
         Parameters
         ----------
@@ -548,7 +552,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
     @primitive
     def reverse_compute_inline(self, tensor: Tensor) -> None:
-        """Compute a reduction where a stage stores it that only moves its elements.
+        """Compute a reduction in the stage that only moves its elements.
 
         Before::
 
@@ -562,7 +566,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Parameters
         ----------
         tensor : Tensor
-            The tensor whose elements are those of a reduction that nothing else reads.
+            The tensor whose elements are moved elements of a reduction. Nothing else reads the
+            reduction.
 
         Raises
         ------
@@ -656,5 +661,5 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
 
 def listed(given: Any) -> list[Any]:
-    """What was given: a list or a tuple of things, or one of them."""
+    """An argument as a list: it is a list, a tuple, or a single object."""
     return list(given) if isinstance(given, (list, tuple)) else [given]

@@ -1,4 +1,5 @@
-"""The elements of a tensor that a stage reads, and their guards, which guard copies as well."""
+"""The elements of a tensor that a stage reads, and their guards, which a copy of them needs as
+well."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 
 
 def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Element:
-    """The element of a tensor that a stage reads in an iteration; `which` of them, in the order in
-    which the expression has them, if it reads several.
+    """The element of a tensor that a stage reads in an iteration. If it reads several, `which` is
+    the number of the element, in the order of the expression.
 
     Raises
     ------
@@ -88,7 +89,8 @@ def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Eleme
     for guard in reversed(_guards_needed(op, load, value, known)):
         zero = e.const(0, value.dtype)
         copied = e.intrinsic("if_then_else", value.dtype, known.simplify(guard), copied, zero)
-    # Also where no element is inside, the copy has the dimensions that its readers expect.
+    # The copy has the dimensions that its readers expect, even if no element is inside of the
+    # tensor.
     return Element(value, copied, _axes_in(op, copied, *map(known.simplify, load.indices)))
 
 
@@ -103,7 +105,7 @@ def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
 
 def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None:
     """The choice between a value and a number that surrounds each use of the value; None if there
-    is none, or its condition depends on further axes."""
+    is no such choice, or its condition depends on further axes."""
     choices = (each for each in walk_once(*op.body) if isinstance(each, e.Call) and is_lazy(each))
     found = next((each for each in choices if structural_equal(each.args[1], value)), None)
     if found is None:
@@ -189,8 +191,8 @@ def _is_inside(load: ProducerLoad, guards: Sequence[PrimExpr], known: Analyzer) 
 def _evaluated(
     op: ComputeOp, skip: Callable[[PrimExpr], bool] = lambda node: False
 ) -> Iterator[tuple[PrimExpr, Guards]]:
-    """The reads and the calls of a stage, with the conditions under which they are evaluated;
-    without those inside of expressions to be skipped."""
+    """The reads and the calls of a stage, with the conditions under which they are evaluated. Those
+    inside of the expressions `skip` are left out."""
     seen: set[tuple[int, ...]] = set()
     waiting: list[tuple[Node, Guards]] = [(each, ()) for each in op.body]
     while waiting:

@@ -1,4 +1,4 @@
-"""Parts of a computation that are the same in many of its iterations, as operations of their own.
+"""Hoists values: parts that are the same in many iterations become operations of their own.
 
 ::
 
@@ -29,8 +29,8 @@ from minitvm.tir.functor import Mutator, children, substitute, walk_once
 from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
-_DIVISION = 8.0  # operations, of a division of floats
-_INTEGER_DIVISIONS = (e.FloorDiv, e.FloorMod, e.Div, e.Mod)  # of a divisor that may be 0
+_DIVISION = 8.0  # operations for which a division of floats counts
+_INTEGER_DIVISIONS = (e.FloorDiv, e.FloorMod, e.Div, e.Mod)  # not by a 0
 
 
 @final
@@ -43,9 +43,10 @@ class Part:
     value
         The part.
     axes
-        The axes that it changes along: some of the computation's, not all.
+        The axes along which the part changes: some of the computation's axes, not all.
     element
-        The only element that it reads, if it is a function of that, else None.
+        The only element that the part reads, if the part is a function of this element; otherwise
+        None.
     """
 
     value: PrimExpr
@@ -61,7 +62,8 @@ class Part:
 
     @property
     def _dimensions(self) -> list[IterVar]:
-        """The axes in the order in which the element with the most of them has its indices."""
+        """The axes of the part, in the order of the indices of the element that has most of
+        them."""
         reads = [each.indices for each in walk_once(self.value) if isinstance(each, ProducerLoad)]
         used = [{*walk_once(*indices)} for indices in reads]
         counts = [sum(axis.var in each for axis in self.axes) for each in used]
@@ -75,7 +77,7 @@ class Part:
 
     @property
     def operations(self) -> float:
-        """The operations of one value, without those of indices."""
+        """The number of operations for one value, without those of indices."""
         return sum(map(_operations, _computed(self.value)))
 
     def operation(self, name: str) -> ComputeOp:
@@ -96,7 +98,7 @@ class Part:
 
     @property
     def place(self) -> tuple[PrimExpr, ...]:
-        """The indices of its value in that tensor."""
+        """The indices of the part's value in that tensor."""
         if self.element is not None:
             return self.element.indices
         return tuple(axis.var - domain_of(axis).min for axis in self._dimensions)
@@ -109,7 +111,7 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
     Raises
     ------
     CompileError
-        When there is no such part.
+        When the operation has no such part.
     """
     part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
     if part is None:
@@ -125,7 +127,7 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
 
 def parts_of(op: ComputeOp) -> list[Part]:
     """The parts of an operation's values that change along some of its axes, and not along all: for
-    each set of axes one, the dearest.
+    each set of axes, the dearest part.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
@@ -139,7 +141,7 @@ def parts_of(op: ComputeOp) -> list[Part]:
     found: dict[tuple[IterVar, ...], Part] = {}
     for part in _Parts(op).of(values):
         known = found.get(part.axes)
-        # Of an element's function there is never more than of what else it is a part of.
+        # A function of one element has at most as many values as the part that contains it.
         if known is None or _rank(part) > _rank(known):
             found[part.axes] = part
     return [*found.values()]
@@ -152,16 +154,16 @@ def _rank(part: Part) -> tuple[bool, float]:
 @final
 @record()
 class _Summary:
-    """What is known of an expression.
+    """The properties of an expression that decide whether it may be hoisted.
 
     Attributes
     ----------
     axes
-        The axes that it changes along, as bits.
+        The axes along which it changes, as bits.
     is_pure
-        Whether it may be evaluated where the program doesn't.
+        Whether it may be evaluated where the program doesn't evaluate it.
     element
-        The only element of which it is a function; None if it reads none.
+        The only element that it reads, and whose function it is; None if it reads none.
     is_of_more
         Whether it reads several elements, or an axis outside of the indices of elements.
     """
@@ -188,8 +190,8 @@ class _Parts:
             self._known.bind(axis.var, domain_of(axis))
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
-        """The parts of some values, each before those in it. Inside of a part, these are functions
-        of elements."""
+        """The parts of some values, each before the parts inside of it. Inside of a part, only
+        functions of single elements are parts."""
         waiting = [(each, False) for each in values]
         for each, _ in waiting:
             self._summarize(each)
@@ -219,8 +221,8 @@ class _Parts:
         return Part(value, axes, None) if not inside and self._is_defined(axes, value) else None
 
     def _summarize(self, root: PrimExpr) -> None:
-        """Notes what is known of an expression and of all in it: without recursion, since a body
-        may be deep."""
+        """Computes the summary of an expression and of all its subexpressions, without recursion,
+        since a body may be deep."""
         waiting = [root]
         while waiting:
             node = waiting[-1]
@@ -268,7 +270,7 @@ class _Parts:
 
 
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
-    """The nodes of expressions without those of the indices of loads."""
+    """The nodes of expressions, except those inside of the indices of loads."""
     waiting: list[object] = [*roots]
     seen = set[int]()
     while waiting:
@@ -281,7 +283,7 @@ def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
 
 
 def _is_pure(node: object) -> bool:
-    """Whether a node may be evaluated where the program doesn't."""
+    """Whether a node may be evaluated where the program doesn't evaluate it."""
     if isinstance(node, Call):
         return node.op not in IMPURE_CALLS
     if isinstance(node, _INTEGER_DIVISIONS) and node.dtype.is_integral:
@@ -290,7 +292,7 @@ def _is_pure(node: object) -> bool:
 
 
 def _computed(value: PrimExpr) -> Iterator[PrimExpr]:
-    """The nodes of a value that compute with floats, without those of indices."""
+    """The nodes of a value that compute with floats, except those in indices."""
     return (
         each
         for each in _outside_of_loads(value)
@@ -308,7 +310,8 @@ def _operations(node: PrimExpr) -> float:
 
 @final
 class _Replaced(Mutator):
-    """Another expression in place of one, among values: not in conditions of reductions."""
+    """Replaces an expression in values by another one; conditions of reductions stay as they
+    are."""
 
     def __init__(self, old: PrimExpr, new: PrimExpr) -> None:
         super().__init__()

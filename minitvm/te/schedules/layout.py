@@ -21,7 +21,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, Range, Var, const, const_int
 @final
 @record()
 class Layout:
-    """A layout of a tensor: where each element is kept.
+    """A layout of a tensor: the place in memory of each element.
 
     Attributes
     ----------
@@ -32,8 +32,8 @@ class Layout:
     backward
         The old indices, in terms of the variables of `axis`.
     inside
-        The conditions under which new indices name an element and not padding; none where the
-        layout has no padding.
+        The conditions under which new indices name an element rather than padding. A layout without
+        padding has no conditions.
     """
 
     old: tuple[Var, ...]
@@ -57,8 +57,8 @@ class _Digit:
 def layout_of(
     where: str, axes: Sequence[IterVar], mapping: Callable[..., Any], name: str = ""
 ) -> Layout:
-    """The layout that a function of the indices describes. Messages begin with `where`; the new
-    axes have the names ``name.ax0``...
+    """The layout of a map that is given as a function of the indices. Messages begin with `where`;
+    the new axes have the names ``name.ax0``...
 
     Raises
     ------
@@ -95,7 +95,7 @@ def of_indices(where: str, mapping: Callable[..., Any], indices: Sequence[Var]) 
     Raises
     ------
     CompileError
-        When it takes another number of indices.
+        When the function takes another number of indices.
     """
     try:
         signature = inspect.signature(mapping)
@@ -122,7 +122,7 @@ def _extent(axis: IterVar) -> int | PrimExpr:
 
 def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | PrimExpr]) -> PrimExpr:
     """The extent of a new index: one more than its largest value."""
-    if digits and digits[0][1].extent is None:  # the others are less than its weight
+    if digits and digits[0][1].extent is None:  # the other digits are less than its weight
         weight, first = digits[0]
         return _quotient(extents[first.axis], first.low) * weight
     return const(1 + sum(weight * ((d.extent or 1) - 1) for weight, d in digits))
@@ -144,7 +144,8 @@ def _digits(
     below = 1
     reached: int | None = 1
     for weight, digit in reversed(found):
-        # A multiple of the weight below, so that the remainder by that one has no part of this.
+        # Each weight is a multiple of the weight below it, so that the remainder by the lower one
+        # contains nothing of this digit.
         if reached is None or weight < reached or weight % below:
             raise _no_inverse(where, index)
         below = weight
@@ -185,7 +186,7 @@ def _inverse(
         for weight, digit in parts:
             value = axis.var if above is None else e.floormod(axis.var, above)
             values[digit] = value if weight == 1 else e.floordiv(value, weight)
-            # Between the digits there may be room: i * 8 + j of a j below 4.
+            # There may be gaps between the digits: i * 8 + j with a j below 4.
             if above is not None and digit.extent is not None and weight * digit.extent < above:
                 inside.append(e.less(values[digit], const(digit.extent, axis.var.dtype)))
             above = weight
@@ -194,7 +195,7 @@ def _inverse(
             inside.append(e.equal(rest, const(0, axis.var.dtype)))
     for var in old:
         extent = extents[var]
-        # A digit of one value says nothing.
+        # A digit with one value needs no condition.
         mine = sorted((d for d in values if d.axis is var and d.extent != 1), key=lambda d: d.low)
         total: PrimExpr = const(0, var.dtype)
         reached: int | None = 1  # None: all

@@ -45,14 +45,14 @@ _KIND_NAMES = {
     ForKind.PARALLEL: "parallel",
     ForKind.THREAD_BINDING: "bound to a thread axis",
 }
-# Combinations that a vector's lanes can be reduced with.
+# The combinations by which the lanes of a vector can be reduced.
 _LANE_REDUCERS = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or)
 
 
 @final
 @record(frozen=False)
 class LoopAttrs:
-    """How one loop runs, and its pragmas, prefetches and intrinsic."""
+    """The attributes of one loop: its kind, pragmas, prefetches and intrinsic."""
 
     kind: ForKind = ForKind.SERIAL
     thread: IterVar | None = None
@@ -65,7 +65,8 @@ class LoopAttrs:
 
 
 class LoopNest(Traced):
-    """How the axes of one operation become loops, and how each loop runs: one half of a stage.
+    """The loops of one operation, one half of a stage: the relations from axes to loops, and the
+    attributes of each loop.
 
     Attributes
     ----------
@@ -76,11 +77,11 @@ class LoopNest(Traced):
     relations : list
         The splits, fusions and the like, from the axes of the operation to the loops.
     iter_var_attrs : dict
-        How each loop runs.
+        The attributes of each loop: serial, vectorized, parallel and the like.
     """
 
     __slots__ = ()
-    schedule: StageGraph[Any]  # of stages, which are loop nests that have a place
+    schedule: StageGraph[Any]  # its nodes are stages: loop nests that have a place
     all_iter_vars: list[IterVar]
     leaf_iter_vars: list[IterVar]
     relations: list[Relation]
@@ -100,11 +101,11 @@ class LoopNest(Traced):
         return bool(self.relations) or self.leaf_iter_vars != self.all_iter_vars
 
     def attrs_of(self, axis: IterVar) -> LoopAttrs:
-        """How a loop runs."""
+        """The attributes of a loop."""
         return self.iter_var_attrs.get(axis) or LoopAttrs()
 
     def reduce_leaves(self) -> set[IterVar]:
-        """The axes that come from reduce axes."""
+        """The loops that come from reduction axes."""
         roots = self.op.reduce_axis if isinstance(self.op, ComputeOp) else ()
         return leaves_below(self.relations, roots)
 
@@ -118,7 +119,7 @@ class LoopNest(Traced):
             self.iter_var_attrs[made] = self.iter_var_attrs.pop(axis)
 
     def reverse(self, axis: IterVar) -> None:
-        """Let the loops of a root axis go from its end to its begin."""
+        """Let the loops of a root axis run from its end to its begin."""
         made = derived_axis(axis, axis.name)
         below = [with_source(relation, axis, made) for relation in self.relations]
         self.relations[:] = [Rebase(axis, made, is_reversed=True), *below]
@@ -150,7 +151,7 @@ class LoopNest(Traced):
                 for i.inner in range(4):
                     if i.outer * 4 + i.inner < n: C[i.outer * 4 + i.inner] = ...
 
-        where 4 divides n, without the condition.
+        The condition is left out where 4 divides n.
 
         Parameters
         ----------
@@ -226,8 +227,8 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When an argument is none of the loops, they aren't neighbours, or data and reduce axes
-            are mixed.
+            When an argument is none of the loops, they aren't neighbours, or data and reduction
+            axes are mixed.
         """
         axes = list(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) else [*args]
         if not axes:
@@ -268,8 +269,8 @@ class LoopNest(Traced):
 
     @primitive
     def reorder(self, *args: IterVar) -> None:
-        """Put loops in the given order, outermost first. They share the positions that they had
-        before; the other loops stay where they are.
+        """Put loops in the given order, outermost first. They take the positions that these loops
+        had before; all other loops stay where they are.
 
         Raises
         ------
@@ -315,9 +316,10 @@ class LoopNest(Traced):
 
     @primitive
     def vectorize(self, var: IterVar) -> None:
-        """Run the iterations of a loop as lanes of vectors. Its extent must be a constant by then.
+        """Run the iterations of a loop as lanes of vectors. The extent of the loop must be a
+        constant.
 
-        A reduce axis becomes a reduction over lanes, for sums, products, minima and maxima.
+        A reduction axis becomes a reduction over lanes, for sums, products, minima and maxima.
 
         Raises
         ------
@@ -363,7 +365,7 @@ class LoopNest(Traced):
         Raises
         ------
         CompileError
-            When `var` is none of the loops, or a reduce axis: threads would race.
+            When `var` is none of the loops, or a reduction axis: threads would race.
         """
         where = f"{self.name}: parallel"
         self.leaf_index(where, var)
@@ -429,7 +431,7 @@ class LoopNest(Traced):
     @primitive
     def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
         """In each iteration of a loop, prefetch the elements of a tensor that the iteration
-        `offset` later reads or, of a tensor that this stage computes, writes.
+        `offset` later reads; or writes, if this stage computes the tensor.
 
         Raises
         ------
@@ -449,8 +451,8 @@ class LoopNest(Traced):
 
     @primitive
     def tensorize(self, var: IterVar, tensor_intrin: TensorIntrin) -> None:
-        """Replace a loop and all inside of it by an intrinsic. Lowering the schedule checks that
-        the intrinsic computes the same.
+        """Replace a loop and all loops inside of it by an intrinsic. Lowering the schedule checks
+        that the intrinsic computes the same.
 
         Raises
         ------
@@ -471,7 +473,7 @@ class LoopNest(Traced):
     # -- Checks -----------------------------------------------------------------------------------
 
     def leaf_index(self, where: str, axis: Any) -> int:
-        """The place of a loop among the loops.
+        """The position of a loop among the loops.
 
         Raises
         ------
@@ -502,7 +504,7 @@ class LoopNest(Traced):
         return ""
 
     def _plain_leaf(self, what: str, axis: Any) -> int:
-        """The place of a loop on which no ``vectorize``, ``unroll`` or the like was applied."""
+        """The position of a loop to which no ``vectorize``, ``unroll`` or the like was applied."""
         place = self.leaf_index(f"{self.name}: {what}", axis)
         if axis.iter_type == IterType.ORDERED:
             raise CompileError(

@@ -49,7 +49,8 @@ def root_axes(op: Operation) -> tuple[IterVar, ...]:
 
 
 def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
-    """The axes whose ranges depend on elements of tensors, each with these tensors."""
+    """The axes whose ranges depend on elements of tensors, each with the tensors that its range
+    reads."""
     return [
         (axis, cast(Tensor, node.producer))
         for axis in root_axes(op)
@@ -59,8 +60,8 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
 
 
 def multiplied_reads(op: Operation) -> list[ProducerLoad]:
-    """The two reads of a sum of products of two elements, each at indices that are axes; nothing if
-    `op` is another computation."""
+    """The two reads of a sum of products of two elements, each read at indices that are axes. Empty
+    if `op` is another computation."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or first.init:
         return []

@@ -1,4 +1,4 @@
-"""Sums of products whose axes are rounded up, so that they read copies padded with zeros."""
+"""Pads sums of products: rounds their axes up, and lets them read copies padded with zeros."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from minitvm.tir.functor import Substitution
 def check_padding(
     where: str, op: Operation, multiples: Sequence[int], dtypes: Sequence[Any]
 ) -> tuple[ComputeOp, dict[Tensor, DType]]:
-    """A sum of products of two tensors, and the dtype in which each of these is kept.
+    """A sum of products of two tensors, and the dtype in which each tensor is kept.
 
     Raises
     ------
@@ -74,7 +74,8 @@ def padded(
     op: ComputeOp, multiples: Sequence[int], dtypes: Mapping[Tensor, DType]
 ) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
     """A sum of products whose axes, data axes first, are rounded up to `multiples`; and for each
-    tensor that it reads through a padded copy, that copy, perhaps with another of `dtypes`."""
+    tensor that it reads through a padded copy, this copy, which may have another dtype, as `dtypes`
+    tells."""
     loops = [*zip((*op.axis, *op.reduce_axis), multiples, strict=True)]
     axes = {
         axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
@@ -113,7 +114,7 @@ def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
 
 
 def _grows(extent: PrimExpr, multiple: int) -> bool:
-    """Whether an extent may be no multiple."""
+    """Whether an extent may not be a multiple."""
     size = e.const_int(extent)
     return multiple > 1 and (size is None or size % multiple > 0)
 
@@ -135,15 +136,16 @@ def _padded_copy(
 
 
 def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
-    """A factor read from the copy of its tensor, of perhaps a wider dtype."""
+    """A factor read from the copy of its tensor, which may have a wider dtype."""
     load = cast(ProducerLoad, factor.value if isinstance(factor, e.Cast) else factor)
     copy = copies.get(cast(Tensor, load.producer))
     return factor if copy is None else e.cast(factor.dtype, ProducerLoad(copy, load.indices))
 
 
 def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
-    """A sum of products where one factor, `offset`, is kept with 128 added to its elements: three
-    operations, the sum of the larger products, the excess, and their elementwise difference::
+    """A sum of products in which one factor, `offset`, is kept with 128 added to its elements. It
+    takes three operations: the sum of the larger products, the excess, and their elementwise
+    difference::
 
         C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
         C.excess[j] = sum(128 * B[k, j])

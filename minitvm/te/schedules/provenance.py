@@ -73,7 +73,8 @@ def _axes(op: ComputeOp) -> tuple[IterVar, ...]:
 
 
 def _sources(op: ComputeOp) -> tuple[PrimExpr, ...]:
-    """What is computed of elements, and of reductions before they are combined."""
+    """The values that a stage computes: its elements, and the terms of reductions before they are
+    combined."""
     first = op.body[0]
     return (*first.source, first.condition) if isinstance(first, Reduce) else op.body
 
@@ -116,10 +117,11 @@ def _named(op: ComputeOp, needs: _Needs) -> _Counts:
 
 
 def _needs(roots: Iterable[PrimExpr], op: ComputeOp) -> _Needs:
-    """The axes that the value of each node depends on, and those on which their ranges depend."""
+    """For each node the axes on which its value depends, and the axes on which the ranges of these
+    depend."""
     own = [axis.var for axis in _axes(op)]
     axes: dict[Var, frozenset[Var]] = {}
-    for axis in _axes(op):  # an outer one before those whose range it is in
+    for axis in _axes(op):  # an axis before the axes whose ranges depend on it
         range_ = domain_of(axis)
         used = {*free_vars(range_.min), *free_vars(range_.extent)}
         axes[axis.var] = frozenset({axis.var}).union(*(axes[var] for var in own if var in used))
@@ -133,10 +135,10 @@ def _needs(roots: Iterable[PrimExpr], op: ComputeOp) -> _Needs:
 
 
 def _repeats(axes: Sequence[IterVar]) -> _Extents:
-    """Extents whose product says for how many combinations of some axes there is something to do.
+    """Extents whose product is the number of iterations of some axes together.
 
-    Where a range is longer by the same with each step of another axis, as ``i + 1`` is, it has the
-    mean of its first and last length; where data say how long it is, a name stands for the sum of
+    A range that grows linearly along another axis, as ``i + 1`` does, counts with the mean of its
+    first and last length. For a range whose length is read from data, a name stands for the sum of
     the lengths.
     """
     extents = {axis.var: domain_of(axis).extent for axis in axes}

@@ -21,8 +21,8 @@ from minitvm.tir.op import ceildiv
 @final
 @record(eq=False)
 class Split:
-    """``parent = outer * extent(inner) + inner``, given the extent of `inner` (`factor`) or that of
-    `outer` (`nparts`)."""
+    """``parent = outer * extent(inner) + inner``, given the extent of `inner` (`factor`) or the
+    extent of `outer` (`nparts`)."""
 
     parent: IterVar
     outer: IterVar
@@ -55,7 +55,7 @@ class Rebase:
 @final
 @record(eq=False)
 class Singleton:
-    """`iter` runs once; ``fuse()`` without axes makes it."""
+    """A loop `iter` with one iteration, which ``fuse()`` without axes makes."""
 
     iter: IterVar
 
@@ -86,7 +86,7 @@ def results_of(relation: Relation) -> tuple[IterVar, ...]:
 def ranges_of(
     relations: Sequence[Relation], roots: Mapping[IterVar, Range]
 ) -> dict[IterVar, Range]:
-    """The range of every axis, given those of the roots. All but the roots begin at 0.
+    """The range of every axis, given the ranges of the roots. All axes except the roots begin at 0.
 
     A split whose factor exceeds its parent's extent has one part, as long as the parent.
     """
@@ -119,7 +119,7 @@ def split_extents(
 
 
 def _at_most(wanted: PrimExpr, extent: PrimExpr) -> PrimExpr:
-    """`wanted`, or the extent if it is known, smaller and not zero."""
+    """`wanted`; or the extent, if it is known to be smaller and not zero."""
     whole, part = const_int(extent), const_int(wanted)
     if whole is None or part is None or whole >= part:
         return wanted

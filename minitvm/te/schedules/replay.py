@@ -1,4 +1,4 @@
-"""Runs traces again: executes the statements that a trace consists of, and no others."""
+"""Replays traces: executes the statements of which a trace consists, and refuses all others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     IterVar: ("var",),
 }
 _METHODS: dict[type, tuple[str, ...]] = {Operation: ("output",), PrimExpr: ("astype",)}
-_BINARY = {**BINARY, ast.Eq: e.equal, ast.NotEq: e.not_equal}  # of numbers, too
+_BINARY = {**BINARY, ast.Eq: e.equal, ast.NotEq: e.not_equal}  # numbers can be compared as well
 
 
 def replay(
@@ -56,9 +56,9 @@ def replay(
 ) -> Schedule:
     """The schedule of `outputs` that a trace, the text of :meth:`Schedule.trace`, describes.
 
-    The computation must be like the one that was scheduled. The text is parsed, not run by Python:
-    a line applies a primitive, or names a tensor, an axis or a size; any other statement is
-    refused. So a trace from elsewhere can make a bad schedule, and nothing worse.
+    The computation must be like the one that was scheduled. The text is parsed, and not run by
+    Python: a line applies a primitive, or names a tensor, an axis or a size; any other statement is
+    refused. So an untrusted trace can make a bad schedule, and do nothing worse.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class _Reader:
                 node.body
             )
 
-        # The number of its parameters is asked for.
+        # Only the number of the function's parameters is needed.
         layout.__signature__ = _signature(parameters)  # type: ignore[attr-defined]  # as inspect has it
         return layout
 

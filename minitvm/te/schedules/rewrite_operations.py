@@ -1,4 +1,4 @@
-"""Rewritten operations: they read copies, compute into caches, keep their tensors in other layouts,
+"""Rewrites operations: they read copies, compute into caches, keep their tensors in other layouts,
 reduce in two steps, or are padded."""
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ReadOthers(Mutator):
 
 
 def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
-    """`op`, or one like it that reads `others` in place of some tensors."""
+    """`op`, or an operation like it that reads `others` in place of some tensors."""
     if not any(tensor in others for tensor in op.input_tensors):
         return op
 
@@ -99,7 +99,8 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
 def reading_elsewhere(
     op: ComputeOp, others: Mapping[Tensor, Tensor], place: Callable[[Tensor, _Indices], _Indices]
 ) -> ComputeOp:
-    """`op`, or one like it that reads `others` in place of some tensors, where `place` says."""
+    """`op`, or an operation like it that reads `others` in place of some tensors, at the indices
+    that `place` gives."""
     if not any(tensor in others for tensor in op.input_tensors):
         return op
     return replace(op, body=map_body(op.body, ReadOthers(others, place).expr))
@@ -137,7 +138,7 @@ def computed(name: str, axis: tuple[IterVar, ...], value: PrimExpr) -> ComputeOp
 
 
 def places_of(axes: Iterable[IterVar]) -> _Indices:
-    """The element at some axes."""
+    """The indices of the element at some axes."""
     return tuple(axis.var for axis in axes)
 
 
@@ -236,7 +237,7 @@ def _in_layout(
 
 def at_axes(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ...]:
     """The body of an operation at some values of its data axes. The ranges of its reduction axes
-    may depend on these."""
+    may depend on the data axes."""
     rewrite = Substitution(values)
 
     def at(value: PrimExpr) -> PrimExpr:
@@ -258,7 +259,7 @@ def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
 
 
 def only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
-    """A body where all guards hold, and something harmless elsewhere."""
+    """A body where all guards hold, and a harmless value elsewhere."""
     if not guards:
         return body
     condition = all_of(*guards)
@@ -340,7 +341,7 @@ def factored(
     reduce = cast(Reduce, op.body[0])
     ranges = ranges_of(relations, {each: domain_of(each) for each in root_axes(op)})
     touched = roots_above(relations, [axis]) & set(op.reduce_axis)
-    # The loops over the touched axes are axes of the new operation, by themselves.
+    # The loops over the axes that were split or fused are themselves axes of the new operation.
     own = {
         leaf: IterVar(Range(0, ranges[leaf].extent), Var(leaf.name, leaf.var.dtype, axis=True))
         for leaf in leaves
@@ -403,14 +404,14 @@ def _final(
 
 
 def can_be_reordered(op: ComputeOp) -> bool:
-    """Whether the steps of a reduction may be combined in any order: the operands of its combiner
-    can be exchanged, or they say themselves which of them comes first."""
+    """Whether the steps of a reduction may be combined in any order: the combiner is commutative,
+    or a component of its operands tells which of them comes first."""
     reduce = cast(Reduce, op.body[0])
     return is_commutative(reduce.combiner) or _place_among(op, reduce) is not None
 
 
 def _place_among(op: ComputeOp, reduce: Reduce) -> int | None:
-    """The component that says which operand comes first, if the order counts: the combination is
+    """The component that tells which operand comes first, if the order matters: the combination is
     one of its operands, this component is the step, and the identity comes before all steps."""
     if len(op.reduce_axis) != 1 or reduce.init or not is_choice(reduce.combiner):
         return None

@@ -33,17 +33,18 @@ class Scans:
     ----------
     updates, inits
         For each stage that computes the further or the first parts of a scan, that scan. An init
-        that is an argument, or that other stages read, is copied instead.
+        that is an argument, or that other stages read, isn't listed here: it is copied.
     inside
         For each stage that is computed anew at every time step, its scan: the stages between a
         state and an update, and the updates.
     read_at
-        The time steps at which each of these is read during one step of its scan, in terms of the
-        scan's axis. No others are computed: the state may not be written there yet. None for a
-        stage without an axis of time, which is computed for the step itself.
+        For each stage of `inside`, the time steps at which it is read during one step of its scan,
+        in terms of the scan's axis. Only these are computed, since the state may not be written yet
+        at other steps. None for a stage without an axis of time, which is computed for the current
+        step.
     times
-        All time steps at which each of these is computed; of a stage without an axis of time, the
-        steps of the scan.
+        For each stage of `inside`, all time steps at which it is computed; for a stage without an
+        axis of time, the steps of the scan.
     """
 
     updates: dict[Stage, Stage] = field(default_factory=dict)
@@ -59,7 +60,8 @@ def find_scans(schedule: StageGraph[Stage]) -> Scans:
     Raises
     ------
     CompileError
-        When an update reads its state at a time that is not before its own, or is read by others.
+        When an update reads its state at a time that isn't before its own, or another stage reads
+        the update.
     """
     found = Scans()
     for scan in schedule.stages:
@@ -194,7 +196,7 @@ def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span | None) -> Sp
 
 
 def _is_now(prover: Prover, span: Span, steps: Span) -> bool:
-    """Whether `span` is the one step of `steps`."""
+    """Whether `span` is the single step of `steps`."""
     return all(
         prover.proves(a - b, b - a) for a in (span.low, span.high) for b in (steps.low, steps.high)
     )
@@ -233,8 +235,8 @@ def _range(prover: Prover, op: ScanOp, steps: Span) -> Range:
 
 
 def stages_of_step(schedule: StageGraph[Stage], scan: Stage) -> list[Stage]:
-    """The stages inside of a scan that are computed for each step itself, and whose loops are as
-    they began."""
+    """The stages inside of a scan that are computed only for the current step, and whose loops
+    weren't scheduled."""
     found = find_scans(schedule)
     taken = {each.attach_ivar for stage in schedule.stages for each in (stage, stage.group) if each}
     ranged = {
@@ -302,7 +304,7 @@ def _at_step(op: ComputeOp, time: IterVar) -> ComputeOp:
 
 # -- Scans that are reductions --------------------------------------------------------------------
 
-# The combinations of which it is known that they can be regrouped, and their reducers.
+# The combinations that are known to be associative, and their reducers.
 _REDUCERS: dict[type, Callable[..., PrimExpr]] = {
     e.Add: reducer.sum,
     e.Mul: reducer.prod,
@@ -312,8 +314,8 @@ _REDUCERS: dict[type, Callable[..., PrimExpr]] = {
 
 
 def reduction_of_scan(schedule: StageGraph[Stage], scan: Stage) -> ComputeOp | None:
-    """A scan each step of which combines the state before with one term, as the reduction of all
-    terms so far; None for any other scan.
+    """A scan as a reduction of all terms so far, if each step combines the state before with one
+    term; None for any other scan.
 
     >>> from minitvm import te
     >>> from minitvm.te.schedules.schedule import create_schedule
@@ -362,7 +364,7 @@ def reduction_of_scan(schedule: StageGraph[Stage], scan: Stage) -> ComputeOp | N
 
 
 def _is_before(step: ComputeOp, value: PrimExpr) -> bool:
-    """Whether a read is that of the element that is computed, one time step before."""
+    """Whether a read is at the place of the element being computed, one time step before."""
     assert isinstance(value, ProducerLoad)
     (time, *others) = step.axis
     known = Prover()
@@ -385,7 +387,7 @@ def _first_of(schedule: StageGraph[Stage], op: ScanOp, others: Sequence[IterVar]
 
 def moved_reduction(schedule: StageGraph[Stage], stage: Stage) -> ComputeOp | None:
     """The operation of a stage that only moves the elements of a reduction, as that reduction; None
-    for any other stage, or if others read the reduction, too."""
+    for any other stage, or if other stages read the reduction as well."""
     op = stage.op
     if (
         not isinstance(op, ComputeOp)

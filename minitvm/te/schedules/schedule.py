@@ -1,4 +1,5 @@
-"""Schedules: how the operations of a computation are to run."""
+"""Schedules: the stages of a program, their places and loops, and the primitives that change
+them."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ class Schedule(GraphPrimitives):
         self.calls = Trace(outputs, self.now, self.stage_of)
         self.enter_all()
         self.groups = []
-        # The reasons that auto_schedule noted, and the lines of the trace that they explain: not
-        # those of primitives applied by hand before, or later.
+        # The reasons that auto_schedule noted, and the lines of the trace that they explain,
+        # without the lines of primitives applied by hand before or later.
         self.choices: list[Choice] = []
         self.chosen = range(0)
-        self.is_warned_of = False  # whether build said that much of it is left plain
+        self.is_warned_of = False  # whether build warned of stages left as plain loops
 
     def text_in(self, trace: Trace) -> str:
         return "s"
@@ -95,7 +96,7 @@ class Schedule(GraphPrimitives):
         Parameters
         ----------
         outputs, inputs : Tensor or Operation, or a list of them
-            Where the group ends, and where it begins.
+            The last and the first tensors of the group.
         include_inputs : bool
             Whether `inputs` are in the group.
 
@@ -142,7 +143,7 @@ class Schedule(GraphPrimitives):
 
     def normalize(self) -> Schedule:
         """A copy in which every loop begins at 0 and every ``compute_at`` names an existing loop:
-        where its loop was split since, the inner one; where it was fused, the fused one.
+        the inner loop if the named loop was split since, the fused loop if it was fused.
 
         >>> from minitvm import te
         >>> B = te.compute((8,), lambda i: i, name="B")
@@ -165,7 +166,7 @@ class Schedule(GraphPrimitives):
         return made
 
     def without_ahead(self) -> tuple[Schedule, dict[Tensor, Schedule]]:
-        """A schedule with the stages of ``compute_ahead`` as arguments; and for each of these
+        """A schedule in which the stages of ``compute_ahead`` are arguments; and for each of these
         arguments, the schedule that computes it."""
         if not any(stage.is_ahead for stage in self.stages):
             return self, {}
@@ -190,7 +191,7 @@ class Schedule(GraphPrimitives):
         self.enter_all()
 
     def _copy(self, kept: Sequence[Stage], outputs: tuple[Operation, ...]) -> Schedule:
-        """A copy of some of the stages, among them all that they read."""
+        """A copy of some stages, which must include all stages that they read."""
         made: Schedule = object.__new__(Schedule)
         StageGraph.__init__(made, outputs)
         stages = {stage: stage.copy(made) for stage in kept}
@@ -218,7 +219,7 @@ class Schedule(GraphPrimitives):
 
 
 def _loop_now(stage: Stage, axis: IterVar) -> IterVar:
-    """The loop that stands where `axis` was."""
+    """The loop that has replaced `axis`."""
     for relation in stage.relations:
         if any(source is axis for source in sources_of(relation)):
             match relation:

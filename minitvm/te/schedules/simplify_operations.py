@@ -1,4 +1,4 @@
-"""Operations that compute the same by simpler expressions."""
+"""Simplifies operations: rewrites them to compute the same elements by simpler expressions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from minitvm.tir.structural_equal import structural_equal
 
 
 def simplified(op: ComputeOp) -> ComputeOp:
-    """An operation that computes the same elements by simpler expressions; `op` itself where none
-    gets simpler.
+    """An operation that computes the same elements by simpler expressions; `op` itself where no
+    expression gets simpler.
 
-    Expressions are simplified with the ranges of the axes. What a reduction leaves out, by a range
-    that depends on other axes or by a choice of its identity, becomes its condition. Terms that are
-    left out by a remainder have no iterations (:mod:`minitvm.te.schedules.congruences`).
+    Expressions are simplified with the ranges of the axes. If a reduction leaves out terms, by a
+    range that depends on other axes or by choosing its identity, the criterion becomes its
+    condition. Terms that are left out by a remainder have no iterations
+    (:mod:`minitvm.te.schedules.congruences`).
 
     >>> from minitvm import te
     >>> n = te.var("n")
@@ -53,7 +54,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
-        # What holds in the iterations of a sum doesn't say how many there are: it may have none.
+        # The facts of a sum's iterations must not simplify its own ranges: the sum may have no
+        # iterations.
         outside = _ranges(op, op.axis)
         placed = _by_place(op, first, known, outside)
         guarded = _choosing_nothing(op, _over_rectangles(op, placed, outside))
@@ -84,21 +86,21 @@ def _variables_used(body: Sequence[PrimExpr]) -> int:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether `node` itself is simple whatever the ranges are."""
+    """Whether `node` itself is simple for any ranges."""
     if not isinstance(node, ProducerLoad):
         return isinstance(node, _PLAIN)
     return all(map(_reads_once, node.indices))
 
 
 def _reads_once(index: PrimExpr) -> bool:
-    """Whether each variable stands in an index once, and a number at most once."""
+    """Whether each variable occurs in an index once, and a number at most once."""
     leaves = [each for each in walk(index) if isinstance(each, Var | e.IntImm)]
     variables = [each for each in leaves if isinstance(each, Var)]
     return len(variables) == len({*variables}) and len(leaves) <= len(variables) + 1
 
 
 def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
-    """What is known where some axes of an operation have values."""
+    """The facts that hold where some axes of an operation have values."""
     known = Analyzer()
     for tensor in (*op.outputs, *op.input_tensors):
         for extent in tensor.shape:
@@ -155,7 +157,7 @@ def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
 
 def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer, outside: Analyzer) -> Reduce:
     """``sum over k in (0, n - j) of X[j + k]`` as ``sum over p in (j, n) of X[p]``: terms that are
-    counted from an element on, by their places."""
+    counted from an element on are counted by their places."""
     for axis in reduce.axis:
         dom = domain_of(axis)
         offset = _offset_of(op, reduce, axis, known)
@@ -163,7 +165,7 @@ def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer, outside: Analyzer)
             continue
         begin = outside.affine(dom.min) + offset
         end = begin + outside.affine(dom.extent)
-        if {each.var for each in op.axis}.isdisjoint(end.terms):  # each element has one term more
+        if {each.var for each in op.axis}.isdisjoint(end.terms):  # the end is fixed
             dtype = axis.var.dtype
             low = known.expression(begin, dtype)
             extent = known.expression(end - begin, dtype)
@@ -181,8 +183,9 @@ def _domains(op: ComputeOp) -> dict[Var, Range]:
 
 
 def _offset_of(op: ComputeOp, reduce: Reduce, axis: IterVar, known: Analyzer) -> Affine | None:
-    """What is added to a reduction axis, of data axes that occur nowhere else but in its length,
-    wherever the axis indexes a tensor; None if it occurs elsewhere, or there is none."""
+    """The expression of data axes that is added to a reduction axis wherever this axis indexes a
+    tensor. The data axes occur nowhere else except in the axis's length. None if there is no such
+    expression."""
     own = {each.var for each in op.axis}
     loads = [each for each in walk_once(*reduce.source) if isinstance(each, ProducerLoad)]
     indices = [i for load in loads for i in load.indices if mentions(axis.var, i)]
@@ -200,7 +203,7 @@ def _offset_of(op: ComputeOp, reduce: Reduce, axis: IterVar, known: Analyzer) ->
 
 
 def _parts_outside(nodes: Container[int], roots: Sequence[PrimExpr]) -> list[PrimExpr]:
-    """The largest parts of expressions in which none of some nodes, known by their `id`, occurs."""
+    """The largest parts of expressions that contain none of some nodes, given by their `id`."""
     found = list[PrimExpr]()
     for root in roots:
         if id(root) not in nodes:
@@ -246,8 +249,8 @@ def _over_rectangles(op: ComputeOp, reduce: Reduce, known: Analyzer) -> Reduce:
 
 
 def _hull(dom: Range, outside: Mapping[Var, Range], known: Analyzer) -> Range | None:
-    """A range around all those of an axis for the axes `outside`; None where an end isn't linear in
-    them."""
+    """A range that contains the ranges of an axis for all values of the axes `outside`; None where
+    an end isn't linear in these."""
     low = _extreme(known.affine(dom.min), outside, known, -1)
     end = _extreme(known.affine(dom.min + dom.extent), outside, known, 1)
     if low is None or end is None:

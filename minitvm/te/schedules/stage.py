@@ -1,4 +1,5 @@
-"""A stage: how the elements of one operation are computed, and the primitives that decide it."""
+"""A stage of a schedule: the place, memory and loops of one operation, and the primitives for
+them."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ class Attachable(Traced):
         raise NotImplementedError
 
     def note_touched(self, things: Iterable[object]) -> None:
-        for each in (self, *things):  # at a loop of another stage, say
+        for each in (self, *things):  # for example the stage at whose loop this one is placed
             if isinstance(each, Attachable):
                 for stage in each.members():
                     stage.is_touched = True
 
     @primitive
     def compute_at(self, parent: Stage, scope: IterVar) -> Attachable:
-        """Compute in each iteration of a consumer's loop just the elements that this iteration
+        """Compute, in each iteration of a consumer's loop, just the elements that this iteration
         reads.
 
         Before::
@@ -99,7 +100,7 @@ class Attachable(Traced):
 
     @primitive
     def compute_root(self) -> Attachable:
-        """Compute everything before the stages that read it: the default."""
+        """Compute the whole tensor before the stages that read it: the default."""
         self._attach(None, None)
         return self
 
@@ -124,10 +125,10 @@ class Stage(LoopNest, Attachable):
     is_named : bool
         Whether a primitive of the schedule was given the stage's tensor, or made it.
     time : IterVar or None
-        The axis of time of the scan for each step of which the stage is computed, if it has no axis
-        of time of its own.
+        For a stage that is computed for each step of a scan and has no axis of time of its own, the
+        scan's axis of time.
     accumulates : IterVar or None
-        The data axis along which each element goes on from the one before.
+        The data axis along which the stage is a running reduction (:meth:`accumulate`).
     scope : str
         The kind of memory: ``""`` is automatic, ``"global"``, ``"local"`` for registers.
     with_stage, with_ivar : Stage and IterVar, or None
@@ -180,7 +181,7 @@ class Stage(LoopNest, Attachable):
         return self.last_op
 
     def restart(self, op: Operation) -> None:
-        """Compute `op`, with nothing decided about its loops."""
+        """Let the stage compute `op`, in unscheduled loops."""
         self.last_op = op
         self.all_iter_vars = list(root_axes(op))
         self.leaf_iter_vars = list(self.all_iter_vars)
@@ -267,7 +268,7 @@ class Stage(LoopNest, Attachable):
     def simplify(self) -> Stage:
         """Simplify the expressions of the stage with the ranges of its axes.
 
-        Before, of `i` and `j` below `n`::
+        Before, for `i` and `j` below `n`::
 
             for i: for j: B[i, j] = A[(i * n + j) // n, min(j, n - 1)]
 
@@ -275,12 +276,13 @@ class Stage(LoopNest, Attachable):
 
             for i: for j: B[i, j] = A[i, j]
 
-        Lowering simplifies as well. After this, primitives that ask what a stage reads see the
-        simple expressions, too. An expression that doesn't get shorter stays as it is.
+        Lowering simplifies as well. But after this primitive, other primitives that look at the
+        reads of a stage see the simple expressions as well. An expression that doesn't get shorter
+        stays as it is.
 
-        What a reduction leaves out becomes its condition: ``sum(select(k < j, x, 0))``, and a sum
-        of `x` over `k` in ``(0, j)``, become a sum over all `k` of the `x` where ``k < j``. So the
-        loops can be tiled; iterations that nothing needs are clipped later.
+        The terms that a reduction leaves out become its condition: ``sum(select(k < j, x, 0))``,
+        and a sum of `x` over `k` in ``(0, j)``, become a sum over all `k` with the condition ``k <
+        j``. So the loops can be tiled; iterations without effect are clipped later.
 
         Raises
         ------
@@ -308,8 +310,8 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def accumulate(self, axis: IterVar) -> None:
-        """Let each element along a data axis go on from the element before, where the reduction of
-        each has one term more.
+        """Compute each element along a data axis from the element before, where its reduction has
+        one term more than that one.
 
         Before, for ``te.sum(A[k], axis=k, where=k <= j)``::
 
@@ -326,8 +328,9 @@ class Stage(LoopNest, Attachable):
 
         If the terms grow from the last element to the first, so do the loops. The loops along the
         axis may be split, and the other loops may be inside of them. The innermost loop of all may
-        be vectorized: its lanes are combined in pairs of neighbours, of neighbours twice as far
-        apart, and so on. Floats are rounded as in a sum that is written out, but for those lanes.
+        be vectorized: each lane is combined with its neighbour, then with the lane two places
+        before, and so on. Except for this order within a vector, floats are rounded as in a sum
+        that is written out.
 
         Parameters
         ----------
@@ -337,7 +340,7 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When this is no reduction whose terms grow by one from each element along `axis` to the
+            When the stage is no reduction that gains one term from each element along `axis` to the
             next.
         """
         if not isinstance(self.op, ComputeOp) or not any(axis is own for own in self.op.axis):
@@ -398,7 +401,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def compute_ahead(self) -> Stage:
-        """Compute everything once, before the program is called: of an argument that doesn't
+        """Compute the stage once, before the program is called, from an argument that doesn't
         change, such as weights.
 
         Before, where ``BB = s.cache_read(B, "global", [C])`` is kept in another layout::
@@ -420,8 +423,8 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When this is an output or a placeholder, is not computed element by element from exactly
-            one placeholder, or anything else reads that placeholder.
+            When the stage is an output or a placeholder, or isn't computed element by element from
+            exactly one placeholder; or when another stage reads that placeholder.
         """
         self.check_movable("compute_ahead")
         self.stages_before()
@@ -431,7 +434,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def compute_root(self) -> Stage:
-        """Compute everything before the stages that read it: the default."""
+        """Compute the whole tensor before the stages that read it: the default."""
         self.inlined = False
         self._attach(None, None)
         return self
@@ -451,7 +454,8 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When `scope` is no name, or this is an output or placeholder, whose memory is given.
+            When `scope` is no name, or the stage is an output or a placeholder, whose memory is the
+            caller's.
         """
         if not isinstance(scope, str):
             raise CompileError(f"{self.name}: set_scope: expected a name, got {scope!r}")
@@ -471,7 +475,7 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When `predicate` is no condition, or uses an axis that is none of this stage's.
+            When `predicate` is no condition, or uses an axis that doesn't belong to this stage.
         """
         if self.accumulates is not None:
             raise CompileError(
@@ -491,7 +495,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def storage_align(self, axis: IterVar, factor: Any, offset: Any) -> None:
-        """Pad memory so that the distance, in elements, from one index of `axis` to the next is
+        """Pad the memory so that the distance, in elements, from one index of `axis` to the next is
         ``factor * k + offset`` for some k.
 
         Raises
@@ -509,7 +513,7 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def double_buffer(self) -> None:
-        """Keep two copies, so that one is filled while the other is read.
+        """Keep two buffers, so that one is filled while the other is read.
 
         Raises
         ------
@@ -544,12 +548,12 @@ class Stage(LoopNest, Attachable):
         Returns
         -------
         list of IterVar
-            The loops over the new dimensions; none for a placeholder.
+            The loops over the new dimensions; an empty list for a placeholder.
 
         Raises
         ------
         CompileError
-            When the map can't be inverted, a dimension is no constant, or loops were transformed
+            When the map can't be inverted, a dimension isn't constant, or loops were transformed
             already.
         """
         where = f"{self.name}: transform_layout"
@@ -659,12 +663,12 @@ class Stage(LoopNest, Attachable):
 
     def stages_before(self) -> list[Stage]:
         """The stages that ``compute_ahead`` takes out of the program: one placeholder, the stages
-        computed from it for this stage alone, and this stage, in this order.
+        that are computed from it only for this stage, and this stage, in this order.
 
         Raises
         ------
         CompileError
-            When the stage isn't computed so.
+            When the stage isn't computed in this way.
         """
         where = f"{self.name}: compute_ahead"
         found = [self.schedule.stage_map[op] for op in in_order([self.op])]

@@ -17,10 +17,10 @@ class Computing(Protocol):
     Attributes
     ----------
     op
-        The operation, which reads what other stages compute now.
+        The operation, which reads the tensors that other stages compute now.
     last_op, is_late
         The operation when it was last asked for, and whether it may read tensors that other stages
-        computed before. Only the graph writes them.
+        computed before. Only the graph writes these two.
     """
 
     last_op: Operation
@@ -55,16 +55,16 @@ class _Lock:
 class StageGraph(Generic[S]):
     """The stages that `outputs` need, each behind those that it reads.
 
-    An operation that changes makes others of all that read it, directly or through others. These
-    are made when they are asked for: so a chain of stages that change one after the other costs as
-    many operations as there are stages.
+    If an operation changes, all operations that read it, directly or through others, are made anew.
+    They are made on demand: so changing a chain of stages one after the other makes only as many
+    operations as there are stages.
 
     Attributes
     ----------
     stages : list
         The stages, each behind those that it reads.
     stage_map : dict
-        The stage of an operation, and of the operation that it computed before a change.
+        The stage of each operation, also for operations that the stage computed before a change.
     calls : Trace
         The primitives that were applied.
     """
@@ -76,9 +76,9 @@ class StageGraph(Generic[S]):
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         self._outputs = outputs
-        self._lock = _Lock()  # two threads may build of one schedule
-        # The stage that computes each tensor that a stage reads, or did; and whether the stage will
-        # read what that one computes next.
+        self._lock = _Lock()  # two threads may build from one schedule
+        # For each tensor that a stage reads or has read, the stage that computes it; and whether
+        # the reader will read the tensor that this stage computes next.
         self._reads: dict[S, dict[Tensor, tuple[S, bool]]] = {}
         self._readers: dict[S, dict[S, None]] = {}
 
@@ -88,7 +88,7 @@ class StageGraph(Generic[S]):
         return tuple(self.stage_map[op].op for op in self._outputs)
 
     def stage_of(self, op: Operation) -> S | None:
-        """The stage that computes an operation, or did."""
+        """The stage that computes an operation, or computed it before a change."""
         return self.stage_map.get(op)
 
     def now(self, tensor: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class StageGraph(Generic[S]):
 
     def readers(self, stage: S) -> list[S]:
         """The stages that read a stage's tensors."""
-        # The range of an axis reads a tensor as it was at first.
+        # The range of an axis may refer to the original tensor, before any rewrite.
         found = self._readers.get(stage, {})
         return [*found] if len(found) < 2 else sorted(found, key=self.stages.index)
 
@@ -129,8 +129,8 @@ class StageGraph(Generic[S]):
                         pending.append(reader)
 
     def enter(self, stage: S, known: Container[Tensor] = ()) -> None:
-        """Notes what a stage computes and reads. Of tensors that other stages computed before, it
-        reads only those in `known` as these stages compute them now."""
+        """Notes the tensors that a stage computes and reads. If it reads tensors that other stages
+        computed before a change, only those in `known` count as the tensors of today."""
         self.stage_map[stage.last_op] = stage
         for before, _ in self._reads.get(stage, {}).values():
             self._readers[before].pop(stage, None)
@@ -147,7 +147,7 @@ class StageGraph(Generic[S]):
         self.calls.note(stage.last_op)
 
     def enter_all(self) -> None:
-        """Notes anew what all stages compute and read."""
+        """Notes anew the tensors that all stages compute and read."""
         for stage in self.stages:
             self.catch_up(stage)
         self._reads, self._readers = {}, {}
@@ -155,7 +155,8 @@ class StageGraph(Generic[S]):
             self.enter(stage)
 
     def catch_up(self, stage: S) -> None:
-        """Let a stage, and those that it reads, read what other stages compute now."""
+        """Let a stage, and the stages that it reads, read the tensors that other stages compute
+        now."""
         with self._lock:
             pending = [stage] if stage.is_late else []
             while pending:
@@ -166,7 +167,7 @@ class StageGraph(Generic[S]):
                     pending += late
                     continue
                 pending.pop()
-                if each.is_late:  # not caught up since, as the input of another
+                if each.is_late:  # not brought up to date meanwhile, as the input of another stage
                     others = {
                         tensor: source.last_op.output(tensor.value_index)
                         for tensor, (source, follows) in reads

@@ -71,14 +71,15 @@ class Trace:
         self._now = now
         self._stage_of = stage_of
         self._names: dict[object, str] = {}
-        # By stage (or operation without one): the tensors that have names, each behind the number
-        # of names before it. By axis or operation: the stages whose operations have it, or read it.
+        # First, by stage (or by operation, if that has no stage): the tensors that have names, each
+        # behind the number of names before it. Then, by axis or operation: the stages whose
+        # operations have the axis, or read the operation.
         self._named: dict[object, list[tuple[int, Tensor]]] = {}
         self._known_to: dict[object, dict[object, None]] = {}
         self._taken = {"te", "tir", "s"}
         self.outputs = outputs
         self._depth = 0
-        self._open: list[object] = []  # the lists around the value that is written
+        self._open: list[object] = []  # the lists around the value that is being written
         for op in outputs:
             self._name(op.output(0), op.name)
         listed = ", ".join(f"{self._names[op.output(0)]}.op" for op in outputs)
@@ -192,8 +193,8 @@ class Trace:
         return repr(str(value)) if isinstance(value, str) else repr(value)
 
     def _intrinsic(self, intrin: TensorIntrin) -> str:
-        """An intrinsic of the project as the call that made it; another one as a name, which
-        `names` of ``replay`` must define."""
+        """An intrinsic of this project, as the call that made it; any other intrinsic as a name,
+        which `names` of ``replay`` must define."""
         if intrin.name.startswith("te."):
             return intrin.name
         return self._names.get(intrin) or self._name(intrin, intrin.name)
@@ -207,7 +208,7 @@ class Trace:
         return self._names[thing]
 
     def tensor(self, tensor: Tensor) -> str:
-        """A name for the tensor, which is reached from objects that have names already."""
+        """A name for the tensor, whose expression begins at an object that has a name already."""
         if tensor in self._names:
             return self._names[tensor]
         for _, known in self._named.get(self._holder(tensor.op), ()):
@@ -226,7 +227,7 @@ class Trace:
 
     def _named_operations(self, thing: object = None) -> list[tuple[Operation, str]]:
         """The operations of the tensors that have names: the original ones, and the current ones;
-        at least those that `thing`, an axis or an operation, belongs to."""
+        at least the operations to which `thing`, an axis or an operation, belongs."""
         holders = self._named if thing is None else self._known_to.get(thing, ())
         places = [place for holder in holders for place in self._named.get(holder, ())]
         places.sort(key=operator.itemgetter(0))
@@ -392,7 +393,7 @@ class _AsPython(Mutator):
         super().__init__()
         self._variable = variable
         self._tensor = tensor
-        self._texts: dict[str, Var] = {}  # one variable for one text, which then prints as it is
+        self._texts: dict[str, Var] = {}  # one variable for each text, so that it prints unchanged
 
     def _text(self, text: str, dtype: DType) -> PrimExpr:
         return self._texts.setdefault(text, Var(text, dtype))
@@ -441,7 +442,7 @@ class _AsPython(Mutator):
         return self._text(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
 
 
-# What prints as a call of a function.
+# The nodes that print as a call of a function.
 _FUNCTIONS: dict[type, str] = {
     e.And: "te.all",
     e.Or: "te.any",

@@ -45,7 +45,7 @@ def read_by_sums(
     element = element_of(op, tensor, which)
     where = f"cache_access of {tensor.name}"
     sums = _Sums(where, element.axes)
-    for load in _loads(element.copied, tensor):  # its dimensions come first, in their order
+    for load in _loads(element.copied, tensor):  # the tensor's dimensions first, in order
         sums.descend(load)
     copied = sums.expr(element.copied)
     places = sums.places
@@ -62,7 +62,7 @@ def read_by_sums(
 
 
 class _Sums(Mutator):
-    """Replaces sums of axes, as large as there are, by the variables of places."""
+    """Replaces the largest sums of axes by the variables of places."""
 
     def __init__(self, where: str, axes: Sequence[IterVar]) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Sums(Mutator):
         return super().expr(node)
 
     def _replaced(self, form: Affine) -> PrimExpr | None:
-        """A form of nothing but axes, in terms of a place; None for any other form."""
+        """A form that consists of axes alone, in terms of a place; None for any other form."""
         if not form.terms or not self._bounds.keys() >= form.terms.keys():
             return None
         by = {var: form.terms[var] for var in self._bounds if var in form.terms}
@@ -120,7 +120,8 @@ def _loads(value: PrimExpr, tensor: Tensor) -> Iterator[ProducerLoad]:
 
 
 def _check_inside(where: str, copied: PrimExpr, tensor: Tensor, places: Sequence[_Place]) -> None:
-    """Refuses a copy that reads outside of its tensor at places which are no sum of the axes."""
+    """Refuses a copy that reads outside of its tensor at places that no values of the axes
+    reach."""
     known = Analyzer()
     for place in places:
         known.bind(
