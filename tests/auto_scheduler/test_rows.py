@@ -205,7 +205,7 @@ def test_traces_replay(make: Callable[[int, int], Program]) -> None:
 
 @pytest.mark.parametrize("make", [softmax, attention_softmax, layer_norm])
 def test_what_meets_in_a_row_is_computed_together(make: Callable[[int, int], Program]) -> None:
-    inputs, output, _ = make(70, 128)
+    inputs, output, _ = make(70, 384)
     text = str(lower(auto_schedule(output), [*inputs, output], simple_mode=True))
     assert text.count("parallel(") == 1
     assert re.search(r"= allocate\(float32\[1(, 1)*\]\)", text)  # of one row
