@@ -20,7 +20,7 @@ def _inputs(n: Any = N, m: Any = M) -> tuple[Tensor, Tensor]:
     return te.placeholder((n, m), name="X"), te.placeholder((n, m), name="Y")
 
 
-def _row_sums(name: str, *factors: Tensor) -> Tensor:
+def _row_sums(name: str, *factors: Tensor) -> Any:
     k = te.reduce_axis((0, factors[0].shape[1]), name="k")
 
     def element(i: Any) -> Any:
@@ -29,11 +29,10 @@ def _row_sums(name: str, *factors: Tensor) -> Tensor:
             value = value * each[i, k]
         return te.sum(value, axis=k)
 
-    made: Tensor = te.compute((factors[0].shape[0],), element, name=name)
-    return made
+    return te.compute((factors[0].shape[0],), element, name=name)
 
 
-def _column_sums(name: str, *factors: Tensor) -> Tensor:
+def _column_sums(name: str, *factors: Tensor) -> Any:
     k = te.reduce_axis((0, factors[0].shape[0]), name="k")
 
     def element(j: Any) -> Any:
@@ -42,8 +41,7 @@ def _column_sums(name: str, *factors: Tensor) -> Tensor:
             value = value * each[k, j]
         return te.sum(value, axis=k)
 
-    made: Tensor = te.compute((factors[0].shape[1],), element, name=name)
-    return made
+    return te.compute((factors[0].shape[1],), element, name=name)
 
 
 def _check(s: Schedule, args: list[Tensor], *wanted: Any) -> str:

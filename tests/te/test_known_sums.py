@@ -123,7 +123,8 @@ def _adjoint_by(value: Callable[..., Any], where: Callable[..., Any] | None = No
     k = te.reduce_axis((0, 8), name="k")
     condition = {} if where is None else {"where": where(k)}
     d = te.compute((4,), lambda i: te.sum(value(x, v, i, k), axis=k, **condition), name="D")
-    return str(reading_sums([d], [s])[0].op.body[0])
+    made: Any = reading_sums([d], [s])[0].op
+    return str(made.body[0])
 
 
 def test_multiples_of_a_known_sum_read_it() -> None:
