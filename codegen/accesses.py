@@ -432,6 +432,7 @@ def emit_store(emitter: Emitter, node: BufferStore, value: Value) -> None:
         where = address(emitter, node.buffer, node.indices)
         if node.buffer is emitter.nontemporal and where.step == 1 and mask is None:
             text.store_past_caches(memory, where.pointer, ALIGNMENT[NONTEMPORAL])
+            emitter.stores_past_caches = True
         else:
             _store(text, memory, where, align, mask)
 

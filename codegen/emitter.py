@@ -47,6 +47,7 @@ class Emitter:
         self.strides: dict[Buffer, list[int | None]] = {}  # the constant ones
         self.constants: dict[Var, list[int] | None] = {}  # the lanes of masks, where all are known
         self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
+        self.stores_past_caches = False  # whether the function has such stores
         # Ends the function with a status unless a condition holds; None outside of statements.
         self.fail_unless: Callable[[Value, int], None] | None = None
         self.no_wrap = "nsw"  # the flag of the products of dimensions

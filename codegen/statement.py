@@ -127,6 +127,9 @@ class StatementEmitter:
     def finish(self) -> Value:
         """Ends the function with status 0, writes the ways out for failures, and returns it."""
         text = self.text
+        if self.expressions.stores_past_caches and self.expressions.target.arch == "x86_64":
+            # Waits for stores past the caches, which other stores may overtake on x86.
+            text.call_external("llvm.x86.sse.sfence", "void", [])
         text.ret(i32(0))
         for block, memory, further in self._cleanup_code:
             text.place(block)
@@ -277,16 +280,10 @@ class StatementEmitter:
         with text.inside(past, join):
             emitter.nontemporal = node.node
             self.emit(node.body)
-            self._finish_stores()
             emitter.nontemporal = None
         with text.inside(through, join):
             self.emit(node.body)
         text.place(join)
-
-    def _finish_stores(self) -> None:
-        """Waits for stores past the caches, which other stores may overtake on x86."""
-        if self.expressions.nontemporal is not None and self.expressions.target.arch == "x86_64":
-            self.text.call_external("llvm.x86.sse.sfence", "void", [])
 
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
         """A parallel loop: of a team, a region of its own, or serial."""
@@ -321,7 +318,6 @@ class StatementEmitter:
                 task._emit_parallel(node, pragmas)
             else:
                 task.emit(node)
-            task._finish_stores()
             return task.finish()
 
         status = launch(node, self.expressions, limit, number, each, self._failure, emit_task)

@@ -10,11 +10,11 @@ from typing import final
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import calls_out, written_parameters
 from minitvm.arith.fused_index import joined
-from minitvm.runtime.dtype import INT64
+from minitvm.runtime.dtype import BOOL, INT64
 from minitvm.runtime.host import CACHE_LINE, LINES_COMBINED
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import BufferLoad, BufferRef, PrimExpr, Var
+from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, PrimExpr, Var
 from minitvm.tir.functor import Mutator, children, mentions, walk_once
 from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt, with_body
 from minitvm.tir.structural_equal import structural_equal
@@ -40,13 +40,15 @@ def stream_stores(func: PrimFunc) -> PrimFunc:
 
     After::
 
-        # attr nontemporal of T = n * 4096 >= 1048576
+        past_caches = n * 4096 >= 1048576
         for i in parallel(n):
+            # attr nontemporal of T = past_caches
             for j in range(128):
                 T[i, ramp(j * 8, 1, 8)] = A[i, ramp(j * 8, 1, 8)]
 
-    The value of the pragma is the size in bytes from which on that pays. Where the value of the
-    attribute holds, all vectors of an output that are stored below it begin a multiple of 16 bytes
+    The value of the pragma is the size in bytes from which on that pays. Code generation writes
+    what is below the attribute twice, so the attribute is around the innermost loops that store
+    vectors of the output. Where its value holds, all these vectors begin a multiple of 16 bytes
     after the output itself; code generation asks where that begins. Stores that don't follow each
     other in memory, as those of a transpose, must fill a few whole lines: the attribute is
     ``nontemporal_lines`` then, and rows begin with lines. An output that the function reads gets no
@@ -110,7 +112,37 @@ class _Pragmas(Mutator):
         condition = reduce(e.logical_and, _different(conditions))
         if e.const_int(condition) == 0:
             return body
-        return s.AttrStmt(output, NONTEMPORAL if in_turn else LINES, condition, body)
+        key = NONTEMPORAL if in_turn else LINES
+        if e.const_int(condition) is not None:
+            return _Innermost(output, key, condition).stmt(body)
+        flag = Var("past_caches", BOOL)
+        return s.LetStmt(flag, condition, _Innermost(output, key, flag).stmt(body))
+
+
+@final
+class _Innermost(Mutator):
+    """Puts an attribute around the innermost statements in which all vectors of `output` are
+    stored by loops of their own, or without loops."""
+
+    def __init__(self, output: Buffer, key: str, value: PrimExpr) -> None:
+        super().__init__()
+        self._output = output
+        self._key = key
+        self._value = value
+
+    def stmt(self, node: Stmt) -> Stmt:
+        body = node.body if isinstance(node, s.For) else node
+        if self._stores(body):
+            return s.AttrStmt(self._output, self._key, self._value, node)
+        return super().stmt(node)
+
+    def _stores(self, node: Stmt) -> bool:
+        """Whether a statement stores vectors of the output in no loop but written-out ones."""
+        if isinstance(node, BufferStore):
+            return node.buffer is self._output and node.value.dtype.lanes > 1
+        if isinstance(node, s.For) and node.kind != s.ForKind.UNROLLED:
+            return False
+        return any(isinstance(each, Stmt) and self._stores(each) for each in children(node))
 
 
 def _different(conditions: Iterable[PrimExpr]) -> Iterable[PrimExpr]:

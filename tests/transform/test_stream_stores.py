@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,11 @@ def scheduled(
 
 
 def attributes(s_: te.Schedule, arguments: list[Tensor]) -> list[tuple[str, str]]:
-    body = lower(s_, arguments)["main"].body
-    return [
-        (each.attr_key, str(each.value))
-        for each in walk_once(body)
-        if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT
-    ]
+    """The attributes, each once, with their conditions."""
+    nodes = list(walk_once(lower(s_, arguments)["main"].body))
+    names = {each.var: each.value for each in nodes if isinstance(each, s.LetStmt)}
+    found = [each for each in nodes if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT]
+    return list({(a.attr_key, str(names.get(a.value, a.value))): None for a in found})  # type: ignore[call-overload]
 
 
 n, m = te.var("n"), te.var("m")
@@ -97,6 +97,21 @@ def test_blocks_fill_lines() -> None:
     assert attributes(*across((64, 48), "float16")) == [("nontemporal_lines", "True")]
 
 
+def test_only_the_innermost_loops_are_written_twice() -> None:
+    """Code generation writes what is below the attribute twice."""
+    body = lower(*scheduled(lambda x, i, j: x[i, j], (n, m)))["main"].body
+    nodes = list(walk_once(body))
+    rows = next(each for each in nodes if isinstance(each, s.For))
+    assert rows.kind == s.ForKind.PARALLEL
+    written = [
+        each for each in nodes if isinstance(each, s.AttrStmt) and each.attr_key in ALIGNMENT
+    ]
+    assert written
+    for attribute in written:
+        assert attribute.body is not rows
+        assert sum(isinstance(each, s.For) for each in walk_once(attribute.body)) <= 1
+
+
 def test_they_are_stored_past_the_caches() -> None:
     made, arguments = scheduled(lambda x, i: x[i, 0] + 1.0, (n,))
     target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"
@@ -116,13 +131,17 @@ def threads(request: pytest.FixtureRequest) -> Any:
     set_num_threads(before)
 
 
+@cache
+def transposing(dtype: str) -> Any:
+    return build(*scheduled(lambda x, i, j: x[j, i], (n, m), dtype=dtype))
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64", "int16", "bool"])
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 31, 64, 1000])
 def test_values(dtype: str, size: int) -> None:
     """Outputs that are aligned and others; the elements around stay as they were."""
-    made, arguments = scheduled(lambda x, i, j: x[j, i], (n, m), dtype=dtype)
-    kernel = build(made, arguments)
+    kernel = transposing(dtype)
     for rows in (1, 3):
         x = np.random.default_rng(0).integers(0, 2, (size, rows)).astype(dtype)
         itemsize = DType.of(dtype).itemsize
@@ -136,12 +155,16 @@ def test_values(dtype: str, size: int) -> None:
             assert (whole[first + rows * size :] == 1).all()
 
 
+@cache
+def built_across(shape: tuple[int, int], dtype: str) -> Any:
+    return build(*across(shape, dtype))
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", [(64, 48), (128, 33), (16, 1), (4, 256), (0, 8), (65, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 def test_transposed_values(shape: tuple[int, int], dtype: str) -> None:
-    made, arguments = across(shape, dtype)
-    kernel = build(made, arguments)
+    kernel = built_across(shape, dtype)
     x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
     whole = np.asarray(nd.empty((x.size + 64,), dtype))
     for first in (0, 3):

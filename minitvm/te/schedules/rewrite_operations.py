@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
-from minitvm.te.schedules.operation_graph import multiplied_reads, root_axes
+from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import (
     Relation,
     guards_of,
@@ -111,10 +110,10 @@ def map_body(
 ) -> tuple[PrimExpr, ...]:
     """A computation's body, rewritten; results of one reduction remain results of one reduction."""
     first = function(body[0])
-    return _results(first) if isinstance(first, Reduce) else (first, *map(function, body[1:]))
+    return each_result(first) if isinstance(first, Reduce) else (first, *map(function, body[1:]))
 
 
-def _results(reduce: Reduce) -> tuple[PrimExpr, ...]:
+def each_result(reduce: Reduce) -> tuple[PrimExpr, ...]:
     """All results of the reduction to which `reduce` belongs."""
     return tuple(replace(reduce, value_index=i) for i in range(len(reduce.source)))
 
@@ -130,19 +129,19 @@ def reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
 def copy_of(tensor: Tensor, name: str) -> Tensor:
     """An operation that copies a tensor."""
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], tensor.shape)
-    return _computed(name, axis, ProducerLoad(tensor, _places(axis))).output(0)
+    return computed(name, axis, ProducerLoad(tensor, places_of(axis))).output(0)
 
 
-def _computed(name: str, axis: tuple[IterVar, ...], value: PrimExpr) -> ComputeOp:
+def computed(name: str, axis: tuple[IterVar, ...], value: PrimExpr) -> ComputeOp:
     return ComputeOp(name, "", {}, axis, (), (value,))
 
 
-def _places(axes: Iterable[IterVar]) -> _Indices:
+def places_of(axes: Iterable[IterVar]) -> _Indices:
     """The element at some axes."""
     return tuple(axis.var for axis in axes)
 
 
-def _becoming(old: Iterable[IterVar], new: Iterable[IterVar]) -> dict[Var, PrimExpr]:
+def becoming(old: Iterable[IterVar], new: Iterable[IterVar]) -> dict[Var, PrimExpr]:
     """The substitution of new axes for old ones."""
     return {a.var: b.var for a, b in zip(old, new, strict=True)}
 
@@ -184,12 +183,12 @@ def read_by_axes(
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
     element = element_of(op, tensor, which)
     for axis in element.axes:
-        _check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
+        check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
     domains = [domain_of(axis) for axis in element.axes]
     own = data_axes([axis.name for axis in element.axes], [each.extent for each in domains])
     pairs = [*zip(element.axes, own, domains, strict=True)]
     shift = Substitution({axis.var: domain.min + new.var for axis, new, domain in pairs})
-    copy = _computed(name, own, shift.expr(element.copied)).output(0)
+    copy = computed(name, own, shift.expr(element.copied)).output(0)
     at = tuple(axis.var - domain.min for axis, _, domain in pairs)
     read = ReadAt(element.value, ProducerLoad(copy, at))
     return copy, replace(op, body=map_body(op.body, read.expr))
@@ -204,8 +203,8 @@ def written_through(
     """An operation split in two: one computes into a cache, the other copies the cache. Where the
     loops, `leaves`, were split or reordered, they are the dimensions of the cache."""
     if not relations and tuple(leaves) == root_axes(op):
-        axis = tuple(_clone(each, f"{each.name}.c") for each in op.axis)
-        body, at = at_axes(op, _becoming(op.axis, axis)), _places(op.axis)
+        axis = tuple(cloned(each, f"{each.name}.c") for each in op.axis)
+        body, at = at_axes(op, becoming(op.axis, axis)), places_of(op.axis)
     else:
         axis, body, at = _in_layout(op, relations, leaves)
     name = f"{op.name}.{scope}"
@@ -230,7 +229,7 @@ def _in_layout(
     values = values_of(relations, ranges, loops)
     body = at_axes(op, {each.var: values[each] for each in op.axis})
     guards = [guard.condition for guard in guards_of(relations, ranges, values)]
-    body = _only_where(guards, body)
+    body = only_where(guards, body)
     places = loops_from(relations, ranges, {each: each.var for each in op.axis})
     return axis, body, tuple(places[leaf] for leaf in leaves)
 
@@ -258,7 +257,7 @@ def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
     return IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
-def _only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
+def only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
     """A body where all guards hold, and something harmless elsewhere."""
     if not guards:
         return body
@@ -312,7 +311,7 @@ def in_layout(op: Operation, layout: Layout) -> Operation:
         return replace(op, shape=shape)
     op = cast(ComputeOp, op)
     values = {axis.var: value for axis, value in zip(op.axis, layout.backward, strict=True)}
-    body = _only_where(layout.inside, at_axes(op, values))
+    body = only_where(layout.inside, at_axes(op, values))
     return replace(op, axis=layout.axis, reduce_axis=reduced(body), body=body)
 
 
@@ -349,8 +348,8 @@ def factored(
     }
     loops = {leaf: ranges[leaf].min + made.var for leaf, made in own.items()}
     values = values_of(relations, ranges, loops)
-    axes = [_clone(each, each.name) for each in op.axis]
-    new = _becoming(op.axis, axes)
+    axes = [cloned(each, each.name) for each in op.axis]
+    new = becoming(op.axis, axes)
     at_axes = Substitution(new)
     rewrite = Substitution(new | {each.var: at_axes.expr(values[each]) for each in touched})
     moved = cast(Reduce, rewrite.expr(reduce))
@@ -359,7 +358,7 @@ def factored(
         condition = e.logical_and(rewrite.expr(guard.condition), condition)
     factor = own.pop(axis)
     remedy = "split it by a constant, and use rfactor over the inner"
-    _check_fixed(f"rfactor of {op.name}", op, factor, remedy)
+    check_fixed(f"rfactor of {op.name}", op, factor, remedy)
     axes.insert(factor_axis, factor)
     reduced = tuple(
         IterVar(_ranging(each, rewrite).dom, each.var, IterType.COMM_REDUCE)
@@ -367,7 +366,7 @@ def factored(
     ) + tuple(_ranging(each, rewrite) for each in op.reduce_axis if each not in touched)
     body: tuple[PrimExpr, ...]
     if reduced:
-        body = _results(replace(moved, axis=reduced, condition=condition, init=()))
+        body = each_result(replace(moved, axis=reduced, condition=condition, init=()))
     else:
         body = tuple(
             e.intrinsic("if_then_else", each.dtype, condition, each, neutral)
@@ -377,7 +376,7 @@ def factored(
     return partial, _final(op, reduce, partial, factor, factor_axis)
 
 
-def _check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
+def check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     """Refuses an axis whose range differs between elements of an operation."""
     own = {each.var for each in (*op.axis, *op.reduce_axis)}
     extent = domain_of(axis).extent
@@ -392,12 +391,12 @@ def _final(
     op: ComputeOp, reduce: Reduce, partial: ComputeOp, factor: IterVar, factor_axis: int
 ) -> ComputeOp:
     """The reduction over the dimension of partial results."""
-    last = replace(_clone(factor, f"{factor.name}.v"), iter_type=IterType.COMM_REDUCE)
-    at = _places(op.axis)
+    last = replace(cloned(factor, f"{factor.name}.v"), iter_type=IterType.COMM_REDUCE)
+    at = places_of(op.axis)
     at = (*at[:factor_axis], last.var, *at[factor_axis:])
     source = tuple(ProducerLoad(each, at) for each in partial.outputs)
     combiner = _in_order(reduce.combiner, _place_among(op, reduce))
-    body = _results(
+    body = each_result(
         replace(reduce, combiner=combiner, source=source, axis=(last,), condition=const(True))
     )
     return replace(op, reduce_axis=(last,), body=body)
@@ -438,109 +437,5 @@ def _in_order(combiner: CommReducer, place: int | None) -> CommReducer:
     return replace(combiner, result=result)
 
 
-def _clone(axis: IterVar, name: str) -> IterVar:
+def cloned(axis: IterVar, name: str) -> IterVar:
     return IterVar(axis.dom, Var(name, axis.var.dtype, axis=True), axis.iter_type)
-
-
-# -- pad_einsum -----------------------------------------------------------------------------------
-
-
-def padded(
-    op: ComputeOp, multiples: Sequence[int], dtypes: Mapping[Tensor, DType]
-) -> tuple[ComputeOp, dict[Tensor, Tensor]]:
-    """A sum of products whose axes, data axes first, are rounded up to `multiples`; and for each
-    tensor that it reads through a padded copy, that copy, perhaps with another of `dtypes`."""
-    loops = [*zip((*op.axis, *op.reduce_axis), multiples, strict=True)]
-    axes = {
-        axis.var: IterVar(Range(0, _rounded_up(domain_of(axis).extent, multiple)), axis.var,
-                          axis.iter_type)
-        for axis, multiple in loops
-    }  # fmt: skip
-    grown = {axis.var for axis, multiple in loops if _grows(domain_of(axis).extent, multiple)}
-    copies: dict[Tensor, Tensor] = {}
-    for load in multiplied_reads(op):
-        tensor = cast(Tensor, load.producer)
-        shape = tuple(domain_of(axes[cast(Var, index)]).extent for index in load.indices)
-        dtype = dtypes.get(tensor, tensor.dtype)
-        if dtype != tensor.dtype or not grown.isdisjoint(load.indices):
-            for index in load.indices:
-                where, remedy = f"pad_einsum of {op.name}", "give it a constant range"
-                _check_fixed(where, op, axes[cast(Var, index)], remedy)
-            padding = [index in grown for index in load.indices]
-            copies[tensor] = _padded_copy(tensor, shape, padding, dtype)
-    first = cast(Reduce, op.body[0])
-    reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
-    product = cast(e.Mul, first.source[0])
-    a, b = (_of_copy(each, copies) for each in (product.a, product.b))
-    body = _results(replace(first, source=(replace(product, a=a, b=b),), axis=reduced))
-    return replace(
-        op, axis=tuple(axes[axis.var] for axis in op.axis), reduce_axis=reduced, body=body
-    ), copies
-
-
-def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
-    if not _grows(extent, multiple):
-        return extent
-    size = e.const_int(extent)
-    if size is None:
-        return e.floordiv(extent + const(multiple - 1, extent.dtype), multiple) * multiple
-    return const(-(-size // multiple) * multiple, extent.dtype)
-
-
-def _grows(extent: PrimExpr, multiple: int) -> bool:
-    """Whether an extent may be no multiple."""
-    size = e.const_int(extent)
-    return multiple > 1 and (size is None or size % multiple > 0)
-
-
-def _padded_copy(
-    tensor: Tensor, shape: tuple[PrimExpr, ...], padding: Sequence[bool], dtype: DType
-) -> Tensor:
-    axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], shape)
-    value = e.cast(dtype, ProducerLoad(tensor, _places(axis)))
-    if is_offset(tensor.dtype, dtype):
-        value = value ^ const(128, dtype)
-    inside = [
-        e.less(each.var, extent)
-        for each, extent, is_padded in zip(axis, tensor.shape, padding, strict=True)
-        if is_padded
-    ]
-    (value,) = _only_where(inside, (value,))
-    return _computed(f"{tensor.name}.pad", axis, value).output(0)
-
-
-def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
-    """A factor read from the copy of its tensor, of perhaps a wider dtype."""
-    load = cast(ProducerLoad, factor.value if isinstance(factor, e.Cast) else factor)
-    copy = copies.get(cast(Tensor, load.producer))
-    return factor if copy is None else e.cast(factor.dtype, ProducerLoad(copy, load.indices))
-
-
-def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp, ComputeOp]:
-    """A sum of products where one factor, `offset`, is kept with 128 added to its elements: three
-    operations, the sum of the larger products, the excess, and their elementwise difference::
-
-        C.offset[i, j] = sum(A.pad[i, k] * B[k, j])
-        C.excess[j] = sum(128 * B[k, j])
-        C[i, j] = C.offset[i, j] - C.excess[j]
-    """
-    first = cast(Reduce, op.body[0])
-    (other,) = (load for load in multiplied_reads(op) if load.producer is not offset)
-    used = [axis for axis in op.axis if any(index is axis.var for index in other.indices)]
-    axis, reduced, mine = (
-        tuple(_clone(each, each.name) for each in axes) for axes in (used, op.reduce_axis, op.axis)
-    )
-    own = Substitution(_becoming((*used, *op.reduce_axis), (*axis, *reduced)))
-    value = e.cast(op.body[0].dtype, own.expr(other))
-    source = (const(128, value.dtype) * value,)
-    sums = _results(replace(first, source=source, axis=reduced, condition=const(True), init=()))
-    excess = ComputeOp(f"{op.name}.excess", "", {}, axis, reduced, sums)
-    total = replace(op, name=f"{op.name}.offset")
-    taken = tuple(new.var for old, new in zip(op.axis, mine, strict=True) if old in used)
-    body = ProducerLoad(total.output(0), _places(mine)) - ProducerLoad(excess.output(0), taken)
-    return total, excess, replace(op, axis=mine, reduce_axis=(), body=(body,))
-
-
-def is_offset(dtype: DType, kept: DType) -> bool:
-    """Whether elements are kept with 128 added."""
-    return dtype == "int8" and kept == "uint8"

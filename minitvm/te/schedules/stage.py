@@ -542,6 +542,14 @@ class Stage(LoopNest, Attachable):
                 f"{self.store_predicate}: call set_store_predicate afterwards"
             )
 
+    def check_as_begun(self, where: str) -> None:
+        """Raises an error if the stage was scheduled already."""
+        if self.has_new_loops or self.iter_var_attrs or self.store_predicate is not None:
+            raise CompileError(
+                f"{where}: expected loops as they began, found {self.name} scheduled already: use "
+                "it before other primitives"
+            )
+
     # -- For lowering -----------------------------------------------------------------------------
 
     def copy(self, schedule: StageGraph[Stage]) -> Stage:
