@@ -262,8 +262,11 @@ def test_wrong_numbers(option: str, value: str) -> None:
 
 
 def test_caches_that_are_said_decide() -> None:
-    """With a small L2 cache, a large product is computed in more blocks."""
-    small, large = (f"{X86} -mcpu=znver4 -l2-cache-bytes={size}" for size in (1 << 16, 1 << 24))
+    """With small L2 and L3 caches, a large product is computed in more blocks."""
+    small, large = (
+        f"{X86} -mcpu=znver4 -l2-cache-bytes={size} -l3-cache-bytes={size}"
+        for size in (1 << 16, 1 << 24)
+    )
     assert made("large product", small)[0] != made("large product", large)[0]
 
 
