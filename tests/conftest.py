@@ -1,8 +1,8 @@
 """Golden texts: what a test prints, kept in ``tests/golden/<test module>/<test>.txt``; a cache of
 machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
 nothing but the speed of a program shows; random tests that draw the same in every run, but for
-those marked wide; and what keeps the run short: garbage is searched for among what tests make, and
-neighbouring tests run in one process."""
+those marked wide; and what keeps the run short: of the cases of some tests a part that covers them,
+garbage is searched for among what tests make, and neighbouring tests run in one process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests import covering
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -57,6 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
     os.environ["MINITVM_CACHE_DIR"] = directory.name
     config.add_cleanup(directory.cleanup)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before those marked wide are left out."""
+    covering.mark_others(items)
 
 
 @pytest.hookimpl(optionalhook=True)

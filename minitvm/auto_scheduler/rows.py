@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
+from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -117,6 +118,15 @@ def _write_root(
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
     _choose_rows(s, root, target)
+    rows = min((most for _, most in inside), default=len(compute_of(root).axis))
+    beside = {stage for stage, _ in inside}
+    short = _short_rows(root, beside, rows, target, strict)
+    if short:
+        _write_columns(s, root, rows, target, strict, beside)
+        block = write_short_rows(s, short, root, rows, target)
+        _write_inside(s, root, block, [each for each in inside if each[0] not in short], rows,
+                      target, strict)  # fmt: skip
+        return True
     if not inside:
         _write_alone(s, root, target, strict)
         return True
@@ -126,8 +136,7 @@ def _write_root(
         loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
         run_parallel(root, loops, target)
         return True
-    rows = min(most for _, most in inside)
-    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
+    _write_columns(s, root, rows, target, strict, beside)
     row = fused(root, compute_of(root).axis[:rows])
     root.parallel(row)
     _write_inside(s, root, row, inside, rows, target, strict)
@@ -185,6 +194,19 @@ def _choose_rows(s: Schedule, root: Stage, target: Target) -> None:
 
 
 # -- Stages that are computed together --
+
+
+def _short_rows(
+    root: Stage, inside: Collection[Stage], rows: int, target: Target, strict: bool
+) -> list[Stage]:
+    """The reductions among a stage and those `inside` of its first `rows` axes, if all of them are
+    along short rows, with one result for each row; none otherwise."""
+    found = [each for each in (root, *inside) if compute_of(each).reduce_axis]
+    is_each = all(
+        len(op.axis) == rows and are_short_rows(op, target, strict=strict)
+        for op in map(compute_of, found)
+    )
+    return found if is_each else []
 
 
 def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:

@@ -152,7 +152,7 @@ class _Nest:
 def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     """A loop as a nest to go through by blocks; None for any other loop."""
     across = along.body
-    if along.kind != ForKind.SERIAL or not isinstance(across, s.For):
+    if along.kind not in (ForKind.SERIAL, ForKind.UNROLLED) or not isinstance(across, s.For):
         return None
     if across.kind != ForKind.VECTORIZED:
         return None
@@ -160,6 +160,8 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     if lanes is None or e.const_int(across.min) is None:
         return None
     across = _without_guards(across)
+    if along.kind == ForKind.UNROLLED and e.const_int(across.extent) is None:
+        return None  # so many blocks can't be written out
     lanes = min(lanes, e.const_int(across.extent) or lanes)
     store, conditions = _store_in(across.body)
     k, j = along.loop_var, across.loop_var
@@ -442,10 +444,11 @@ def _by_lines(nest: _Nest, width: int) -> Stmt:
                 lambda block: _from(
                     across, width, first + block, lambda j: _block(nest, width, k, j)
                 ),
+                nest.along.kind,
             ),
         )
 
-    return _loop(f"{name}_lines", (blocks + (most - 1)) // most, lines)
+    return _loop(f"{name}_lines", (blocks + (most - 1)) // most, lines, nest.along.kind)
 
 
 def _most_steps(extent: PrimExpr) -> int:
@@ -459,7 +462,9 @@ def _most_steps(extent: PrimExpr) -> int:
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:
     """A loop over blocks of `size` iterations of `loop`; `body` gets the begin of a block."""
     name = f"{loop.loop_var.name}_block"
-    return _loop(name, _count(loop, size), lambda number: _from(loop, size, number, body))
+    return _loop(
+        name, _count(loop, size), lambda number: _from(loop, size, number, body), loop.kind
+    )
 
 
 def _count(loop: s.For, size: int) -> PrimExpr:
@@ -479,11 +484,12 @@ def _from(loop: s.For, size: int, number: PrimExpr, body: Callable[[PrimExpr], S
     return s.LetStmt(var, begin, body(var))
 
 
-def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt]) -> Stmt:
+def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt], kind: ForKind) -> Stmt:
+    """A loop, serial or written out as that over rows was."""
     if e.const_int(extent) == 1:
         return body(e.const(0, extent.dtype))
     var = Var(name, extent.dtype)
-    return s.For(var, e.const(0, extent.dtype), extent, ForKind.SERIAL, body(var))
+    return s.For(var, e.const(0, extent.dtype), extent, kind, body(var))
 
 
 def _block(nest: _Nest, width: int, k: PrimExpr, j: PrimExpr) -> Stmt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ def claimed(shape: tuple[int, ...], dtype: str) -> Any:
     return np.broadcast_to(np.ones((), dtype), shape)
 
 
+@cache
 def layers(dtypes: tuple[str, ...]) -> Any:
     """Two products: of (4, 4) and (4, n), and of that and (n, 4)."""
     n = te.var("n", "int64")
@@ -87,6 +89,7 @@ def test_sizes_of_32_bits_are_not_cut_off() -> None:
         f(claimed((4, 1 << 40), "float32"), claimed((1 << 40, 4), "float32"), out)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
 @pytest.mark.parametrize(
     ("m", "n", "k"),

@@ -73,8 +73,8 @@ def depthwise() -> Tensors:
 
 
 def vector() -> Tensors:
-    W, X = te.placeholder((20, 30), name="W"), te.placeholder((30,), name="X")
-    k = te.reduce_axis((0, 30), name="k")
+    W, X = te.placeholder((20, 300), name="W"), te.placeholder((300,), name="X")
+    k = te.reduce_axis((0, 300), name="k")
     return [W, X, te.compute((20,), lambda j: te.sum(W[j, k] * X[k], axis=k), name="Y")]
 
 
@@ -162,6 +162,7 @@ class Broken:
 FOLLOW = attempts.Attempt.follow
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("when", ["writing", "lowering"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_one_strategy_cannot_another_does(

@@ -182,6 +182,7 @@ def test_streams_share_their_steps(m: int, n: int, depth: int, parts: int) -> No
         assert (f"nparts={parts})" in trace) == (parts > 1)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     "dtypes",
     [("float32",) * 2, ("float64",) * 2, ("int8", "int32"), ("float16", "float32")],
@@ -289,6 +290,7 @@ def test_arguments_are_not_done_away_with() -> None:
     np.testing.assert_allclose(d, a @ (a + 1) + 2 * (a + 1), rtol=1e-5)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", ["ik,kj", "ik,jk", "ki,kj", "ki,jk"])
 @pytest.mark.parametrize("sizes", [(1, 300, 700), (5, 33, 17), (97, 101, 103), (130, 260, 65)])
 def test_products_within_the_error_bound_of_a_sum(layout: str, sizes: tuple[int, int, int]) -> None:

@@ -366,6 +366,7 @@ def test_casts_are_vectorised(dtype: str, instruction: str) -> None:
     assert "vpinsrw" not in assembly
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("names", [DTYPES[0], DTYPES[1], DTYPES[4]], ids=" ".join)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_symbolic_sizes(names: tuple[str, str, str], transposed: bool) -> None:

@@ -27,6 +27,7 @@ def _is_grouped(schedule: Any) -> bool:
     return any("its own one of" in each.text for each in schedule.choices)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("key_dtype", ["int32", "int64", "uint8"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
 @pytest.mark.parametrize(

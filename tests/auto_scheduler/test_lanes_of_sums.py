@@ -48,6 +48,7 @@ def check(arguments: list[Tensor], s: Schedule | None = None) -> None:
     np.testing.assert_array_equal(c, expected.astype(c.dtype))  # whole numbers: exact
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize(
     "sizes", [(16, 16, 512), (8, 8, 1000), (5, 7, 333), (17, 23, 777), (4, 3, 1025)]

@@ -51,6 +51,7 @@ def summed(case: Case, *, is_symbolic: bool, is_mean: bool = False) -> list[Tens
     return [X, te.compute(S.shape, lambda *i: S(*i) * (1.0 / count), name="M")]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("is_symbolic", [False, True])
 def test_error(name: str, is_symbolic: bool) -> None:

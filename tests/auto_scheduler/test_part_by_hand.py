@@ -230,6 +230,7 @@ BY_HAND: dict[str, Callable[[Chain], None]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("by_hand", BY_HAND)
 @pytest.mark.parametrize("target", [HASWELL, ZNVER4])
 def test_each_primitive_by_hand(by_hand: str, target: str) -> None:

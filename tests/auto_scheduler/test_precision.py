@@ -176,7 +176,8 @@ def test_what_is_not_finite_stays_where_it_belongs(name: str) -> None:
         got = np.zeros(shape_of(output, {}), numpy_dtype(output.dtype))
         f(*given.values(), got)
         with np.errstate(invalid="ignore"):
-            expected = Meaning(given, {}, np.float64).of(output).exact
+            a, b, *bias = (each.astype("float64") for each in given.values())
+            expected = np.einsum(KINDS[name].subscripts, a, b) + sum(bias)
         finite = np.isfinite(expected)
         np.testing.assert_array_equal(got.astype("float64")[~finite], expected[~finite])
         assert np.isfinite(got.astype("float64")[finite]).all()

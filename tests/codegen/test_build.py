@@ -93,7 +93,7 @@ def test_targets_around() -> None:
 
 def test_code_goes_with_its_function() -> None:
     codes: list[weakref.ref[Any]] = []
-    for _ in range(10):
+    for _ in range(3):
         module = build([B], [A, B])
         function = module.entry_func
         assert isinstance(function, Function)

@@ -70,7 +70,7 @@ def _says(array: Array, layout: str) -> str | None:
 
 
 @given(st.data(), st.sampled_from(LAYOUTS))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_rules_are_those_of_mdspan(data: st.DataObject, layout: str) -> None:
     array = _arrays(data)
     result = np.zeros(array.shape, "float32")
@@ -184,6 +184,12 @@ def test_other_arguments_may_be_strided() -> None:
         f(x, np.zeros((6, 8), "float32")[::2, ::2])
 
 
+@cache
+def _and_pickled(x_layout: str | None, y_layout: str | None) -> tuple[Any, Any]:
+    f = _pair(x_layout, y_layout)
+    return f, pickle.loads(pickle.dumps(f.entry_func))
+
+
 @pytest.mark.parametrize("layouts", [("left", None), (None, "left"), ("left", "right")])
 @pytest.mark.parametrize("shape", [(4, 4), (9, 13), (40, 33), (64, 64), (2, 20)])
 def test_in_place_by_layouts_that_differ(
@@ -191,8 +197,7 @@ def test_in_place_by_layouts_that_differ(
 ) -> None:
     """The loops see a transpose; blocks that overlap must not read what they have stored."""
     given_array = np.asfortranarray(np.random.default_rng(0).random(shape, dtype="float32"))
-    f = _pair(*layouts)
-    for function in (f, pickle.loads(pickle.dumps(f.entry_func))):
+    for function in _and_pickled(*layouts):
         apart = np.empty(shape, "float32", order="C" if layouts[1] == "right" else "F")
         source = given_array if layouts[0] else np.ascontiguousarray(given_array)
         function(source, apart)

@@ -300,7 +300,7 @@ KERNELS = {
         te.compute((q, p), lambda i, j: L[j, i], name="Y"), [L], np.transpose, in_vectors, fused,
     ),
 }  # fmt: skip
-some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 many = settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

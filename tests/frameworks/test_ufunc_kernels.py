@@ -21,22 +21,34 @@ def dot_of(x: Any, y: Any) -> Any:
     return te.compute((), lambda: te.sum(x[k] * y[k], axis=k))
 
 
-@tvm.gufunc("(m,k),(k,n)->(m,n)", types=["float64"])
-def product(a: Any, b: Any) -> Any:
-    k = te.reduce_axis((0, a.shape[1]))
-    shape = (a.shape[0], b.shape[1])
-    return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
+@pytest.fixture(scope="module")
+def product() -> Any:
+    @tvm.gufunc("(m,k),(k,n)->(m,n)", types=["float64"])
+    def product(a: Any, b: Any) -> Any:
+        k = te.reduce_axis((0, a.shape[1]))
+        shape = (a.shape[0], b.shape[1])
+        return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
+
+    return product
 
 
-@tvm.ufunc(types=["float64"], identity=0)
-def decayed(x: Any, y: Any) -> Any:
-    """Neither commutative nor associative."""
-    return x * 0.5 + y
+@pytest.fixture(scope="module")
+def decayed() -> Any:
+    @tvm.ufunc(types=["float64"], identity=0)
+    def decayed(x: Any, y: Any) -> Any:
+        """Neither commutative nor associative."""
+        return x * 0.5 + y
+
+    return decayed
 
 
-@tvm.ufunc(types=["int32", ("int64", "int32"), "float32"])
-def added(x: Any, y: Any) -> Any:
-    return x + y
+@pytest.fixture(scope="module")
+def added() -> Any:
+    @tvm.ufunc(types=["int32", ("int64", "int32"), "float32"])
+    def added(x: Any, y: Any) -> Any:
+        return x + y
+
+    return added
 
 
 def in_order(values: np.ndarray[Any, Any]) -> list[float]:
@@ -70,7 +82,7 @@ class Built:
      ((2, 20, 1, 3), (20, 3, 5)), ((4, 70, 3), (4, 3, 2)), ((4, 71, 3), (3, 2)),
      ((30, 0, 4), (4, 4)), ((30, 4, 0), (0, 4))],
 )  # fmt: skip
-def test_products(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_products(product: Any, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = RNG.random(a), RNG.random(b)
     expected = np.matmul(x, y)
     np.testing.assert_allclose(product(x, y), expected, rtol=1e-12)
@@ -161,7 +173,7 @@ def test_built_functions_compute_a_batch() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (2,), (9,), (1000,), (7, 5), (300, 3), (3, 300), (4, 0)])
-def test_chains_are_in_order(shape: tuple[int, ...]) -> None:
+def test_chains_are_in_order(decayed: Any, shape: tuple[int, ...]) -> None:
     whole = RNG.standard_normal((2 * shape[0], *shape[1:]))
     for x in (whole[: shape[0]], whole[::2], np.asfortranarray(whole[: shape[0]]), whole[::-2]):
         expected = in_order(x)
@@ -173,7 +185,7 @@ def test_chains_are_in_order(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(np.moveaxis(made, -1, 0), expected, rtol=1e-12)
 
 
-def test_parts_of_chains() -> None:
+def test_parts_of_chains(decayed: Any) -> None:
     x = RNG.standard_normal(50)
     starts = [0, 7, 7, 30, 31, 3]
     ends = [7, 8, 30, 31, 32, 50]
@@ -192,7 +204,7 @@ def test_parts_of_chains() -> None:
     )
 
 
-def test_chains_in_the_place_of_operands() -> None:
+def test_chains_in_the_place_of_operands(decayed: Any) -> None:
     x = RNG.standard_normal(40)
     expected = in_order(x)
     both = x.copy()
@@ -209,7 +221,7 @@ def test_chains_in_the_place_of_operands() -> None:
      (slice(0, 40, 2), slice(1, 40, 2), slice(1, 40, 2)), (slice(40), slice(40), slice(40)),
      (slice(None, None, -1), slice(40), slice(40))],
 )  # fmt: skip
-def test_operands_that_overlap(a: slice, b: slice, out: slice) -> None:
+def test_operands_that_overlap(decayed: Any, a: slice, b: slice, out: slice) -> None:
     """Those that numpy passes on as they are, since each element is read before it is written."""
     x = RNG.standard_normal(40)
     both = x.copy()
@@ -217,7 +229,7 @@ def test_operands_that_overlap(a: slice, b: slice, out: slice) -> None:
     np.testing.assert_allclose(both[out], x[a] * 0.5 + x[b], rtol=1e-12)
 
 
-def test_chains_of_other_dtypes() -> None:
+def test_chains_of_other_dtypes(added: Any) -> None:
     small = RNG.integers(-9, 9, 40).astype("int32")
     assert added.types == ["ii->i", "li->l", "ff->f"]
     assert added.accumulate(small).tolist() == np.cumsum(small).tolist()
@@ -229,14 +241,14 @@ def test_chains_of_other_dtypes() -> None:
     assert np.isnan(added.reduce(x))
 
 
-def test_a_number_beside_an_array() -> None:
+def test_a_number_beside_an_array(decayed: Any) -> None:
     x = RNG.standard_normal((40, 5))
     for a, b in ((x, 2.0), (2.0, x), (x, x[:, :1]), (x[0], x), (3.0, 2.0)):
         np.testing.assert_allclose(decayed(a, b), np.multiply(a, 0.5) + b, rtol=1e-12)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 1023, 1024, 1025, 3000])
-def test_short_and_long_chains(count: int) -> None:
+def test_short_and_long_chains(decayed: Any, count: int) -> None:
     """Short ones go to the kernel's plain entry, where the elements lie side by side, aligned."""
     x = RNG.standard_normal(2 * count)
     packed = np.zeros(count, [("skipped", "u1"), ("x", "f8")])
@@ -252,7 +264,7 @@ def test_short_and_long_chains(count: int) -> None:
         np.testing.assert_allclose(decayed.reduceat(given, parts), wanted, rtol=1e-12)
 
 
-def test_chains_tell_no_exceptions_of_floats() -> None:
+def test_chains_tell_no_exceptions_of_floats(decayed: Any) -> None:
     x = np.array([np.inf, -np.inf, 1e308, 1e308, 0.0])
     with np.errstate(all="raise"):
         assert np.isnan(decayed.reduce(x))

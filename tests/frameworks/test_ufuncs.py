@@ -16,26 +16,38 @@ from minitvm.ufuncs.signature import parse_signature
 from tests.frameworks import programs
 
 
-@tvm.ufunc(types=["int32", "float32", "float64"], identity=0)
-def plus(x: Any, y: Any) -> Any:
-    """The sum of two numbers."""
-    return x + y
+@pytest.fixture(scope="module")
+def plus() -> Any:
+    @tvm.ufunc(types=["int32", "float32", "float64"], identity=0)
+    def plus(x: Any, y: Any) -> Any:
+        """The sum of two numbers."""
+        return x + y
+
+    return plus
 
 
-@tvm.gufunc("(m,k),(k,n)->(m,n)", types=["float64"])
-def product(a: Any, b: Any) -> Any:
-    k = te.reduce_axis((0, a.shape[1]))
-    shape = (a.shape[0], b.shape[1])
-    return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
+@pytest.fixture(scope="module")
+def product() -> Any:
+    @tvm.gufunc("(m,k),(k,n)->(m,n)", types=["float64"])
+    def product(a: Any, b: Any) -> Any:
+        k = te.reduce_axis((0, a.shape[1]))
+        shape = (a.shape[0], b.shape[1])
+        return te.compute(shape, lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))
+
+    return product
 
 
-@tvm.gufunc("(n)->(n),()", types=["float64"])
-def centred(x: Any) -> Any:
-    """Two results, through a stage that both read."""
-    k = te.reduce_axis((0, x.shape[0]))
-    total = te.compute((), lambda: te.sum(x[k], axis=k), name="total")
-    mean = te.compute((), lambda: total[()] / x.shape[0], name="mean")
-    return te.compute(x.shape, lambda i: x[i] - mean[()], name="rest"), mean
+@pytest.fixture(scope="module")
+def centred() -> Any:
+    @tvm.gufunc("(n)->(n),()", types=["float64"])
+    def centred(x: Any) -> Any:
+        """Two results, through a stage that both read."""
+        k = te.reduce_axis((0, x.shape[0]))
+        total = te.compute((), lambda: te.sum(x[k], axis=k), name="total")
+        mean = te.compute((), lambda: total[()] / x.shape[0], name="mean")
+        return te.compute(x.shape, lambda i: x[i] - mean[()], name="rest"), mean
+
+    return centred
 
 
 RNG = np.random.default_rng(0)
@@ -54,7 +66,7 @@ X, Y = RNG.integers(-50, 50, (2, 6, 8)).astype("float64")
         lambda x: x[:0],
     ],
 )
-def test_elementwise(dtype: str, view: Any) -> None:
+def test_elementwise(plus: Any, dtype: str, view: Any) -> None:
     x, y = view(X).astype(dtype), view(Y).astype(dtype)
     for a, b in ((x, y), (view(X.astype(dtype)), y), (x, y[..., :1])):
         result = plus(a, b)
@@ -63,7 +75,7 @@ def test_elementwise(dtype: str, view: Any) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
-def test_all_that_numpy_gives() -> None:
+def test_all_that_numpy_gives(plus: Any) -> None:
     assert (plus.__name__, plus.nin, plus.nout, plus.identity) == ("plus", 2, 1, 0)
     assert plus.types == ["ii->i", "ff->f", "dd->d"]
     assert "The sum of two numbers." in str(plus.__doc__)
@@ -80,7 +92,7 @@ def test_all_that_numpy_gives() -> None:
     np.testing.assert_array_equal(out, np.where(X > 0, X + Y, 7))
 
 
-def test_results_in_the_place_of_operands() -> None:
+def test_results_in_the_place_of_operands(plus: Any) -> None:
     for source, target in ((0, 0), (0, 1), (1, 0)):
         both = X.copy()
         a, b = both[:, source : source + 7], both[:, target : target + 7]
@@ -94,7 +106,7 @@ def test_results_in_the_place_of_operands() -> None:
     [((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 1, 4, 5)), ((6, 20, 20), (20, 20)), ((0, 3, 4), (4, 2)),
      ((2, 3, 0), (0, 2)), ((1, 1), (5, 1, 1))],
 )  # fmt: skip
-def test_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_batches(product: Any, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     x, y = RNG.random(a), RNG.random(b)
     np.testing.assert_allclose(product(x, y), x @ y, rtol=1e-12)
     turned = np.moveaxis(np.ascontiguousarray(x.swapaxes(-1, -2)), -1, -2)
@@ -104,7 +116,7 @@ def test_batches(a: tuple[int, ...], b: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (3, 7, 7), (2, 40, 40), (0, 4, 4)])
-def test_products_in_the_place_of_factors(shape: tuple[int, ...]) -> None:
+def test_products_in_the_place_of_factors(product: Any, shape: tuple[int, ...]) -> None:
     x, y = RNG.random(shape), RNG.random(shape)
     for turned in (False, True):
         for factors in ((x, x), (x, y), (y, x), (x.swapaxes(-1, -2), y), (x[..., ::-1, :], x)):
@@ -118,7 +130,7 @@ def test_products_in_the_place_of_factors(shape: tuple[int, ...]) -> None:
             np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
-def test_an_output_takes_the_place_of_an_input_where_it_may() -> None:
+def test_an_output_takes_the_place_of_an_input_where_it_may(product: Any) -> None:
     """numpy copies one that may not, as it does for its own products."""
     flags = ctypes.c_uint32 * 3
 
@@ -139,14 +151,14 @@ def test_an_output_takes_the_place_of_an_input_where_it_may() -> None:
     np.testing.assert_array_equal(scaled(x, w, out=x), expected)
 
 
-def test_axes_are_numpys() -> None:
+def test_axes_are_numpys(product: Any) -> None:
     x, y = RNG.random((4, 2, 3)), RNG.random((3, 2, 5))
     made = product(x, y, axes=[(0, 2), (0, 2), (1, 0)])
     expected = np.einsum("mbk,kbn->nmb", x, y)
     np.testing.assert_allclose(made, expected, rtol=1e-12)
 
 
-def test_several_results() -> None:
+def test_several_results(centred: Any) -> None:
     rest, mean = centred(X)
     np.testing.assert_allclose(mean, X.mean(1), rtol=1e-12)
     np.testing.assert_allclose(rest, X - X.mean(1, keepdims=True), atol=1e-12)
@@ -172,7 +184,7 @@ class Logged(np.ndarray[Any, Any]):
         return ufunc.__name__, method, getattr(ufunc, method)(*plain, **kwargs).tolist()
 
 
-def test_subclasses() -> None:
+def test_subclasses(plus: Any) -> None:
     x = np.ones(2).view(Logged)
     assert plus(x, 1) == ("plus", "__call__", [2, 2])
     assert plus.reduce(x) == ("plus", "reduce", 2)
@@ -216,7 +228,7 @@ def test_signatures_that_do_not_fit() -> None:
     assert programs.backwards("float32").gufunc("(4)->(4)").signature == "(4)->(4)"
 
 
-def test_functions_that_do_not_fit() -> None:
+def test_functions_that_do_not_fit(product: Any) -> None:
     with pytest.raises(ValueError, match=r"same: output 0: expected shape .*n.*, got .*n, 2"):
         tvm.gufunc("(n)->(n)", name="same")(
             lambda x: te.compute((x.shape[0], 2), lambda i, j: x[i])

@@ -1,4 +1,4 @@
-"""Wrappers for other libraries' tensors. Those of JAX: jax_arrays.py; of TensorFlow, Paddle and
+"""Wrappers for other libraries' tensors. Those of JAX: test_jax.py; of TensorFlow, Paddle and
 MXNet: `tests/frameworks/run`."""
 
 from __future__ import annotations

@@ -636,6 +636,7 @@ def around_the_parts_of_segments(s: te.Schedule, copy: Any, sums: Any, out: Any)
     s[copy].compute_at(s[sums], s[sums].fuse())
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     "place",
     [

@@ -726,6 +726,7 @@ def test_two_heads() -> None:
 # -- Windows with strides -------------------------------------------------------------------------
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     ("stride", "dilation", "width", "padding", "size"),
     [(2, 1, 3, 1, 12), (3, 1, 3, 0, 14), (2, 3, 4, 2, 21), (4, 6, 3, 1, 30), (3, 2, 5, 4, 17)],
@@ -866,6 +867,7 @@ SCANS: dict[str, tuple[Any, int, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("name", SCANS)
 def test_scans(name: str, scheduled: bool) -> None:

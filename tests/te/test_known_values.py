@@ -97,6 +97,7 @@ def _backward(f: Function, shape: Any = (5, 9), dtype: str = "float32") -> list[
     return in_order([dx.op])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("shape", [(5, 9), (1, 1), (33, 70)])
 def test_gradients_are_those_of_torch(name: str, shape: tuple[int, int]) -> None:

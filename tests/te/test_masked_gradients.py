@@ -47,6 +47,7 @@ MASKS: dict[str, Any] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("name", MASKS)
 def test_masked_attention(name: str, scheduled: bool) -> None:

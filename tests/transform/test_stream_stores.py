@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -130,13 +131,17 @@ def threads(request: pytest.FixtureRequest) -> Any:
     set_num_threads(before)
 
 
+@cache
+def transposing(dtype: str) -> Any:
+    return build(*scheduled(lambda x, i, j: x[j, i], (n, m), dtype=dtype))
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64", "int16", "bool"])
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 31, 64, 1000])
 def test_values(dtype: str, size: int) -> None:
     """Outputs that are aligned and others; the elements around stay as they were."""
-    made, arguments = scheduled(lambda x, i, j: x[j, i], (n, m), dtype=dtype)
-    kernel = build(made, arguments)
+    kernel = transposing(dtype)
     for rows in (1, 3):
         x = np.random.default_rng(0).integers(0, 2, (size, rows)).astype(dtype)
         itemsize = DType.of(dtype).itemsize
@@ -150,12 +155,16 @@ def test_values(dtype: str, size: int) -> None:
             assert (whole[first + rows * size :] == 1).all()
 
 
+@cache
+def built_across(shape: tuple[int, int], dtype: str) -> Any:
+    return build(*across(shape, dtype))
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", [(64, 48), (128, 33), (16, 1), (4, 256), (0, 8), (65, 40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 def test_transposed_values(shape: tuple[int, int], dtype: str) -> None:
-    made, arguments = across(shape, dtype)
-    kernel = build(made, arguments)
+    kernel = built_across(shape, dtype)
     x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
     whole = np.asarray(nd.empty((x.size + 64,), dtype))
     for first in (0, 3):

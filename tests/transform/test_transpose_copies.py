@@ -16,6 +16,7 @@ from minitvm.runtime.dtype import BOOL, DType
 from minitvm.tir import expr as e
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Select, Var, const
+from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.op import likely
 from minitvm.tir.stmt import BufferStore, For, ForKind, IfThenElse, PrimFunc, Stmt, seq
@@ -97,6 +98,18 @@ def test_blocks_store_whole_lines(
     assert f"row = G[j_begin, ramp(k_begin, 1, {row})]" in made
     assert f"H[k_begin, ramp(j_begin, 1, {column})] = " in made
     assert f"for j_block in range({count}):" in made
+
+
+def test_loops_that_are_written_out_have_blocks_that_are() -> None:
+    body = nest(store(P, B[j, k], k, j), lanes=16, steps=8, kind=ForKind.UNROLLED)
+    made = transpose_copies(func(body)).body
+    loops = [each for each in walk_once(made) if isinstance(each, For)]
+    assert "vector_shuffle" in str(made)
+    assert loops
+    assert all(each.kind == ForKind.UNROLLED for each in loops)
+    unknown = loop(j, 16, IfThenElse(likely(j < N), COPY), ForKind.VECTORIZED)
+    given_func = func(loop(k, 8, unknown, ForKind.UNROLLED))
+    assert transpose_copies(given_func).body is given_func.body
 
 
 def test_the_last_lines_have_fewer_blocks() -> None:

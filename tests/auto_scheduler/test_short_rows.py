@@ -1,0 +1,146 @@
+"""Reductions along short rows, several of which are computed together: values and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import build, lower, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+from tests.auto_scheduler.test_reductions import HASWELL, built
+
+RNG = np.random.default_rng(11)
+Array = np.ndarray[Any, Any]
+
+
+def row_of(x: Tensor, combine: Callable[..., Any], of: Callable[..., Any]) -> Tensor:
+    k = te.reduce_axis((0, x.shape[1]), "k")
+    made: Tensor = te.compute((x.shape[0],), lambda i: combine(of(i, k), axis=k), name="Y")
+    return made
+
+
+def numbers(*shape: int) -> Array:
+    return RNG.standard_normal(shape, dtype="float32")
+
+
+def check(out: Tensor, tensors: list[Tensor], values: list[Array], expected: Array) -> None:
+    """Values to some digits, and that the rows are computed together."""
+    loops = str(lower(auto_schedule(out, HASWELL), [*tensors, out], vector_bytes=32))
+    assert "vector_shuffle" in loops
+    np.testing.assert_allclose(built(out, tensors, values), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(8, 4), (9, 5), (16, 7), (1003, 12), (33, 20), (8, 47)])
+def test_sums(rows: int, size: int) -> None:
+    x, values = te.placeholder((rows, size), name="X"), numbers(rows, size)
+    check(row_of(x, te.sum, lambda i, k: x[i, k]), [x], [values], values.astype("d").sum(1))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8", "int16", "float16"])
+@pytest.mark.parametrize("combine", ["sum", "max"])
+def test_dtypes(dtype: str, combine: str) -> None:
+    x = te.placeholder((37, 11), dtype, name="X")
+    values = RNG.integers(0, 9, (37, 11)).astype(dtype)
+    out = row_of(x, getattr(te, combine), lambda i, k: x[i, k])
+    found = built(out, [x], [values])
+    np.testing.assert_array_equal(found, getattr(values, combine)(1, **_kept(combine, dtype)))
+
+
+def _kept(combine: str, dtype: str) -> dict[str, str]:
+    return {"dtype": dtype} if combine == "sum" else {}
+
+
+def test_extrema_keep_nan_and_infinities() -> None:
+    x, values = te.placeholder((19, 9), name="X"), numbers(19, 9)
+    values[3, 8], values[4, 0], values[5, 2], values[6] = np.nan, np.inf, -np.inf, -np.inf
+    check(row_of(x, te.max, lambda i, k: x[i, k]), [x], [values], values.max(1))
+    check(row_of(x, te.min, lambda i, k: x[i, k]), [x], [values], values.min(1))
+
+
+def test_sums_keep_nan_and_infinities_in_their_rows() -> None:
+    x, values = te.placeholder((19, 9), name="X"), numbers(19, 9)
+    values[3, 8], values[4, 0], values[5, 2] = np.nan, np.inf, -np.inf
+    check(row_of(x, te.sum, lambda i, k: x[i, k]), [x], [values], values.sum(1))
+
+
+def test_a_condition_on_terms() -> None:
+    x, values = te.placeholder((50, 13), name="X"), numbers(50, 13)
+    out = row_of(x, lambda v, axis: te.sum(v, axis=axis, where=v > 0), lambda i, k: x[i, k])
+    check(out, [x], [values], np.where(values > 0, values, 0).sum(1))
+
+
+def test_a_stage_behind_a_reduction() -> None:
+    x, values = te.placeholder((43, 12), name="X"), numbers(43, 12)
+    s = row_of(x, te.sum, lambda i, k: x[i, k] * x[i, k])
+    out = te.compute((43,), lambda i: te.sqrt(s[i]) + 1.0, name="N")
+    check(out, [x], [values], np.linalg.norm(values, axis=1) + 1)
+
+
+def test_several_reductions_of_one_row() -> None:
+    """A cosine reads three sums; a variance is a sum that reads another."""
+    a, b = te.placeholder((29, 10), name="A"), te.placeholder((29, 10), name="B")
+    x, y = numbers(29, 10), numbers(29, 10)
+    ab, aa, bb = (
+        row_of(a, te.sum, lambda i, k, p=p, q=q: p[i, k] * q[i, k])
+        for p, q in ((a, b), (a, a), (b, b))
+    )
+    cosine = te.compute((29,), lambda i: ab[i] * te.rsqrt(aa[i] * bb[i]), name="C")
+    expected = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+    check(cosine, [a, b], [x, y], expected)
+    mean = row_of(a, te.sum, lambda i, k: a[i, k] / 10.0)
+    variance = row_of(a, te.sum, lambda i, k: (a[i, k] - mean[i]) * (a[i, k] - mean[i]))
+    check(variance, [a], [x], x.var(1) * 10)
+
+
+def test_other_rows() -> None:
+    """Rows of a batch, two axes that are one line, rows named by an index, and a flat array."""
+    x, values = te.placeholder((3, 17, 3, 4), name="X"), numbers(3, 17, 3, 4)
+    k, q = te.reduce_axis((0, 3), "k"), te.reduce_axis((0, 4), "q")
+    out = te.compute((3, 17), lambda n, i: te.max(x[n, i, k, q], axis=[k, q]), name="Y")
+    check(out, [x], [values], values.max((2, 3)))
+    table, number = te.placeholder((40, 9), name="T"), te.placeholder((21,), "int32", name="I")
+    rows, places = numbers(40, 9), RNG.integers(0, 40, 21).astype("int32")
+    nine = te.reduce_axis((0, 9), "k")
+    gathered = te.compute((21,), lambda i: te.sum(table[number[i], nine], axis=nine), name="G")
+    check(gathered, [table, number], [rows, places], rows[places].sum(1))
+    flat = te.placeholder((45 * 6,), name="F")
+    six = te.reduce_axis((0, 6), "k")
+    pooled = te.compute((45,), lambda i: te.max(flat[i * 6 + six], axis=six), name="P")
+    line = numbers(45 * 6)
+    check(pooled, [flat], [line], line.reshape(45, 6).max(1))
+
+
+def test_short_vectors_by_a_matrix() -> None:
+    x, v = te.placeholder((61, 12), name="X"), te.placeholder((12,), name="v")
+    values, factor = numbers(61, 12), numbers(12)
+    check(row_of(x, te.sum, lambda i, k: x[i, k] * v[k]), [x, v], [values, factor], values @ factor)
+
+
+def test_any_number_of_rows() -> None:
+    m = te.var("m")
+    x = te.placeholder((m, 10), name="X")
+    out = row_of(x, te.sum, lambda i, k: x[i, k])
+    for rows in (0, 1, 7, 8, 9, 100):
+        values = numbers(rows, 10)
+        np.testing.assert_allclose(built(out, [x], [values]), values.sum(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(7, 12), (1000, 3), (1000, 200)], ids=["few", "shorter", "longer"]
+)
+def test_rows_that_are_computed_otherwise(rows: int, size: int) -> None:
+    x = te.placeholder((rows, size), name="X")
+    made = auto_schedule(row_of(x, te.sum, lambda i, k: x[i, k]), HASWELL)
+    assert "transform_layout" not in made.trace()
+
+
+def test_strict_sums_have_an_order() -> None:
+    x = te.placeholder((100, 12), name="X")
+    out = row_of(x, te.sum, lambda i, k: x[i, k])
+    for fp, is_together in (("strict", False), ("fast", True)):
+        kernel = build([out], [x, out], target=HASWELL, fp=fp)
+        assert ("vector_shuffle" in kernel.get_source("tir")) == is_together
