@@ -25,7 +25,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     product_of_extents,
 )
-from minitvm.auto_scheduler.left_plain import is_left_plain
+from minitvm.auto_scheduler.few_rows import is_left_plain
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
