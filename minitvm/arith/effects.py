@@ -142,6 +142,7 @@ def may_be_one_array(func: PrimFunc, source: Buffer, target: Buffer) -> bool:
     return (
         target in written
         and source not in written
+        and any(source is each for each in func.buffer_map.values())
         and source.dtype == target.dtype
         and len(source.shape) == len(target.shape)
         and all(map(structural_equal, source.shape, target.shape))

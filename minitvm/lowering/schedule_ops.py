@@ -410,6 +410,8 @@ class _Lowering:
         first, *others = [_Nest(self, each, self._inferred.bounds[each]) for each in together]
         scopes = [each.with_ivar for each in together[1:]]
         depths = [first.depth_of(cast(IterVar, scope)) for scope in scopes]
+        for each, depth in zip(others, depths, strict=True):
+            each.check_depth(first, depth)
         return _Shared(first, [*zip(others, depths, strict=True)]).make()
 
     def _named(self, place: Loop | None, value: PrimExpr) -> PrimExpr:
@@ -577,10 +579,15 @@ class _Nest:
         """The number of loops down to one of them."""
         return self._leaves.index(scope) + 1
 
+    def check_depth(self, first: _Nest, depth: int) -> None:
+        """Checks that this nest has as many loops as it shares with the first one."""
+        if depth > len(self._leaves):
+            raise CompileError(
+                f"{self._where_with(first)} down to {first._leaves[depth - 1].name}, found fewer"
+            )
+
     def beside(self, position: int, other: _Nest, body: Stmt) -> Stmt:
         """`body`, which is in another nest's loop at a position, in the one of this nest."""
-        if position >= min(len(self._leaves), len(other._leaves)):
-            raise CompileError(f"{other._where_with(self)}, which has fewer")
         mine, theirs = self._leaves[position], other._leaves[position]
         kinds = [self._kind(mine), other._kind(theirs)]
         if kinds[0] != kinds[1]:
