@@ -47,6 +47,8 @@ def captured_by(node: Stmt, outer: Emitter) -> list[Captured]:
     for buffer in buffers:
         roots += buffer.sizes
     variables = dict.fromkeys(var for root in roots for var in free_vars(root))
+    named = {buffer.data: buffer for buffer in outer.pointers}
+    buffers |= {named[var]: None for var in variables if var in named}
     found: list[Captured] = []
     found += [(b, outer.pointers[b]) for b in buffers if b in outer.pointers]
     found += [(v, outer.variables[v]) for v in variables if v in outer.variables]

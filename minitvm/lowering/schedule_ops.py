@@ -410,8 +410,8 @@ class _Lowering:
         first, *others = [_Nest(self, each, self._inferred.bounds[each]) for each in together]
         scopes = [each.with_ivar for each in together[1:]]
         depths = [first.depth_of(cast(IterVar, scope)) for scope in scopes]
-        for each, depth in zip(others, depths, strict=True):
-            each.check_depth(first, depth)
+        for nest, depth in zip(others, depths, strict=True):
+            nest.check_depth(first, depth)
         return _Shared(first, [*zip(others, depths, strict=True)]).make()
 
     def _named(self, place: Loop | None, value: PrimExpr) -> PrimExpr:

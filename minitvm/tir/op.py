@@ -33,6 +33,7 @@ from minitvm.tir.expr import (
     Range,
     Stmt,
     StringImm,
+    Var,
     WholeTensor,
     absolute,
     as_condition,
@@ -41,6 +42,7 @@ from minitvm.tir.expr import (
     as_name,
     cast,
     const,
+    described,
     divide,
     elementwise,
     floordiv,
@@ -452,8 +454,24 @@ def isnullptr(x: Any, span: Any = None) -> Call:
     return Call(BOOL, "isnullptr", (handle,))
 
 
-def are_apart(a: PrimExpr, b: PrimExpr) -> Call:
-    """Whether the memory of two parameters of one shape isn't the same, at the call."""
+def are_apart(a: Any, b: Any) -> Call:
+    """Whether the memory of two parameters of one shape isn't the same, at the call.
+
+    Parameters
+    ----------
+    a, b : Var
+        The ``data`` of two buffers that are parameters.
+
+    Raises
+    ------
+    CompileError
+        When one of them is no such variable.
+    """
+    for name, each in (("a", a), ("b", b)):
+        if not isinstance(each, Var) or not each.dtype.is_handle:
+            raise CompileError(
+                f"are_apart: {name}: expected the data of a buffer, got {described(each)}"
+            )
     return Call(BOOL, "are_apart", (a, b))
 
 
