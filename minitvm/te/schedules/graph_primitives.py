@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.distribute_sums import distributed
@@ -30,6 +30,8 @@ from minitvm.te.schedules.trace import Traced, primitive
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 from minitvm.tir.expr import IterVar
+
+_Op = TypeVar("_Op", bound=Operation)
 
 
 class GraphPrimitives(StageGraph[Stage], Traced):
@@ -601,13 +603,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
     def _computed(self, what: str, tensor: Any) -> tuple[Stage, ComputeOp]:
         """The stage of a tensor of ``te.compute``, and its operation."""
-        stage = self._stage(what, tensor)
-        if not isinstance(stage.op, ComputeOp):
-            raise CompileError(
-                f"{what} of {stage.name}: expected a tensor of te.compute, got one of "
-                f"{type(stage.op).__name__}"
-            )
-        return stage, stage.op
+        return self._made_by(ComputeOp, "a tensor of te.compute", what, tensor)
 
     def _reduction(self, what: str, tensor: Any) -> tuple[Stage, ComputeOp]:
         stage = self._stage(what, tensor)
@@ -618,11 +614,14 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         return stage, stage.op
 
     def _scan(self, what: str, tensor: Any) -> tuple[Stage, ScanOp]:
+        return self._made_by(ScanOp, "a result of te.scan", what, tensor)
+
+    def _made_by(self, kind: type[_Op], expected: str, what: str, tensor: Any) -> tuple[Stage, _Op]:
+        """The stage of a tensor, and its operation, which is of a kind."""
         stage = self._stage(what, tensor)
-        if not isinstance(stage.op, ScanOp):
+        if not isinstance(stage.op, kind):
             raise CompileError(
-                f"{what} of {stage.name}: expected a result of te.scan, got one of "
-                f"{type(stage.op).__name__}"
+                f"{what} of {stage.name}: expected {expected}, got one of {type(stage.op).__name__}"
             )
         return stage, stage.op
 
