@@ -108,7 +108,7 @@ BAD: list[tuple[Stmt | PrimExpr, str]] = [
     (Call(INT32, "likely", (N,)), "likely: expected bool, got int32"),
     (Call(INT64, "reinterpret", (X,)), "reinterpret: expected types of one width, got float32"),
     (Call(BOOL, "isnullptr", (N,)), "isnullptr: argument 0: expected handle, got int32"),
-    (op.are_apart(A.data, N), "are_apart: argument 1: expected handle, got int32"),
+    (Call(BOOL, "are_apart", (A.data, N)), "are_apart: argument 1: expected handle, got int32"),
     (Call(HANDLE, "tvm_stack_make_array", (N,)), "tvm_stack_make_array: expected a buffer first"),
     (Call(INT32, "call_packed", (N,)), "call_packed: expected the name of a function first"),
     (te.placeholder((4,), name="T")[N], "ProducerLoad: expected in tensor expressions only"),
