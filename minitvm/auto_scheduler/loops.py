@@ -17,7 +17,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal, TypeAlias, TypeVar, final
 
-from minitvm.auto_scheduler.contraction import Contraction, bytes_at_once, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_at_once,
+    extent_of,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
 from minitvm.auto_scheduler.terms import Terms, terms_of
 from minitvm.auto_scheduler.tiles import vectors
@@ -242,8 +247,11 @@ def in_tasks(
         return [*lines, vectors.axis]
     if None in extents or vectors.extent is None:
         return [*lines]
-    wanted = -(-target.num_cores * TASKS // max(1, prod(each or 0 for each in extents)))
-    least = target.task_bytes * 8 // target.vector_bits
+    number = max(1, prod(each or 0 for each in extents))
+    wanted = -(-target.num_cores * TASKS // number)
+    elements = product_of_extents(compute_of(stage).axis) or 0
+    elements //= max(1, number * vectors.extent)
+    least = target.task_bytes // max(1, elements * stage.op.output(0).dtype.itemsize)
     block = max(least, -(-vectors.extent // wanted))
     if block >= vectors.extent:
         return [*lines]
