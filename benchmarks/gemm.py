@@ -222,7 +222,8 @@ def _as_stored(layout: str, a: Any, b: Any) -> tuple[Any, Any]:
 def _libraries(
     dtype: str, layout: str, shape: Sequence[int], inputs: Sequence[Any]
 ) -> dict[str, Call]:
-    """The product of torch and of numpy, into an array that is there."""
+    """The product of torch and of numpy, into an array that is there; of oneDNN, which torch calls
+    for linear layers, into a new one."""
     found: dict[str, Call] = {}
     if (torch := peers.peer("torch")) is not None:
         a, b = _as_stored(layout, *contraction.tensors(inputs))
@@ -231,6 +232,9 @@ def _libraries(
         else:
             mm = torch.mm if len(shape) == 2 else torch.bmm
             found["torch"] = partial(mm, a, b, out=torch.empty(shape, dtype=a.dtype))
+        if dtype == "float32" and len(shape) == 2 and torch.backends.mkldnn.is_available():
+            linear = torch.ops.mkldnn._linear_pointwise
+            found["torch oneDNN"] = partial(linear, a, b.t(), None, "none", [], "")
     if dtype in ("float32", "float64"):  # numpy has no bfloat16, and plain loops for integers
         a, b = _as_stored(layout, *inputs)
         found["numpy"] = partial(np.matmul, a, b, out=np.empty(shape, dtype))

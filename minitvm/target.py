@@ -32,8 +32,9 @@ class Processor:
     """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
     level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles; in each
     cycle `ports` of them and `loads` loads of vectors may begin. `bytes_per_cycle` come to a core
-    from the L2 cache, the L3 cache and memory. A task of a parallel loop pays from `task` cycles
-    on. The defaults stand for an unknown CPU.
+    from the L2 cache, the L3 cache and memory; what is read from memory comes after
+    `memory_latency` cycles. A task of a parallel loop pays from `task` cycles on. The defaults
+    stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -43,6 +44,7 @@ class Processor:
     ports: int = 2
     loads: int = 2
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE
+    memory_latency: int = 500
     task: int = 1600
 
 
@@ -132,7 +134,9 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
         "znver3": _cpu(_V3, 32, 512, 32 << 10),
         "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1, loads=1),
-        "znver5": _cpu(_ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12, bytes_per_cycle=_WIDE),
+        "znver5": _cpu(
+            _ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12, bytes_per_cycle=(64, 16, 10)
+        ),
     },
     "aarch64": {
         "generic": Processor(_NEON),

@@ -8,7 +8,9 @@ sum runs. One step of the sum takes the longest of
 - the loads: registers of the columns' factor, an element of the rows' factor for each row, and the
   time in which both come from the caches that hold them: the columns' factor between two tiles of
   rows, the rows' factor between two blocks of columns. A register of a factor that isn't packed
-  may lie across two lines of the cache, and takes two loads then.
+  may lie across two lines of the cache, and takes two loads then. Where such a factor comes from
+  beyond the L2 cache, its lines are requested ahead: no processor foresees steps from row to row
+  that are longer than a page.
 
 A tile stores its sums, transposed where channels that lie apart are its columns, and begins and
 ends its loop. Rows that are padded are copied.
@@ -39,6 +41,7 @@ USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
+PIECES = 1.5  # times the time in which data come, if they aren't
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
@@ -174,11 +177,17 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     if nest.is_packed and blocks.columns is None:
         panel = min(panel, 2)  # blocks are chosen later
     moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
+    # A factor that lies comes from further away for the first tile of rows of a block.
+    first = panel if nest.is_packed else _panel_level(nest, tile, nest.width, sums, target)
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
             tiles = count_r * count_c
-            total += tiles * steps / nest.unit.depth * _step(nest, r, c, panel, moved, target)
+            each = steps / nest.unit.depth
+            total += tiles * each * _step(nest, r, c, panel, moved, target)
+            if first > panel and r == min(tile.rows, nest.height):
+                far = _step(nest, r, c, first, moved, target)
+                total += count_c * each * (far - _step(nest, r, c, panel, moved, target))
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
@@ -197,6 +206,16 @@ def cycles_in_panels(
     if level > 2:  # what is written passes the cache twice
         packing += 2 * size / target.bytes_per_cycle(level)
     return steps * each + _around(nest, tile.rows, tile.columns, target), packing
+
+
+def steps_ahead(nest: Nest, tile: Tile, target: Target) -> int:
+    """The number of steps of the sum ahead of which a tile requests the columns' factor, as it
+    lies; 0 where it comes from the L1 or L2 cache."""
+    if _panel_level(nest, tile, nest.width, nest.depth, target) <= 2:
+        return 0
+    vectors = -(-tile.rows // nest.unit.rows) * -(-tile.columns // nest.unit.columns)
+    cycles = vectors * nest.terms.operations * nest.unit.cycles
+    return max(1, round(target.processor.memory_latency / cycles))
 
 
 def copy_cycles(size: int) -> float:
@@ -281,16 +300,21 @@ def _step(
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), -(-columns // unit.columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
-    split = 1.0
+    lines, split = size, 1.0
     if not nest.is_packed:  # nobody knows where in a line a row begins
         split += min(1.0, size / c / CACHE_LINE)
-        size += CACHE_LINE
+        lines += CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
-    came = size / target.bytes_per_cycle(panel) if panel > 1 else 0.0
+    came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
     moved = rows_moved + came
-    if nest.is_packed and panel > 2:
-        # Panels are read from end to end: nearly all comes to L2 ahead, if it comes fast enough.
-        moved = rows_moved + size / target.bytes_per_cycle(2) + _LATE * came
+    if panel > 2:
+        # Panels are read from end to end, and other lines are requested: nearly all comes to L2
+        # ahead, if it comes fast enough.
+        came = size / target.bytes_per_cycle(panel)
+        moved += _LATE * came
+        if not nest.is_packed:
+            loads += lines / CACHE_LINE
+            came *= PIECES
     return max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.

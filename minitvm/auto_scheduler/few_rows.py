@@ -27,10 +27,14 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     slides,
 )
+from minitvm.auto_scheduler.cost import PIECES, USUAL, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import compute_of, fused, places_of
+from minitvm.auto_scheduler.tiled import cycles_of
+from minitvm.auto_scheduler.tiles import PAGE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar
 
 _MOST_ROWS = 8
@@ -38,19 +42,20 @@ _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
 LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-_USUAL = 4096  # columns, taken for a symbolic extent
 STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
-    """Whether a register tile would wait for memory, since few rows use each element of a large
-    factor."""
+    """Whether register tiles take longer, which read pieces of the lines of a large factor for the
+    sake of few rows."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
         return False
     size = bytes_of(contraction.b.tensor)
-    return size is None or size > target.cache_bytes(2) // 4
+    if size is not None and size <= target.cache_bytes(2) // 4:
+        return False
+    return streamed_cycles(contraction, target) <= cycles_of(contraction, target)
 
 
 def is_left_plain(contraction: Contraction) -> bool:
@@ -72,15 +77,27 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
 
 
 def streamed_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a streamed contraction: of its arithmetic, or of reading the columns' factor,
-    whichever takes longer."""
-    op, b = contraction.op, contraction.b.tensor
-    lanes, size = target.lanes(op.output(0).dtype), bytes_of(b) or 0
-    steps = prod(extent_of(axis) or 1 for axis in (*op.axis, *op.reduce_axis))
-    level = target.level_of(size)
-    read = size / target.bytes_per_cycle(level) if level > 1 else 0.0
-    # Each sum is read and written once in a few steps.
-    return max(steps / lanes / target.processor.ports * (1 + 2 / STEPS), read)
+    """The cycles of a streamed contraction: those of its arithmetic, and then those in which the
+    columns' factor comes from its cache. A sum is read and written once in a few steps; elements of
+    the rows' factor are read again for each product, unless all of them stay in registers."""
+    op, b, cpu = contraction.op, contraction.b.tensor, target.processor
+    lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
+    rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
+    steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
+    stays = rows * STEPS <= target.vector_registers
+    loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
+    came = transfer_cycles(size, size, target)
+    piece = min(extent_of(contraction.column) or USUAL, _most_columns(op, rows, target))
+    if piece * b.dtype.itemsize < PAGE:
+        came *= PIECES
+    return steps / lanes * max(1 / cpu.ports, loads / cpu.loads) + came
+
+
+def _most_columns(op: ComputeOp, rows: int, target: Target) -> int:
+    """The number of columns whose sums stay in the L1 cache: whole vectors."""
+    dtype = op.output(0).dtype
+    lanes = target.lanes(dtype)
+    return max(1, target.cache_bytes(1) // 2 // (rows * dtype.itemsize * lanes)) * lanes
 
 
 def write_streamed(
@@ -94,16 +111,16 @@ def write_streamed(
     others = prod(extent_of(op.axis[i]) or target.num_cores for i in places.others)
     (k,) = op.reduce_axis
     steps, columns = extent_of(k), extent_of(contraction.column)
-    size, itemsize = bytes_of(total), total.dtype.itemsize
-    parts = 1
+    size, parts = bytes_of(total), 1
     if not in_order and steps is not None and size is not None:
         parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
-    vectors = max(1, target.cache_bytes(1) // 2 // (rows * itemsize * lanes))
+    vectors = _most_columns(op, rows, target) // lanes
     if target.num_cores > others * parts:
-        share = (columns or _USUAL) * others * parts // (lanes * target.num_cores)
+        share = (columns or USUAL) * others * parts // (lanes * target.num_cores)
         vectors = min(vectors, max(share, LEAST_VECTORS))
-    ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
-    together = _steps(None if steps is None else -(-steps // parts), ends_even)
+    is_even = rows == 1 or (columns is not None and columns % lanes == 0)
+    is_cheap = is_even or target.has_mask_registers
+    together = _steps(None if steps is None else -(-steps // parts), is_cheap)
     choose(
         s,
         "strategy",
@@ -167,9 +184,10 @@ def parts_of_sum(steps: int, most: int) -> int:
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % STEPS > 0))
 
 
-def _steps(extent: int | None, ends_even: bool) -> int:
+def _steps(extent: int | None, is_cheap: bool) -> int:
     """The number of rows of B that are read side by side: a divisor, if one is near enough. A
-    remainder costs little, unless the columns have a remainder as well."""
+    remainder costs little if `is_cheap`: unless the columns have a remainder as well, which takes
+    masks that the processor must compute."""
     sizes = range(STEPS, STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
-    return even or (STEPS if ends_even or extent is None else 1)
+    return even or (STEPS if is_cheap or extent is None else 1)

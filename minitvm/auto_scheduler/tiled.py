@@ -46,6 +46,7 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     cost,
     packing_cycles,
+    steps_ahead,
     transfer_cycles,
     usual_bytes_of,
 )
@@ -70,6 +71,7 @@ from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,
     best_tile,
+    blocks_in_place,
     blocks_of,
     strip_of,
     thrashes,
@@ -80,7 +82,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir.expr import IterVar
+from minitvm.tir.expr import IterType, IterVar
 
 
 def write_tiled(
@@ -124,7 +126,20 @@ def write_tiled(
         panels += _write_factors(each, there, copied, tile, mine, is_placed=part is None)
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
+        if not in_panels:
+            _request_ahead(each, there, steps_ahead(nest, tile, target))
     return made[0].panels, panels
+
+
+def _request_ahead(sums: Sums, made: _Made, steps: int) -> None:
+    """Requests the columns' factor `steps` steps before they are computed, if any."""
+    s, b, stage = sums.schedule, sums.contraction.b.tensor, sums.schedule[made.sums]
+    if not steps or s[b].inlined or b not in stage.op.input_tensors:
+        return
+    loops = [each for each in stage.leaf_iter_vars if each.iter_type == IterType.COMM_REDUCE]
+    text = "{b} is requested {steps} steps ahead: it comes from beyond the L2 cache"
+    choose(s, "packing", text, stage=sums.stage.name, b=b.name, steps=steps)
+    stage.prefetch(b, loops[len(compute_of(stage).reduce_axis) - 1], steps)
 
 
 def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
@@ -368,7 +383,8 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
         return made if is_plain else replace(made, strip=None, shares_rows=False)
     steps = prod(each or 1 for each in nest.steps)
     copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
-    return Blocks(strip=strip_of(nest, tile, steps, target) if copies else None)
+    strip = strip_of(nest, tile, steps, target) if copies else None
+    return replace(blocks_in_place(nest, tile, target), strip=strip)
 
 
 def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
@@ -411,7 +427,8 @@ def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> t
     """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
     each."""
     in_panels = cost(_packed(nest), tile, Blocks(), target)
-    return cost(nest, in_place, Blocks(), target), in_panels + packing_cycles(nest, target)
+    blocks = blocks_in_place(nest, in_place, target)
+    return cost(nest, in_place, blocks, target), in_panels + packing_cycles(nest, target)
 
 
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:

@@ -38,7 +38,7 @@ from minitvm.target import Target
 ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
-_PAGE = 4096  # bytes
+PAGE = 4096  # bytes
 _MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
@@ -93,10 +93,10 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
 
 @lru_cache(maxsize=256)  # the stages of a program are often of one size
 def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
-    """The cycles of a nest by each tile, without blocks."""
-    costs = _costs_in(nest, target, lambda _: Blocks())
+    """The cycles of a nest by each tile; its blocks, if it is packed, are chosen later."""
     if nest.is_packed:
-        return costs
+        return _costs_in(nest, target, lambda _: Blocks())
+    costs = _costs_in(nest, target, lambda tile: blocks_in_place(nest, tile, target))
     return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in costs.items()}
 
 
@@ -219,6 +219,19 @@ def blocks_of(
     return best
 
 
+def blocks_in_place(nest: Nest, tile: Tile, target: Target) -> Blocks:
+    """The blocks of a contraction whose columns' factor is read as it lies: so many columns that
+    their part of it stays in the L2 cache from one tile of rows to the next."""
+    if nest.columns is None or None in nest.steps or nest.height <= tile.rows:
+        return Blocks()
+    panels = -(-nest.columns // tile.columns)
+    most = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize * tile.columns)
+    if most < 1 or kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
+        return Blocks()
+    width = balanced(panels, most)
+    return Blocks(columns=None if width == panels else width * tile.columns)
+
+
 def _panels_bytes(target: Target) -> int:
     """The most bytes of the panels of a block: half of the L2 cache; or an eighth of a core's part
     of L3, through which both factors and the result pass until the panels are read again."""
@@ -294,7 +307,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     L1 cache that they evict each other, or lie on more pages than the CPU finds without a walk."""
     if nest.step_bytes < CACHE_LINE:
         return False
-    if steps * min(nest.step_bytes, _PAGE) > _MOST_PAGES * _PAGE:
+    if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
         return True
     apart = _way_bytes(target)
     sets = apart // max(CACHE_LINE, gcd(nest.step_bytes, apart))
