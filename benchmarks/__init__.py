@@ -5,8 +5,8 @@ OpenMP, TVM and minitvm read how many they may use when they are loaded, so it i
 anything imports numpy; what a caller has set stands. :func:`benchmarks.measure.interleaved` notes
 how many cores were busy in fact.
 
-OpenBLAS takes AMD's processors with AVX-512 for older ones, and runs at half of its speed. It is told
-here to use the kernels that it has for such registers.
+OpenBLAS takes AMD's processors with AVX-512 for older ones, and runs at half of its speed. It is
+told here to use the kernels that it has for such registers.
 """
 
 import os

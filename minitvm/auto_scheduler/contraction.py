@@ -232,11 +232,13 @@ def factors_of(op: ComputeOp) -> list[Factor]:
 
 
 def slides(op: ComputeOp, factor: Factor) -> bool:
-    """Whether neighbouring results read most of the same elements along the last reduction axis, in
-    windows, which a cache holds from one result to the next."""
-    k = op.reduce_axis[-1]
+    """Whether neighbouring results, along another axis than the column, read most of the same
+    elements along the last reduction axis, in windows, which a cache holds from one result to the
+    next."""
+    k, column = op.reduce_axis[-1], _column_of(op)
     window = factor.along(k) * (extent_of(k) or 1)
-    return any(0 < factor.along(axis) < window for axis in op.axis[:-1])
+    others = [axis for axis in op.axis if axis is not column]
+    return any(0 < factor.along(axis) < window for axis in others)
 
 
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

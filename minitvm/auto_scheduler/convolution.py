@@ -218,6 +218,7 @@ def best_tile_of(
         itemsize,
         a.along(rows[-1]) * itemsize,
         a.bytes_along(op.reduce_axis),
+        b.bytes_along(op.reduce_axis),
         vectors(dtype, target),
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,

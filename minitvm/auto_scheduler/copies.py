@@ -93,3 +93,16 @@ def write_panels(
     if place == len(axes) - 1:  # row after row is read, for a few panels
         several, each = panels.split(loops[len(first)], factor=panels_together(target))
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
+
+
+def write_lines(copy: Stage, contraction: Contraction, factor: Factor) -> None:
+    """Lets a copy of a factor lie in lines along the last reduction axis."""
+    axes = copied_axes(contraction, factor)
+    assert axes is not None
+    place = axes.index(contraction.op.reduce_axis[-1])
+
+    def layout(*indices: Any) -> list[Any]:
+        return [*indices[:place], *indices[place + 1 :], indices[place]]
+
+    *_, line = copy.transform_layout(layout)
+    copy.vectorize(line)

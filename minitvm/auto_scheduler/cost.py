@@ -26,7 +26,7 @@ multiply-adds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import gcd, prod
 from typing import final
 
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, Terms
@@ -44,6 +44,7 @@ _LATE = 0.125  # of the time in which data come, if they are read in their order
 PIECES = 1.5  # times the time in which data come, if they aren't
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
+_WAY = 1 << 16  # bytes of a way of most L2 caches
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
 
 
@@ -64,6 +65,12 @@ class Unit:
     loads: int = 1
     panel: int = 1
     is_exact: bool = True
+
+    def vectors_of(self, columns: int) -> int:
+        """The registers for a row of sums. Fewer columns than fill one are computed in vectors
+        whose lanes are powers of two."""
+        is_odd = self.is_exact and columns < self.columns
+        return columns.bit_count() if is_odd else -(-columns // self.columns)
 
 
 @final
@@ -108,6 +115,8 @@ class Nest:
         The size of an element of the packed factors, in bytes.
     row_bytes, step_bytes
         The distance in memory of neighbouring rows, and steps, of the rows' factor.
+    line_bytes
+        The distance in memory of neighbouring steps of the columns' factor, as it lies.
     unit
         What computes the products.
     terms
@@ -130,6 +139,7 @@ class Nest:
     itemsize: int
     row_bytes: int
     step_bytes: int
+    line_bytes: int
     unit: Unit
     terms: Terms = MULTIPLY_ADD
     a_bytes: int | None = None
@@ -165,7 +175,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The cycles of one core for a nest by tiles in blocks.
 
     >>> unit = Unit(1, 8, 1, 16, 10, 0.5)
-    >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, unit)
+    >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, 4 * 96, unit)
     >>> haswell = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
     >>> cost(nest, Tile(6, 16), Blocks(), haswell) < cost(nest, Tile(2, 16), Blocks(), haswell)
     True
@@ -178,16 +188,19 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
         panel = min(panel, 2)  # blocks are chosen later
     moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
     # A factor that lies comes from further away for the first tile of rows of a block.
-    first = panel if nest.is_packed else _panel_level(nest, tile, nest.width, sums, target)
+    first, pieces = panel, PIECES
+    if not nest.is_packed:
+        first = _panel_level(nest, tile, nest.width, sums, target)
+        if evicts_itself(nest, target):
+            panel, pieces = first, PIECES * PIECES
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
-            tiles = count_r * count_c
-            each = steps / nest.unit.depth
-            total += tiles * each * _step(nest, r, c, panel, moved, target)
-            if first > panel and r == min(tile.rows, nest.height):
-                far = _step(nest, r, c, first, moved, target)
-                total += count_c * each * (far - _step(nest, r, c, panel, moved, target))
+            tiles, each = count_r * count_c, steps / nest.unit.depth
+            again = _step(nest, r, c, panel, moved, target, pieces)
+            total += tiles * each * again
+            if first > 2 and not nest.is_packed and r == min(tile.rows, nest.height):
+                total += count_c * each * (_step(nest, r, c, first, moved, target) - again)
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
@@ -213,9 +226,19 @@ def steps_ahead(nest: Nest, tile: Tile, target: Target) -> int:
     lies; 0 where it comes from the L1 or L2 cache."""
     if _panel_level(nest, tile, nest.width, nest.depth, target) <= 2:
         return 0
-    vectors = -(-tile.rows // nest.unit.rows) * -(-tile.columns // nest.unit.columns)
+    vectors = -(-tile.rows // nest.unit.rows) * nest.unit.vectors_of(tile.columns)
     cycles = vectors * nest.terms.operations * nest.unit.cycles
     return max(1, round(target.processor.memory_latency / cycles))
+
+
+def evicts_itself(nest: Nest, target: Target) -> bool:
+    """Whether the lines that a tile reads of the columns' factor, as it lies, fall into so few sets
+    of the L2 cache that they evict each other before the next tile of rows; a symbolic number of
+    columns is taken for a harmless one."""
+    if nest.columns is None:
+        return False
+    sets = _WAY // max(CACHE_LINE, gcd(nest.line_bytes, _WAY))
+    return nest.depth > sets * max(1, target.cache_bytes(2) // _WAY)
 
 
 def copy_cycles(size: int) -> float:
@@ -293,12 +316,18 @@ def _rows_moved(nest: Nest, tile: Tile, tiles: int, target: Target) -> float:
 
 
 def _step(
-    nest: Nest, rows: int, columns: int, panel: int, rows_moved: float, target: Target
+    nest: Nest,
+    rows: int,
+    columns: int,
+    panel: int,
+    rows_moved: float,
+    target: Target,
+    pieces: float = PIECES,
 ) -> float:
     """The cycles of a step of the sum in a tile, whose columns' factor lies in the cache of level
-    `panel`."""
+    `panel`. `pieces`: how much longer it takes to come, if it isn't packed."""
     unit, terms, cpu = nest.unit, nest.terms, target.processor
-    r, c = -(-rows // unit.rows), -(-columns // unit.columns)
+    r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
     lines, split = size, 1.0
     if not nest.is_packed:  # nobody knows where in a line a row begins
@@ -314,7 +343,7 @@ def _step(
         moved += _LATE * came
         if not nest.is_packed:
             loads += lines / CACHE_LINE
-            came *= PIECES
+            came *= pieces
     return max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.

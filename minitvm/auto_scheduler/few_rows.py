@@ -87,8 +87,8 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     stays = rows * STEPS <= target.vector_registers
     loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
     came = transfer_cycles(size, size, target)
-    piece = min(extent_of(contraction.column) or USUAL, _most_columns(op, rows, target))
-    if piece * b.dtype.itemsize < PAGE:
+    piece = _most_columns(op, rows, target)
+    if piece < (extent_of(contraction.column) or USUAL) and piece * b.dtype.itemsize < PAGE:
         came *= PIECES
     return steps / lanes * max(1 / cpu.ports, loads / cpu.loads) + came
 

@@ -137,6 +137,7 @@ def nest_of(
         max(dtype.itemsize for dtype in packed),
         a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
         a.bytes_along(op.reduce_axis),
+        contraction.b.bytes_along(op.reduce_axis),
         unit or vectors(op.output(0).dtype, target),
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),

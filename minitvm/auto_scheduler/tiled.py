@@ -138,7 +138,7 @@ def _request_ahead(sums: Sums, made: _Made, steps: int) -> None:
         return
     loops = [each for each in stage.leaf_iter_vars if each.iter_type == IterType.COMM_REDUCE]
     text = "{b} is requested {steps} steps ahead: it comes from beyond the L2 cache"
-    choose(s, "packing", text, stage=sums.stage.name, b=b.name, steps=steps)
+    choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps)
     stage.prefetch(b, loops[len(compute_of(stage).reduce_axis) - 1], steps)
 
 

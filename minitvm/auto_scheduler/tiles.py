@@ -27,6 +27,7 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     cost,
     cycles_in_panels,
+    evicts_itself,
     kept_level,
     transfer_cycles,
     waiting_cycles,
@@ -66,8 +67,9 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
             continue
         for r in range(1, unit.registers):
             rows = r * unit.rows if unit.is_exact else balanced(nest.height, r * unit.rows)
-            factors = c * max(1, terms.vectors) + (r if unit.rows > 1 else 1) + terms.temporaries
-            fits = r * c * terms.results + factors <= unit.registers and rows <= most
+            n = unit.vectors_of(columns)
+            factors = n * max(1, terms.vectors) + (r if unit.rows > 1 else 1) + terms.temporaries
+            fits = r * n * terms.results + factors <= unit.registers and rows <= most
             if not fits and (r, c, unit.rows) != (1, 1, 1):
                 break
             yield Tile(rows, columns)
@@ -78,7 +80,7 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     are alike one that divides rows and columns: a remainder is code of its own.
 
     >>> unit = vectors(DType.of("float32"), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
-    >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, unit)
+    >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, 4 * 96, unit)
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=12, columns=32)
     """
@@ -166,7 +168,7 @@ def blocks_of(
     >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
     >>> f32 = DType.of("float32")
     >>> unit = vectors(f32, znver4)
-    >>> nest = Nest((2048,), 2048, (2048,), (), f32, 4, 4 * 2048, 4, unit)
+    >>> nest = Nest((2048,), 2048, (2048,), (), f32, 4, 4 * 2048, 4, 4 * 2048, unit)
     >>> made = blocks_of(nest, Tile(8, 32), znver4)
     >>> made.columns * made.depth * 4 <= znver4.cache_bytes(3) // 8
     True
@@ -227,6 +229,8 @@ def blocks_in_place(nest: Nest, tile: Tile, target: Target) -> Blocks:
     panels = -(-nest.columns // tile.columns)
     most = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize * tile.columns)
     if most < 1 or kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
+        return Blocks()
+    if evicts_itself(nest, target):
         return Blocks()
     width = balanced(panels, most)
     return Blocks(columns=None if width == panels else width * tile.columns)

@@ -28,7 +28,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
 from minitvm.auto_scheduler.copies import can_be_copied
 from minitvm.auto_scheduler.cost import copy_cycles
-from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
+from minitvm.auto_scheduler.few_rows import is_streamed, streamed_cycles
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -90,7 +90,7 @@ def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, floa
 
 
 def is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction of two factors of one type, with rows, may be turned."""
+    """Whether a contraction of two factors of one type, with several rows, may be turned."""
     op, factors = contraction.op, contraction.factors
     dtypes = {each.tensor.dtype for each in factors}
     return (
@@ -98,8 +98,7 @@ def is_plain(contraction: Contraction) -> bool:
         and len(op.outputs) == 1
         and dtypes == {op.output(0).dtype}
         and not is_uneven(op)
-        and bool(contraction.rows)
-        and not is_left_plain(contraction)
+        and product_of_extents(contraction.rows) not in (None, 0, 1)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
     )
 

@@ -62,8 +62,8 @@ class Choice:
         The name of the stage.
     about
         The subject of the decision: ``"form"`` (the recognised form of the stage), ``"strategy"``,
-        ``"tile"``, ``"packing"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a strategy that
-        failed).
+        ``"tile"``, ``"packing"``, ``"prefetch"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a
+        strategy that failed).
     text
         The choice and its reason, with the names of figures in braces.
     figures

@@ -1,0 +1,83 @@
+"""Products of a few rows by a large matrix: streams of its rows, and requests ahead."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import build, te
+from minitvm.auto_scheduler import auto_schedule
+from minitvm.te.tensor import Tensor
+
+ZEN5 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver5 -num-cores=1"
+random = np.random.default_rng(5)
+
+
+def product(rows: Any, columns: Any, steps: Any) -> list[Tensor]:
+    A = te.placeholder((rows, steps), name="A")
+    B = te.placeholder((steps, columns), name="B")
+    k = te.reduce_axis((0, steps), name="k")
+    C = te.compute((rows, columns), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    return [A, B, C]
+
+
+def texts(tensor: Tensor) -> str:
+    return "\n".join(map(str, auto_schedule(tensor, ZEN5).choices))
+
+
+def requests(arguments: list[Tensor]) -> int:
+    """The number of requests in the code of a product."""
+    s = auto_schedule(arguments[-1], ZEN5)
+    return len(re.findall(r"call void @llvm.prefetch", build(s, arguments).get_source("ll")))
+
+
+@pytest.mark.parametrize("sizes", [(8, 3000, 900), (24, 3001, 901), (100, 1280, 1280)])
+def test_lines_from_afar_are_requested_ahead(sizes: tuple[int, int, int]) -> None:
+    arguments = product(*sizes)
+    assert "steps ahead: it comes from beyond the L2 cache" in texts(arguments[-1])
+    assert requests(arguments)
+    a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in arguments[:2])
+    c = np.full((sizes[0], sizes[1]), np.nan, "float32")
+    build(auto_schedule(arguments[-1], ZEN5), arguments)(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("sizes", [(8, 100, 90), (24, 256, 256), (1000, 1000, 1000)])
+def test_what_the_l2_cache_or_a_panel_holds_is_not(sizes: tuple[int, int, int]) -> None:
+    arguments = product(*sizes)
+    assert "steps ahead" not in texts(arguments[-1])
+    assert sizes[0] == 1000 or not requests(arguments)  # blocks of sums in memory are requested
+
+
+def test_tiles_of_rows_share_a_block_of_columns() -> None:
+    """Its part of B stays in the L2 cache from one tile of rows to the next."""
+    assert "columns, whose panels stay in the caches" in texts(product(40, 3000, 900)[-1])
+    assert "columns, whose panels stay" not in texts(product(11, 3000, 900)[-1])
+
+
+def test_one_row_streams_and_many_do_not() -> None:
+    for rows in (1, 2):
+        assert "B is read once" in texts(product(rows, 2050, 6000)[-1])
+    assert "B is read once" not in texts(product(8, 2050, 6000)[-1])
+
+
+@pytest.mark.parametrize("sizes", [(2, 158, 1629), (3, 142, 3563), (5, 189, 1835), (1, 333, 1801)])
+def test_steps_of_any_number_are_read_side_by_side(sizes: tuple[int, int, int]) -> None:
+    """A part of a prime number of steps has a remainder, and isn't read row by row."""
+    arguments = product(*sizes)
+    assert " 1 rows of it at a time" not in texts(arguments[-1])
+    a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in arguments[:2])
+    c = np.full((sizes[0], sizes[1]), np.nan, "float32")
+    build([arguments[-1]], arguments)(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_a_vector_by_a_matrix_that_is_stored_transposed() -> None:
+    """Its columns lie side by side, though the axis of one element is the last one."""
+    A, x = te.placeholder((3113, 3696), name="A"), te.placeholder((3113, 1), name="x")
+    k = te.reduce_axis((0, 3113), name="k")
+    y = te.compute((3696, 1), lambda i, j: te.sum(A[k, i] * x[k, j], axis=k), name="y")
+    assert "A is read once" in texts(y)
