@@ -218,7 +218,7 @@ def test_long_tiles_of_constant_extents_are_written_once(
     tile of its own."""
     X = te.placeholder((*shape, 12), name="X")
     k = te.reduce_axis((0, 12), name="k")
-    T = te.compute(shape, lambda *i: te.sum(X[(*i, k)], axis=k), name="T")
+    T = te.compute(shape, lambda *i: te.sum(X(*i, k), axis=k), name="T")
     Y = te.compute(X.shape, lambda *i: X[i] / T[i[:-1]], name="Y")
     target = tvm.Target(f"llvm -mcpu=znver3 -num-cores={num_cores}")
     f = tvm.build([Y], [X, Y], target)
