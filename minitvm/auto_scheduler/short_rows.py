@@ -44,7 +44,6 @@ from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
@@ -52,6 +51,8 @@ _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
 # combination of their lanes matters little.
 _MOST = 128
+_MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
+_FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 
 
@@ -87,7 +88,7 @@ _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], N
 
 def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
-    written out. Single results that need no order are partial ones."""
+    written out. Single results that need no order are combined from partial ones."""
     reduce, lanes = op.body[0], lanes_of(op, target)
     size = product_of_extents(op.reduce_axis)
     assert isinstance(reduce, Reduce) and size is not None
@@ -96,9 +97,10 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     costs: dict[_Write, int] = {}
     steps = lanes * -(-size // _width_of(op, size, target))
-    is_free = is_commutative(reduce.combiner) and not is_in_order(op, strict)
+    is_free = not is_in_order(op, strict)
+    most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
     is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    if is_free and is_one_line and steps * (1 + values) <= _MOST:
+    if is_free and is_one_line and steps * (1 + values) <= most:
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
