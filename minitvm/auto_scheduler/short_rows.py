@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from minitvm.arith.accesses import step_of
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -47,6 +48,7 @@ from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
+_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
 # combination of their lanes matters little.
@@ -76,7 +78,7 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     reads, contraction = _reads_along(op), contraction_of(op)
     return (
         _writer_of(op, target, strict) is not None
-        and all(each.along(op.reduce_axis[-1]) == 1 for each in reads)
+        and all(0 < each.along(op.reduce_axis[-1]) <= _NEAR for each in reads)
         and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_left_plain(contraction))
@@ -100,12 +102,16 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
     is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
+    is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
+    if len(op.body) == 1 and not is_dense and size > lanes:
+        most = 0  # LLVM makes better vectors
     if is_free and is_one_line and steps * (1 + values) <= most:
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
-        read = sum(factor.reads(op.axis[-1]) for factor in _reads_along(op))
-        costs[_write_steps] = size * each + read * vectors * transpose
+        copies = [vectors * transpose if _is_row(op, x) else size * lanes for x in across]
+        costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
 
 
@@ -115,6 +121,12 @@ def _asks_data(reduce: Reduce) -> bool:
     conditions = [each.args[0] for each in choices if each.op == "if_then_else"]
     found = walk_once(reduce.condition, *conditions)
     return any(isinstance(each, ProducerLoad) for each in found)
+
+
+def _is_row(op: ComputeOp, factor: Factor) -> bool:
+    """Whether the elements of a row are read in the order of memory, so that vectors of them can be
+    transposed."""
+    return step_of(factor.load.indices[-1], op.reduce_axis[-1].var) == 1
 
 
 def _is_leaf(node: object) -> bool:

@@ -150,6 +150,14 @@ def test_strict_sums_have_an_order() -> None:
     np.testing.assert_array_equal(built(out, [x], [values], fp="strict"), expected)
 
 
+@pytest.mark.parametrize(("size", "apart"), [(5, 2), (8, 3), (7, 4)])
+def test_rows_of_pairs_and_the_like(size: int, apart: int) -> None:
+    """Elements of a row that are a few apart."""
+    x, values = te.placeholder((43, size, apart), name="X"), numbers(43, size, apart)
+    out = row_of(x, te.sum, lambda i, k: x[i, k, 0] * x[i, k, apart - 1])
+    check(out, [x], [values], (values[..., 0] * values[..., -1]).sum(1))
+
+
 def first_largest() -> Any:
     return te.comm_reducer(
         lambda a, b: tuple(te.if_then_else(a[1] >= b[1], a[i], b[i]) for i in range(2)),
