@@ -31,7 +31,6 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import mentions, walk_once
 
-
 _FEW = 2  # groups with which each term may be compared
 
 
