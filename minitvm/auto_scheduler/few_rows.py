@@ -41,6 +41,7 @@ _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
+_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
@@ -65,7 +66,7 @@ def is_left_plain(contraction: Contraction) -> bool:
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
-    return contraction.b.along(k) == 1 and contraction.a.along(k) <= 1
+    return 0 < contraction.b.along(k) <= _NEAR and contraction.a.along(k) <= _NEAR
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:

@@ -12,8 +12,8 @@ once, for its own group, in the order of the terms::
                     sums[c, e] += x[p, e]
     S[c, e] = the sums of all parts
 
-Where a vector has a lane for each group, comparing each term with all groups costs as little, and
-the results stay in registers.
+Where the lanes of a vector are the groups, comparing each term with all groups costs as little, and
+the results stay in registers. So it does for two groups.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import mentions, walk_once
+
+_FEW = 2  # groups with which each term may be compared
 
 
 def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
@@ -59,8 +61,10 @@ def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) ->
         return None
     group, key = found
     groups, lanes = extent_of(group), lanes_of(op, target)
-    if groups is None or groups <= lanes:  # groups of a symbolic number keep their loop
-        return None
+    others = product_of_extents([axis for axis in op.axis if axis is not group])
+    is_compared = group is op.axis[-1] or others == 1
+    if groups is None or groups <= (lanes if is_compared else _FEW):
+        return None  # groups of a symbolic number keep their loop
     choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
            "name", stage=stage.name, groups=groups)  # fmt: skip
     place = op.axis.index(group)

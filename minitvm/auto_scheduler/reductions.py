@@ -433,8 +433,9 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
     extent = _USUAL if k.extent is None else k.extent  # the lanes cost as much as the steps
-    width = min(width, 1 << (isqrt(2 * extent).bit_length() - 1) if extent > 0 else 0)
-    if width < lanes:
+    most = isqrt(extent * (lanes if extent >= lanes * lanes else 2))
+    width = min(width, max(lanes, 1 << (most.bit_length() - 1)) if most else 0)
+    if extent < 2 * lanes:
         return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     _, lane = stage.split(k.axis, factor=width)

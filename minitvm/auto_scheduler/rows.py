@@ -122,8 +122,9 @@ def _write_root(
     beside = {stage for stage, _ in inside}
     short = _short_rows(root, beside, rows, target, strict)
     if short:
-        _write_columns(s, root, rows, target, strict, beside)
-        block = write_short_rows(s, short, root, rows, target)
+        if root not in short:
+            _write_columns(s, root, rows, target, strict, beside)
+        block = write_short_rows(s, short, root, rows, target, strict=strict)
         _write_inside(s, root, block, [each for each in inside if each[0] not in short], rows,
                       target, strict)  # fmt: skip
         return True

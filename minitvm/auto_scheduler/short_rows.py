@@ -10,15 +10,26 @@ transposed in registers, and one operation for each lane combines all of these r
         lanes[0:8, 0:8] = partial, transposed
         for lane in 8, written out:
             Y[0:8] += lanes[lane, 0:8]
+
+Where the steps must stay in order, or a step has several results, as an argmax has, the elements
+themselves are transposed, and the lanes hold the results of 8 rows from the first step on::
+
+    for each block of 8 rows, on all threads:
+        columns[k, 0:8] = X[0:8, k], transposed
+        for k, written out:
+            Y[0:8] += columns[k, 0:8]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from minitvm.arith.accesses import step_of
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    Factor,
     contraction_of,
     extent_of,
     factors_of,
@@ -30,16 +41,21 @@ from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import mentions, walk_once
 
+_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
 # combination of their lanes matters little.
 _MOST = 128
+_MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
+_FEW_LANES = 16
+_MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 
 
 def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
@@ -54,29 +70,72 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     reduce = op.body[0] if op.reduce_axis and op.axis else None
     if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
         return False
-    if is_in_order(op, strict) or not is_commutative(reduce.combiner):
-        return False
-    if running_axis(op) is not None:
+    if running_axis(op) is not None or any(body.dtype.is_bool for body in op.body):
         return False
     rows, size, lanes = op.axis[-1], product_of_extents(op.reduce_axis), lanes_of(op, target)
-    if size is None or size < _LEAST or not is_line(op, op.reduce_axis):
+    if size is None or size < _LEAST or (extent_of(rows) or lanes) < lanes or lanes < 4:
         return False
-    if (
-        any(body.dtype.is_bool for body in op.body)
-        or (extent_of(rows) or lanes) < lanes
-        or lanes < 4
-    ):
-        return False
-    steps = -(-size // _width_of(op, size, target)) * (1 + len([*value_operations(*reduce.source)]))
-    reads = [each for each in factors_of(op) if any(each.along(k) for k in op.reduce_axis)]
-    contraction = contraction_of(op)
+    reads, contraction = _reads_along(op), contraction_of(op)
     return (
-        lanes * steps <= _MOST
-        and all(each.along(op.reduce_axis[-1]) == 1 for each in reads)
+        _writer_of(op, target, strict) is not None
+        and all(0 < each.along(op.reduce_axis[-1]) <= _NEAR for each in reads)
         and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_left_plain(contraction))
     )
+
+
+_Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]
+
+
+def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
+    """The form of a block that takes the fewest vector operations; None if these are too many to be
+    written out. Single results that need no order are combined from partial ones."""
+    reduce, lanes = op.body[0], lanes_of(op, target)
+    size = product_of_extents(op.reduce_axis)
+    assert isinstance(reduce, Reduce) and size is not None
+    values = len([*value_operations(*reduce.source)])
+    each = values + len([x for x in walk_once(*reduce.combiner.result) if not _is_leaf(x)])
+    transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
+    costs: dict[_Write, int] = {}
+    steps = lanes * -(-size // _width_of(op, size, target))
+    is_free = not is_in_order(op, strict)
+    most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
+    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
+    is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
+    if len(op.body) == 1 and not is_dense and size > lanes:
+        most = 0  # LLVM makes better vectors
+    if is_free and is_one_line and steps * (1 + values) <= most:
+        costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
+    can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
+    if can_be_copied and (len(op.body) > 1 or not is_free):
+        copies = [vectors * transpose if _is_row(op, x) else size * lanes for x in across]
+        costs[_write_steps] = size * each + sum(copies)
+    return min(costs, key=costs.__getitem__, default=None)
+
+
+def _asks_data(reduce: Reduce) -> bool:
+    """Whether data say which elements are read, under a condition."""
+    choices = (each for each in walk_once(*reduce.source) if isinstance(each, Call))
+    conditions = [each.args[0] for each in choices if each.op == "if_then_else"]
+    found = walk_once(reduce.condition, *conditions)
+    return any(isinstance(each, ProducerLoad) for each in found)
+
+
+def _is_row(op: ComputeOp, factor: Factor) -> bool:
+    """Whether the elements of a row are read in the order of memory, so that vectors of them can be
+    transposed."""
+    return step_of(factor.load.indices[-1], op.reduce_axis[-1].var) == 1
+
+
+def _is_leaf(node: object) -> bool:
+    return isinstance(node, Var | IntImm | FloatImm)
+
+
+def _reads_along(op: ComputeOp) -> list[Factor]:
+    """The elements that change along the steps."""
+    return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
 def _width_of(op: ComputeOp, size: int, target: Target) -> int:
@@ -85,7 +144,7 @@ def _width_of(op: ComputeOp, size: int, target: Target) -> int:
 
 
 def write_short_rows(
-    s: Schedule, stages: Sequence[Stage], root: Stage, rows: int, target: Target
+    s: Schedule, stages: Sequence[Stage], root: Stage, rows: int, target: Target, *, strict: bool
 ) -> IterVar:
     """Writes reductions along short rows, in blocks of the first `rows` axes of `root`: of the
     reduction itself, or of a stage that reads their results. Returns the loop over blocks."""
@@ -103,15 +162,18 @@ def write_short_rows(
     for stage in stages:
         stage.set_scope("local" if is_each else "global")
         stage.compute_at(root, block)
-        _write_block(s, stage, (root, block), target)
+        write = _writer_of(compute_of(stage), target, strict)
+        assert write is not None
+        write(s, stage, (root, block), target)
     extent = extent_of(row)
     blocks = Loop(block, None if extent is None else -(-extent // lanes))
     loops = [*(Loop(axis, extent_of(axis)) for axis in outer), blocks]
     return run_parallel(root, loops, target)[-1]
 
 
-def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
-    """Combines the rows of one block, `at` the loop over blocks of another stage."""
+def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
+    """Combines partial results of each row of one block, `at` the loop over blocks of another
+    stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
     assert size is not None
@@ -139,6 +201,43 @@ def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     vectors.unroll(step)
     vectors.unroll(row)
     vectors.vectorize(lane)
+
+
+def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
+    """Combines the rows of one block step by step, `at` the loop over blocks of another stage."""
+    op = compute_of(stage)
+    choose(s, "strategy", "{rows} rows together: their elements are transposed in registers, and "
+           "combined step by step", stage=stage.name, rows=lanes_of(op, target))  # fmt: skip
+    for tensor in dict.fromkeys(each.tensor for each in _reads_along(op)):
+        while (which := _first_across(compute_of(stage), tensor)) is not None:
+            copy = s.cache_access(tensor, "local", stage.op, which)
+            _write_copy(s[copy], compute_of(stage), at)
+    *_, row = compute_of(stage).axis
+    steps = compute_of(stage).reduce_axis
+    stage.reorder(*steps, row)
+    for step in steps:
+        stage.unroll(step)
+    stage.vectorize(row)
+
+
+def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
+    """The number, among the elements of a tensor that a step reads, of the first one that changes
+    along the steps and from row to row."""
+    row, loads = op.axis[-1], reads_of(op, tensor)
+    for which, load in enumerate(loads):
+        used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+        if row.var in used and any(k.var in used for k in op.reduce_axis):
+            return which
+    return None
+
+
+def _write_copy(copy: Stage, op: ComputeOp, at: tuple[Stage, IterVar]) -> None:
+    """Transposes the elements that the rows of a block read."""
+    (load,) = reads_of(op, copy.op.output(0))
+    place = [mentions(op.axis[-1].var, index) for index in load.indices].index(True)
+    copy.transform_layout(lambda *axes: [*axes[:place], *axes[place + 1 :], axes[place]])
+    copy.compute_at(*at)
+    copy.vectorize(copy.leaf_iter_vars[-1])
 
 
 def _tensors(made: Tensor | list[Tensor]) -> list[Tensor]:

@@ -38,6 +38,7 @@ from minitvm.auto_scheduler.tiled import (
     write_tiled,
 )
 from minitvm.auto_scheduler.turned import turn, turned_column
+from minitvm.auto_scheduler.unstacked import write_unstacked
 from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
@@ -191,6 +192,7 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
+    stages = [each for stage in stages for each in _by_choices(attempt, stage)]
     stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
     if not strict:
         stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
@@ -367,6 +369,14 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
     stage.compute_inline()
     return True
+
+
+def _by_choices(attempt: Attempt, stage: Stage) -> list[Stage]:
+    write = partial(write_unstacked, attempt.schedule, stage)
+    places = attempt.follow("places", stage, write) or []
+    for each in places:
+        attempt.count_as(each, stage)
+    return [*places, stage]
 
 
 def _with_parts_ahead(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:

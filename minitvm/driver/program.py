@@ -40,7 +40,7 @@ from minitvm.target import Target
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.stmt import IRModule
 from minitvm.variants.any_strides import accept_strides, is_free
-from minitvm.variants.in_place import can_run_in_place, run_in_place
+from minitvm.variants.in_place import can_run_in_place, run_in_place, with_others_apart
 
 SOURCES = ("ll", "asm", "tir")  # the kinds of text of a program
 
@@ -63,7 +63,7 @@ def module_text(lowered: IRModule, options: CodegenOptions) -> ModuleText:
     for func in lowered.functions.values():
         if not isinstance(func.name, str) or not func.name or "\0" in func.name:
             raise CompileError(f"build: expected a name such as 'fmm', got {func.name!r}")
-        emit_function(module, func, options)
+        emit_function(module, with_others_apart(func), options)
     return module
 
 

@@ -9,6 +9,7 @@ from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
+from minitvm.arith.simplify import Simplifier
 from minitvm.arith.work import code_size
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -17,6 +18,7 @@ from minitvm.tir.expr import BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
+from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 
@@ -24,6 +26,8 @@ _WITH_MASKS = 64  # bytes of the vectors that have registers for masks
 _WHOLE = 4  # bytes of the least elements that such vectors load and store under masks
 
 _LITTLE = 4  # statements of a tile, of which a copy for the last tile costs little
+_LONG = 32  # statements of a tile, of which a copy takes long to compile
+_MANY = 8  # tiles, of which one takes little of the time
 
 
 def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
@@ -54,6 +58,16 @@ def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFu
             for io in range((n + 15) // 16 - n // 16): ...      # at n - 16
         else:
             for io in range(n // 16, (n + 15) // 16): ...       # as before
+
+    Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
+    copy of it for the last one takes longer than computing some elements twice::
+
+        for io in parallel((m + 15) // 16):
+            io.begin = min(io * 16, m - 16)
+            ...
+
+    In a parallel loop, two threads may store the same values to these elements. Where arrays may be
+    one, the loop keeps a last tile that is computed for those calls alone.
 
     The last tile computes elements of the tile before it again. So what a tile stores to must not
     be read in it, unless it is the tile's own memory. Where it is an array that a caller can pass
@@ -86,15 +100,35 @@ class _Overlap(ScopedMutator):
     def visit_For(self, node: s.For) -> Stmt:
         made = super().visit_For(node)
         assert isinstance(made, s.For)
-        if made.kind != ForKind.SERIAL:
-            return made
-        tiles = self._tiles(made)
-        if tiles is None or (apart := self._if_repeated(made.body)) is None:
-            return made
-        if not tiles.last.terms:
-            is_dear = tiles.last.constant >= 0 and self._masks_are_dear(made, tiles)
-            return self._behind(made, tiles) if is_dear and e.const_int(apart) == 1 else made
-        return self._overlapping(made, tiles, apart) or made
+        return self._tiled(made)
+
+    def _tiled(self, loop: s.For) -> Stmt:
+        divisor = divisor_of(self._prover, loop) if loop.kind == ForKind.PARALLEL else None
+        if divisor is None:
+            return self._overlapped(loop)
+        return by_digits(self._prover, loop, divisor, self._in_digits)
+
+    def _in_digits(self, outer: Stmt) -> Stmt:
+        """The loop over the last of the loops that were fused has tiles that may overlap."""
+        if not isinstance(outer, s.For) or not isinstance(outer.body, s.For):
+            return outer
+        with self.in_loop(outer):
+            return with_fields(outer, body=self._tiled(outer.body))
+
+    def _overlapped(self, loop: s.For) -> Stmt:
+        if loop.kind not in (ForKind.SERIAL, ForKind.PARALLEL):
+            return loop
+        tiles = self._tiles(loop)
+        if tiles is None or (apart := self._if_repeated(loop.body)) is None:
+            return loop
+        is_long = code_size(loop.body) >= _LONG
+        if loop.kind == ForKind.PARALLEL and not is_long:
+            return loop
+        count = tiles.last.constant // tiles.size + 1
+        if tiles.last.terms or (is_long and count >= _MANY):
+            return self._overlapping(loop, tiles, apart) or loop
+        is_dear = tiles.last.constant >= 0 and self._masks_are_dear(loop, tiles)
+        return self._behind(loop, tiles) if is_dear and e.const_int(apart) == 1 else loop
 
     def _tiles(self, loop: s.For) -> _Tiles | None:
         """The tiles over which a loop runs; None where its body has no guards on lanes, or several
@@ -182,6 +216,8 @@ class _Overlap(ScopedMutator):
         except _NoFunctionOfTheTile:
             return None
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
+        if not tiles.last.terms:
+            return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > _LITTLE:
             body = s.LetStmt(begin, e.minimum(var * size, last), moved)
@@ -194,6 +230,19 @@ class _Overlap(ScopedMutator):
         return s.seq(
             with_fields(loop, extent=count, body=whole), s.IfThenElse(fits, ending, masked)
         )
+
+    def _chosen(self, loop: s.For, tiles: _Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
+        """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a
+        constant extent if arrays are `apart`, and otherwise in all but the last one."""
+        var, (name, body) = loop.loop_var, moved
+        aligned, last = var * tiles.size, e.const(tiles.last.constant, var.dtype)
+        begin = e.minimum(aligned, last)
+        if e.const_int(apart):
+            return s.LetStmt(name, begin, body)
+        whole = e.const(tiles.last.constant // tiles.size + 1, var.dtype)
+        made = s.LetStmt(name, e.Select(apart, begin, aligned), body)
+        end = Simplifier(self._prover).stmt(substitute(loop.body, {var: whole}))
+        return s.IfThenElse(e.logical_or(var < whole, apart), made, end)
 
 
 @final

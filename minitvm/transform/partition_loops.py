@@ -25,6 +25,7 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
+from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 
@@ -170,30 +171,11 @@ class _Partition(ScopedMutator):
             with self.in_loop(node):
                 region = self._region(node, hinted)
         if region is not None and node.kind == ForKind.PARALLEL:
-            divisor = _divisor(self._prover, node)
+            divisor = divisor_of(self._prover, node)
             if divisor is not None:
-                return self._by_digits(node, divisor)
+                return by_digits(self._prover, node, divisor, self.stmt)
         made = None if region is None else self._partition(node, region)
         return self._whole(node, hinted) if made is None else made
-
-    def _by_digits(self, node: s.For, divisor: int) -> Stmt:
-        """Partitions a fused loop as the two loops ``node.loop_var // divisor`` and
-        ``node.loop_var % divisor``."""
-        var = node.loop_var
-        outer, inner = (Var(f"{var.name}.{each}", var.dtype) for each in ("outer", "inner"))
-        body = substitute(node.body, {var: outer * divisor + inner})
-        zero = e.const(0, var.dtype)
-        loops = with_fields(
-            node,
-            loop_var=outer,
-            extent=quotient(self._prover, self._prover.affine(node.extent), divisor, var.dtype),
-            body=with_fields(
-                node, loop_var=inner, min=zero, extent=e.const(divisor, var.dtype), body=body
-            ),
-        )
-        made = self.stmt(Simplifier(self._prover).stmt(loops))
-        values = {outer: e.floordiv(var, divisor), inner: e.floormod(var, divisor)}
-        return with_fields(node, body=_Fuse(values).stmt(made))
 
     def _whole(self, node: s.For, hinted: bool) -> Stmt:
         unrolls = hinted and self._options.unroll_loop_with_partition_hint_no_interval
@@ -399,41 +381,6 @@ class _Partition(ScopedMutator):
             rest = self._inside(node, substitute(body, {node.loop_var: last}))
         choice = s.IfThenElse(full, main, rest)
         return s.LetStmt(full, functools.reduce(e.And, tests), choice)
-
-
-def _divisor(prover: Prover, node: s.For) -> int | None:
-    """The extent of the inner one of two loops from which a loop was fused, if it is constant."""
-    var, extent = node.loop_var, prover.affine(node.extent)
-    if e.const_int(node.min) != 0 or not prover.is_index_arithmetic(node.extent):
-        return None
-    found = [
-        divisor
-        for each in walk_once(node.body)
-        if isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var
-        if (divisor := e.const_int(each.b)) is not None and divisor > 1
-    ]
-    most = max(found, default=0)
-    is_whole = most and not any(each % most for each in (extent.constant, *extent.terms.values()))
-    return most if is_whole and e.const_int(node.extent) != most else None
-
-
-@final
-class _Fuse(Mutator):
-    """Replaces each of some loops by one iteration, whose value is given."""
-
-    def __init__(self, values: Mapping[Var, PrimExpr]) -> None:
-        super().__init__()
-        self._values = values
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
-    def visit_For(self, node: s.For) -> Stmt:
-        value, body = self._values.get(node.loop_var), self.stmt(node.body)
-        if value is None:
-            return with_fields(node, body=body)
-        runs = e.And(node.min <= node.loop_var, node.loop_var < node.min + node.extent)
-        return s.LetStmt(node.loop_var, value, s.IfThenElse(runs, body))
 
 
 def _follows(row: Affine, rows: Sequence[Affine]) -> bool:

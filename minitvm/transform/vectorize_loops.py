@@ -12,7 +12,7 @@ from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, assuming, binding, in_loop, prover_of
-from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, DType
+from minitvm.runtime.dtype import BOOL, HANDLE, INT32, INT64, UINT32, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
@@ -393,6 +393,11 @@ class _Lanes(Mutator):
             return made
         if step == 0:
             return e.compare(type(made), a[0], b[0])
+        ramp = e.Ramp(e.const(0), e.const(step), self._lanes)
+        if isinstance(made, e.EQ | e.NE) and a[0].dtype == b[0].dtype == INT32:
+            # Numbers of 32 bits are equal if they are equal modulo 2^32.
+            wrapped = e.cast(INT32, e.cast(UINT32, b[0]) - e.cast(UINT32, a[0]))
+            return type(made)(ramp, e.Broadcast(wrapped, self._lanes))
         distance = e.cast(INT64, b[0]) - e.cast(INT64, a[0])  # step * lane (op) distance
         last = step * (self._lanes - 1)
         low, high = min(0, last) - 1, max(0, last) + 1
@@ -404,7 +409,6 @@ class _Lanes(Mutator):
         if not self._prover.proves(self._prover.affine(distance) - low):
             distance = e.maximum(distance, e.const(low))
         clamped = e.cast(INT32, e.minimum(distance, e.const(high)))
-        ramp = e.Ramp(e.const(0), e.const(step), self._lanes)
         return type(made)(ramp, e.Broadcast(clamped, self._lanes))
 
     visit_EQ = visit_NE = visit_LT = visit_LE = visit_GT = visit_GE = _comparison

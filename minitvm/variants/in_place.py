@@ -45,6 +45,12 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
     )
 
 
+def with_others_apart(func: PrimFunc) -> PrimFunc:
+    """`func` for calls in which only the pairs of its attribute ``in_place`` are one array: a call
+    runs another variant for others, or refuses them."""
+    return with_body(func, _Known({}, others=True).stmt(func.body))
+
+
 def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
     """Whether lowered loop IR gives the same results when the parameter at position `output`, which
     it writes, is the same array as the parameter at `before`, which it reads.
@@ -95,19 +101,26 @@ def _parameter(func: PrimFunc, position: int) -> Buffer:
 
 @final
 class _Known(Mutator):
-    """Decides whether parameters are apart that are one array."""
+    """Decides whether parameters are apart that are one array, and whether `others` are."""
 
-    def __init__(self, same: Mapping[Buffer, Buffer]) -> None:
+    def __init__(self, same: Mapping[Buffer, Buffer], *, others: bool = False) -> None:
         super().__init__()
         self._same = {frozenset((a.data, b.data)) for a, b in same.items()}
+        self._others = others
 
     def visit_Call(self, node: Call) -> PrimExpr:
-        is_same = node.op == "are_apart" and frozenset(node.args) in self._same
-        return e.const(False) if is_same else self.descend(node)
+        if node.op != "are_apart":
+            return self.descend(node)
+        is_same = frozenset(node.args) in self._same
+        return e.const(not is_same) if is_same or self._others else node
 
     def visit_And(self, node: e.And) -> PrimExpr:
         made: e.And = self.descend(node)
         return e.logical_and(made.a, made.b)
+
+    def visit_Or(self, node: e.Or) -> PrimExpr:
+        made: e.Or = self.descend(node)
+        return e.logical_or(made.a, made.b)
 
     def visit_Select(self, node: e.Select) -> PrimExpr:
         made: e.Select = self.descend(node)

@@ -49,7 +49,10 @@ def test_sums_by_key(n: int, groups: int, width: int, dtype: str, key_dtype: str
 
 
 def test_few_groups_are_compared_with() -> None:
+    """Where the lanes are groups, or there are two groups; columns of more groups are added up."""
     assert not _is_grouped(_by_key(1000, 2, 8, "float32")[1])
+    assert not _is_grouped(_by_key(1000, 4, 1, "float32")[1])
+    assert _is_grouped(_by_key(1000, 4, 8, "float32")[1])
 
 
 @pytest.mark.parametrize("layout", ["strided", "compact"])

@@ -475,7 +475,7 @@ def test_places_are_found_in_lanes() -> None:
 def test_narrow_extrema_are_found_in_lanes(dtype: str) -> None:
     x, k = te.placeholder((9, 500), dtype, name="X"), te.reduce_axis((0, 500), "k")
     output = te.compute((9,), lambda i: te.max(x[i, k], axis=k), name="M")
-    assert f'M.rf = allocate({dtype}[1, 16], "local")' in text(output, [x])
+    assert f'M.rf = allocate({dtype}[1, 64], "local")' in text(output, [x])
 
 
 def test_columns_of_far_rows_are_summed_in_memory() -> None:

@@ -139,8 +139,83 @@ def test_rows_that_are_computed_otherwise(rows: int, size: int) -> None:
 
 
 def test_strict_sums_have_an_order() -> None:
-    x = te.placeholder((100, 12), name="X")
+    """The lanes are rows, whose elements are added one after the other."""
+    x, values = te.placeholder((101, 12), name="X"), numbers(101, 12)
     out = row_of(x, te.sum, lambda i, k: x[i, k])
-    for fp, is_together in (("strict", False), ("fast", True)):
-        kernel = build([out], [x, out], target=HASWELL, fp=fp)
-        assert ("vector_shuffle" in kernel.get_source("tir")) == is_together
+    kernel = build([out], [x, out], target=HASWELL, fp="strict")
+    assert "vector_shuffle" in kernel.get_source("tir")
+    expected = np.zeros(101, "float32")
+    for column in values.T:
+        expected += column
+    np.testing.assert_array_equal(built(out, [x], [values], fp="strict"), expected)
+
+
+@pytest.mark.parametrize(("size", "apart"), [(5, 2), (8, 3), (7, 4)])
+def test_rows_of_pairs_and_the_like(size: int, apart: int) -> None:
+    """Elements of a row that are a few apart."""
+    x, values = te.placeholder((43, size, apart), name="X"), numbers(43, size, apart)
+    out = row_of(x, te.sum, lambda i, k: x[i, k, 0] * x[i, k, apart - 1])
+    check(out, [x], [values], (values[..., 0] * values[..., -1]).sum(1))
+
+
+def first_largest() -> Any:
+    return te.comm_reducer(
+        lambda a, b: tuple(te.if_then_else(a[1] >= b[1], a[i], b[i]) for i in range(2)),
+        lambda index, value: (te.const(-1, index), te.min_value(value)),
+        name="argmax",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
+@pytest.mark.parametrize("shape", [(37, 5), (1003, 12), (3, 19, 40), (70, 100)])
+def test_places_of_the_first_of_equal_elements(dtype: str, shape: tuple[int, ...]) -> None:
+    x, k = te.placeholder(shape, dtype, name="X"), te.reduce_axis((0, shape[-1]), name="k")
+    made = first_largest()
+    place, value = te.compute(shape[:-1], lambda *i: made((k.var, x(*i, k)), axis=k), name="A")
+    values = RNG.integers(0, 5, shape).astype(dtype)
+    loops = str(lower(auto_schedule([place, value], HASWELL), [x, place, value]))
+    assert "vector_shuffle" in loops or dtype in ("int8", "float16")
+    places, largest = np.empty(shape[:-1], "int32"), np.empty(shape[:-1], dtype)
+    build([place, value], [x, place, value])(values, places, largest)
+    np.testing.assert_array_equal(places, values.argmax(-1))
+    np.testing.assert_array_equal(largest, values.max(-1))
+
+
+def test_reducers_whose_steps_have_an_order() -> None:
+    """Of affine functions, one after the other; along one axis and two, in any number of rows."""
+    compose = te.comm_reducer(
+        lambda f, g: (g[0] * f[0], g[0] * f[1] + g[1]),
+        lambda scale, shift: (te.const(1, scale), te.const(0, shift)),
+        name="compose",
+    )
+    m, k, q = te.var("m"), te.reduce_axis((0, 3), name="k"), te.reduce_axis((0, 4), name="q")
+    a, b = te.placeholder((m, 3, 4), name="A"), te.placeholder((3, 4), name="B")
+    scale, shift = te.compute(
+        (m,), lambda i: compose((a[i, k, q], a[i, k, q] - b[k, q]), axis=[k, q]), name="F"
+    )
+    f = build([scale, shift], [a, b, scale, shift])
+    assert "vector_shuffle" in f.get_source("tir")
+    for rows in (0, 3, 16, 53):
+        values, others = numbers(rows, 3, 4), numbers(3, 4)
+        expected = np.ones(rows), np.zeros(rows)
+        for x, y in zip(values.reshape(rows, 12).T, others.ravel(), strict=True):
+            expected = x * expected[0], x * expected[1] + (x - y)
+        found = [np.empty(rows, "float32") for _ in range(2)]
+        f(values, others, *found)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_several_elements_of_each_step() -> None:
+    """Neighbours, guarded at the border, and a row read in reverse."""
+    x, k = te.placeholder((203, 9), name="X"), te.reduce_axis((0, 9), name="k")
+    made, values = first_largest(), numbers(203, 9)
+
+    def element(i: Any) -> Any:
+        step = te.if_then_else(k < 8, x[i, k + 1], 0.0) - x[i, k] * x[i, 8 - k]
+        return made((k.var, step), axis=k)
+
+    place, value = te.compute((203,), element, name="A")
+    out = te.compute((203,), lambda i: value[i] * 2.0 + place[i].astype("float32"), name="Y")
+    steps = np.pad(values, ((0, 0), (0, 1)))[:, 1:] - values * values[:, ::-1]
+    expected = 2 * steps.max(1) + steps.argmax(1)
+    np.testing.assert_allclose(built(out, [x], [values]), expected, rtol=1e-5, atol=1e-5)

@@ -415,6 +415,15 @@ def hoist(s: Schedule, draw: Draw) -> None:
             s.hoist(stage.op.output(0), axes)
 
 
+def unstack(s: Schedule, draw: Draw) -> None:
+    """The places along a short axis, each by itself."""
+    able = [each for each in _rewritable(s) if each.leaf_iter_vars]
+    if able:
+        stage = draw(st.sampled_from(able))
+        with suppress(CompileError):
+            s.unstack(stage.op.output(0), draw(st.sampled_from(stage.leaf_iter_vars)))
+
+
 def _rewritable(s: Schedule) -> list[Stage]:
     """The stages from which another may be taken: at the root, without loops of their own."""
     return [
@@ -437,7 +446,7 @@ STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
     compute_root, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
     memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
-    factor_out, hoist,
+    factor_out, hoist, unstack,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

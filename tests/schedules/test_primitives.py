@@ -761,6 +761,58 @@ def test_factor_out_refuses_sums_without_terms() -> None:
         s.factor_out(b, [i])
 
 
+def test_unstack(golden: Golden) -> None:
+    """Axes, ranges and conditions of each place; a sum, and a stage that reads it."""
+    a = te.placeholder((5, 9), name="A")
+
+    def element(c: Any, i: Any) -> Any:
+        k = te.reduce_axis((c, 9), "k")
+        return te.sum(te.if_then_else(c == 1, a[i, k], a[i, 8 - k] * 2.0), axis=k)
+
+    b = te.compute((3, 5), element, name="B")
+    d = te.compute((3, 5), lambda c, i: b[c, i] + 1.0, name="D")
+    s = te.create_schedule(d.op)
+    parts = s.unstack(b, b.op.axis[0])
+    assert [str(each) for each in parts] == [
+        f"Tensor(shape=[5], op.name=B.{place})" for place in range(3)
+    ]
+    golden(text(s, [a, d]))
+    x, got = np.arange(45, dtype="float32").reshape(5, 9), np.zeros((3, 5), "float32")
+    tvm.build(s, [a, d])(x, got)
+    expected = [2 * x.sum(1), x[:, 1:].sum(1), 2 * x[:, :7].sum(1)]
+    np.testing.assert_array_equal(got, np.array(expected) + 1)
+
+
+def test_unstack_of_several_results() -> None:
+    a = te.placeholder((5, 9), name="A")
+    ends = te.comm_reducer(
+        lambda x, y: (te.min(x[0], y[0]), te.max(x[1], y[1])),
+        lambda low, high: (te.max_value(low), te.min_value(high)),
+        name="ends",
+    )
+    k = te.reduce_axis((0, 9), "k")
+
+    def element(i: Any, c: Any) -> Any:
+        return ends((a[i, k] * te.if_then_else(c == 0, 1.0, -1.0), a[i, k]), axis=k)
+
+    low, high = te.compute((5, 2), element, name="B")
+    s = te.create_schedule(low.op)
+    s.unstack(low, low.op.axis[1])
+    x = np.random.default_rng(0).random((5, 9), dtype="float32")
+    lows, highs = np.zeros((5, 2), "float32"), np.zeros((5, 2), "float32")
+    tvm.build(s, [a, low, high])(x, lows, highs)
+    np.testing.assert_array_equal(lows, np.stack([x.min(1), -x.max(1)], 1))
+    np.testing.assert_array_equal(highs, np.stack([x.max(1)] * 2, 1))
+
+
+def test_unstack_refuses_long_axes() -> None:
+    a = te.placeholder((17, te.var("n")), name="A")
+    b = te.compute(a.shape, lambda i, j: a[i, j] + 1.0, name="B")
+    for axis in b.op.axis:
+        with pytest.raises(tvm.CompileError, match="unstack of B: expected an axis of 1 to 16"):
+            te.create_schedule(b.op).unstack(b, axis)
+
+
 def test_hoist(golden: Golden) -> None:
     a, w = te.placeholder((7, 9), name="A"), te.placeholder((9,), name="W")
     k = te.reduce_axis((2, 7), "k")

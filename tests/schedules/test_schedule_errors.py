@@ -172,6 +172,9 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a value of floats that changes along i and no other axis, .* found none in"),
     "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected a value of floats that changes along  and no other axis"),
     "hoist_no_axis": (lambda p: p.s.hoist(p.C, "i"), "hoist of C: expected"),
+    # unstack
+    "unstack_input": (lambda p: p.s.unstack(p.A, p.i), "unstack of A: expected a tensor of te.compute, got one of PlaceholderOp"),
+    "unstack_reduced": (lambda p: p.s.unstack(p.R, p.k), r"unstack of R: expected one of its data axes \(x\), got "),
     # compute_with
     "with_text": (lambda p: p.s[p.C].compute_with("D", p.i), "C: compute_with: expected another stage of this schedule, got 'D'"),
     "with_itself": (lambda p: p.s[p.C].compute_with(p.s[p.C], p.i), r"C: compute_with: expected another stage of this schedule, got stage\(C\)"),

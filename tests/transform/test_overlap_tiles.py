@@ -16,6 +16,7 @@ from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import For, LetStmt, PrimFunc
 from minitvm.transform.overlap_tiles import overlap_tiles
+from minitvm.variants.in_place import with_others_apart
 
 LANES = 8
 Body = Callable[[Tensor, Var], Tensor]
@@ -206,6 +207,43 @@ def test_tiles_of_constant_extents_overlap_where_masks_take_longer(
     b = np.zeros((6, columns), dtype)
     tvm.build(s, [A, B])(a, b[:5])
     np.testing.assert_array_equal(b, [*(a[:, :-1] + a[:, 1:]), [0] * columns])
+
+
+@pytest.mark.parametrize("shape", [(129,), (130,), (3, 133), (2, 3, 143)])
+@pytest.mark.parametrize("num_cores", [1, 2])
+def test_long_tiles_of_constant_extents_are_written_once(
+    shape: tuple[int, ...], num_cores: int
+) -> None:
+    """Also in loops that were fused, and in parallel ones; an output that is the input has a last
+    tile of its own."""
+    X = te.placeholder((*shape, 12), name="X")
+    k = te.reduce_axis((0, 12), name="k")
+    T = te.compute(shape, lambda *i: te.sum(X(*i, k), axis=k), name="T")
+    Y = te.compute(X.shape, lambda *i: X[i] / T[i[:-1]], name="Y")
+    target = tvm.Target(f"llvm -mcpu=znver3 -num-cores={num_cores}")
+    f = tvm.build([Y], [X, Y], target)
+    loops = f.get_source("tir")
+    assert ".begin = select(are_apart(Y.data, X.data), min(" in loops
+    x = np.random.default_rng(0).random((*shape, 12)).astype("float32")
+    y, expected = np.empty_like(x), x / x.sum(-1, keepdims=True)
+    f(x, y)
+    f(x, x)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+    np.testing.assert_array_equal(x, y)
+
+
+def test_the_first_code_has_no_tile_for_arrays_that_are_one() -> None:
+    X = te.placeholder((1003, 12), name="X")
+    k = te.reduce_axis((0, 12), name="k")
+    T = te.compute((1003,), lambda i: te.sum(X[i, k], axis=k), name="T")
+    Y = te.compute(X.shape, lambda i, j: X[i, j] / T[i], name="Y")
+    func = tvm.lower(tvm.auto_schedule(Y), [X, Y])["main"]
+    assert _asks_for_arrays(func)
+    assert not _asks_for_arrays(with_others_apart(func))
+
+
+def _asks_for_arrays(func: PrimFunc) -> bool:
+    return any(isinstance(each, Call) and each.op == "are_apart" for each in walk_once(func.body))
 
 
 def test_masks_in_registers_need_no_overlap() -> None:

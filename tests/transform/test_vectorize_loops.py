@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -466,6 +467,23 @@ def test_tiles(rows: int, columns: int, extent: int, target: str) -> None:
     compiled, interpreted, widened = (after(arrays(D=d), run)[3] for run in runs)
     np.testing.assert_array_equal(compiled, interpreted)
     np.testing.assert_array_equal(widened, interpreted)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_lanes_equal_to_any_number_of_data(target: str) -> None:
+    """Also to numbers that are far from all lanes, whose distance from a lane wraps."""
+    ends = [-(2**31), -(2**31) + 3, -17, -1, 0, 7, 16, 39, 40, 2**31 - 40, 2**31 - 1]
+    keys, found = decl_buffer((len(ends),), "int32", "K"), decl_buffer((len(ends), 40), "bool", "F")
+    i, o, lane = Var("i"), Var("o"), Var("lane")
+    place = o * 8 + lane
+    body = loop(lane, 8, store(found, e.EQ(keys[i], place), i, place), ForKind.VECTORIZED)
+    func = function_of(keys, found)(loop(i, len(ends), loop(o, 5, body)))
+    assert "uint32" in str(vectorize_loops(func))
+    expected = np.array(ends)[:, None] == np.arange(40)
+    for run in (build(func, target=target), partial(interpret, vectorize_loops(func))):
+        got = np.zeros((len(ends), 40), bool)
+        run(np.array(ends, "int32"), got)
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_data_is_compared_as_it_is() -> None:

@@ -27,6 +27,7 @@ from minitvm.te.schedules.scans import (
 from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Traced, primitive
+from minitvm.te.schedules.unstack_places import unstacked
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 from minitvm.tir.expr import IterVar
@@ -395,6 +396,55 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         part, rest = hoisted(op, listed(axes))
         self._replace(stage, rest, part, "")
         return part.output(0)
+
+    @primitive
+    def unstack(self, tensor: Tensor, axis: IterVar) -> list[Tensor]:
+        """Compute the elements at each place along a short axis by a stage of its own.
+
+        Before::
+
+            for i: for c in range(2): for k: C[i, c] += if_then_else(c == 0, A[i, k], B[i, k])
+
+        After ``C0, C1 = s.unstack(C, c)``::
+
+            for i: for k: C.0[i] += A[i, k]
+            for i: for k: C.1[i] += B[i, k]
+            for i: for c in range(2): C[i, c] = if_then_else(c == 0, C.0[i], C.1[i])
+
+        Conditions on the axis, and indices along it, are constants in each of these stages. The
+        loops of ``s[C]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The result of ``te.compute``; of several results, any of them.
+        axis : IterVar
+            A data axis of ``s[C].op`` of constant extent, 16 at most.
+
+        Returns
+        -------
+        list of Tensor
+            The elements at each place; of several results, the first one's.
+
+        Raises
+        ------
+        CompileError
+            When `axis` is no such axis, or the stage was scheduled already.
+
+        >>> from minitvm import te
+        >>> A, k = te.placeholder((9, 4), name="A"), te.reduce_axis((0, 4), name="k")
+        >>> sign = lambda c: te.if_then_else(c == 0, 1.0, -1.0)
+        >>> C = te.compute((9, 2), lambda i, c: te.max(sign(c) * A[i, k], axis=k), name="C")
+        >>> te.create_schedule(C.op).unstack(C, C.op.axis[1])
+        [Tensor(shape=[9], op.name=C.0), Tensor(shape=[9], op.name=C.1)]
+        """
+        stage, op = self._computed("unstack", tensor)
+        stage.check_as_begun(f"unstack of {stage.name}")
+        (*before, last), rest = unstacked(op, axis)
+        for part in before:
+            self._insert(self.stages.index(stage), part, "", stage)
+        self._replace(stage, rest, last, "")
+        return [part.output(0) for part in (*before, last)]
 
     @primitive
     def pad_einsum(
