@@ -37,6 +37,7 @@ from minitvm.codegen.parallel import (
     tasks_worth,
     without_pragmas,
 )
+from minitvm.codegen.versions import versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -188,7 +189,7 @@ class StatementEmitter:
         elif node in self.alike:
             self._emit_nest(node)
         else:
-            self._emit_serial(node)
+            self._emit_versions(node, self._emit_serial)
 
     def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
@@ -276,18 +277,45 @@ class StatementEmitter:
         """A statement whose stores to a buffer bypass the caches where the value of the attribute
         holds and the buffer is aligned."""
         text, emitter = self.text, self.expressions
-        pointer = text.convert("ptrtoint", pointer_of(emitter, node.node), "i64")
-        place = text.binary("and", pointer, i64(ALIGNMENT[node.attr_key] - 1))
-        is_aligned = text.icmp("eq", place, i64(0))
-        holds = text.binary("and", is_aligned, emitter.emit(node.value))
         past, through, join = text.blocks("past_caches", "through_caches", "endif")
-        text.branch_if(holds, past, through)
+        text.branch_if(self._bypasses(node), past, through)
         with text.inside(past, join):
             emitter.nontemporal = node.node
             self.emit(node.body)
             emitter.nontemporal = None
         with text.inside(through, join):
             self.emit(node.body)
+        text.place(join)
+
+    def _bypasses(self, node: s.AttrStmt) -> Value:
+        """Whether the stores under an attribute bypass the caches."""
+        text, emitter = self.text, self.expressions
+        pointer = text.convert("ptrtoint", pointer_of(emitter, node.node), "i64")
+        place = text.binary("and", pointer, i64(ALIGNMENT[node.attr_key] - 1))
+        is_aligned = text.icmp("eq", place, i64(0))
+        return text.binary("and", is_aligned, emitter.emit(node.value))
+
+    def _emit_versions(self, node: s.For, emit: Callable[[s.For], None]) -> None:
+        """A loop, in a version for each outcome of the choices that are the same in all
+        iterations; `emit` writes a version."""
+        found = versions_of(node)
+        if found is None:
+            emit(node)
+            return
+        text, emitter, choice = self.text, self.expressions, found.choice
+        holds, fails, join = text.blocks("version", "other_version", "endif")
+        is_attribute = isinstance(choice, s.AttrStmt)
+        condition = self._bypasses(choice) if is_attribute else emitter.emit(choice.condition)
+        text.branch_if(condition, holds, fails)
+        with text.inside(holds, join):
+            if is_attribute:
+                emitter.nontemporal = choice.node
+                emit(found.holds)
+                emitter.nontemporal = None
+            else:
+                self._emit_versions(found.holds, emit)
+        with text.inside(fails, join):
+            self._emit_versions(found.fails, emit)
         text.place(join)
 
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
@@ -314,7 +342,7 @@ class StatementEmitter:
         """A parallel loop that this thread runs alone."""
         choice = choice_in(node)
         if choice is None:
-            self._emit_serial(node)
+            self._emit_versions(node, self._emit_serial)
             return
         dtype, last = node.loop_var.dtype, node.min + node.extent
         end = e.maximum(e.minimum(choice.end, e.cast(INT64, last)), e.cast(INT64, node.min))
@@ -389,11 +417,15 @@ class StatementEmitter:
 
     def _emit_share_in_order(self, node: s.For, first: Value, last: Value, step: Value) -> None:
         """The iterations of a parallel loop from `first` to before `last`."""
-        divisor = symbolic_divisor(node.loop_var, node.body)
-        if divisor is None:
-            self._emit_part(node, first, last, step)
-        else:
-            self._emit_by_digits(node, divisor, first, last)
+
+        def emit(loop: s.For) -> None:
+            divisor = symbolic_divisor(loop.loop_var, loop.body)
+            if divisor is None:
+                self._emit_part(loop, first, last, step)
+            else:
+                self._emit_by_digits(loop, divisor, first, last)
+
+        self._emit_versions(node, emit)
 
     def _emit_by_digits(self, node: s.For, divisor: PrimExpr, begin: Value, end: Value) -> None:
         """The body of a fused loop from `begin` to before `end`, without a division for each

@@ -131,8 +131,8 @@ class _Innermost(Mutator):
         self._value = value
 
     def stmt(self, node: Stmt) -> Stmt:
-        body = node.body if isinstance(node, s.For) else node
-        if self._stores(body):
+        is_inner = isinstance(node, s.For) and node.kind != s.ForKind.PARALLEL
+        if self._stores(node.body if is_inner else node):
             return s.AttrStmt(self._output, self._key, self._value, node)
         return super().stmt(node)
 
