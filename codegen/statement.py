@@ -37,6 +37,7 @@ from minitvm.codegen.parallel import (
     tasks_worth,
     without_pragmas,
 )
+from minitvm.codegen.row_copies import emit_copy, is_whole
 from minitvm.codegen.versions import versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -195,6 +196,9 @@ class StatementEmitter:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
             return
+        if is_whole(node):
+            emit_copy(self.expressions, node)
+            return
         begin, extent = self.expressions.emit(node.min), self.expressions.emit(node.extent)
         end = extent if begin.text == "0" else self.text.binary("add", begin, extent)
         one, signed = integer(begin.type, 1), node.loop_var.dtype.is_int
@@ -302,17 +306,17 @@ class StatementEmitter:
         if found is None:
             emit(node)
             return
-        text, emitter, choice = self.text, self.expressions, found.choice
+        text, choice = self.text, found.choice
         holds, fails, join = text.blocks("version", "other_version", "endif")
-        is_attribute = isinstance(choice, s.AttrStmt)
-        condition = self._bypasses(choice) if is_attribute else emitter.emit(choice.condition)
-        text.branch_if(condition, holds, fails)
-        with text.inside(holds, join):
-            if is_attribute:
-                emitter.nontemporal = choice.node
+        if isinstance(choice, s.AttrStmt):
+            text.branch_if(self._bypasses(choice), holds, fails)
+            with text.inside(holds, join):
+                self.expressions.nontemporal = choice.node
                 emit(found.holds)
-                emitter.nontemporal = None
-            else:
+                self.expressions.nontemporal = None
+        else:
+            text.branch_if(self.expressions.emit(choice), holds, fails)
+            with text.inside(holds, join):
                 self._emit_versions(found.holds, emit)
         with text.inside(fails, join):
             self._emit_versions(found.fails, emit)
