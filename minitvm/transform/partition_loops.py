@@ -10,6 +10,7 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
     clipped,
     cutting,
+    is_symbolic,
     limits,
     quotient,
 )
@@ -26,7 +27,7 @@ from minitvm.tir.expr import IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
-from minitvm.transform.transpose_copies import VECTOR_BYTES
+from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -225,6 +226,13 @@ class _Partition(ScopedMutator):
         found = self._forms.uses(node, hinted)
         region = _Region([], [], [], [], [], found)
         uses = _of_the_most(node, found.conditions, self._failed)
+        if node.kind == ForKind.PARALLEL:
+            blocks = ends_of_blocks(node.body)
+            uses = {
+                each: use
+                for each, use in uses.items()
+                if each not in blocks or not any(is_symbolic(self._prover, row) for row in use.rows)
+            }
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)

@@ -12,7 +12,7 @@ from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
-from minitvm.arith.guards import clipped, limits
+from minitvm.arith.guards import clipped, conjuncts, limits
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -192,6 +192,20 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     mixed = _mixed_nest(made, lanes) if is_known else None
     size = _block_size(turned, along, lanes, vector_bytes)
     return mixed or (None if size is None else replace(made, height=size[0], width=size[1]))
+
+
+def ends_of_blocks(body: Stmt) -> list[PrimExpr]:
+    """The conditions that only end the vectorized loops of nests that are gone through by blocks:
+    a loop of blocks ends where they do, and needs no main part without them."""
+    found: list[PrimExpr] = []
+    for along in walk_once(body):
+        if isinstance(along, s.For) and _nest_of(along, VECTOR_BYTES) is not None:
+            assert isinstance(along.body, s.For)
+            across, inner = along.body.loop_var, along.body.body
+            while isinstance(inner, s.IfThenElse):
+                found += [each for each in conjuncts(inner.condition) if mentions(across, each)]
+                inner = inner.then_case
+    return found
 
 
 def _store_in(body: Stmt) -> tuple[BufferStore | None, tuple[PrimExpr, ...]]:
