@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 from functools import partial, reduce
 from math import prod
@@ -194,16 +194,16 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     return mixed or (None if size is None else replace(made, height=size[0], width=size[1]))
 
 
-def ends_of_blocks(body: Stmt) -> list[PrimExpr]:
+def ends_of_blocks(body: Stmt) -> Set[PrimExpr]:
     """The conditions that only end the vectorized loops of nests that are gone through by blocks:
     a loop of blocks ends where they do, and needs no main part without them."""
-    found: list[PrimExpr] = []
+    found: set[PrimExpr] = set()
     for along in walk_once(body):
         if isinstance(along, s.For) and _nest_of(along, VECTOR_BYTES) is not None:
             assert isinstance(along.body, s.For)
             across, inner = along.body.loop_var, along.body.body
             while isinstance(inner, s.IfThenElse):
-                found += [each for each in conjuncts(inner.condition) if mentions(across, each)]
+                found |= {each for each in conjuncts(inner.condition) if mentions(across, each)}
                 inner = inner.then_case
     return found
 
