@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
-from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
+from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -201,6 +201,8 @@ def _short_rows(
 ) -> list[Stage]:
     """The reductions among a stage and those `inside` of its first `rows` axes, if all of them are
     along short rows, with one result for each row; none otherwise."""
+    if waits_for_memory(compute_of(root)):
+        return []
     found = [each for each in (root, *inside) if compute_of(each).reduce_axis]
     is_each = all(
         len(op.axis) == rows and are_short_rows(op, target, strict=strict)

@@ -10,6 +10,9 @@ transposed in registers, and one operation for each lane combines all of these r
         lanes[0:8, 0:8] = partial, transposed
         for lane in 8, written out:
             Y[0:8] += lanes[lane, 0:8]
+
+Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
+left as it is, since it waits for memory.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
@@ -34,7 +38,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import Add, IterVar, Reduce
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
@@ -59,7 +63,9 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     if running_axis(op) is not None:
         return False
     rows, size, lanes = op.axis[-1], product_of_extents(op.reduce_axis), lanes_of(op, target)
-    if size is None or size < _LEAST or not is_line(op, op.reduce_axis):
+    if size is None and len(op.reduce_axis) > 1:
+        return False
+    if (size is not None and size < _LEAST) or not is_line(op, op.reduce_axis):
         return False
     if (
         any(body.dtype.is_bool for body in op.body)
@@ -67,7 +73,8 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
         or lanes < 4
     ):
         return False
-    steps = -(-size // _width_of(op, size, target)) * (1 + len([*value_operations(*reduce.source)]))
+    steps = 1 if size is None else -(-size // _width_of(op, size, target))
+    steps *= 1 + len([*value_operations(*reduce.source)])
     reads = [each for each in factors_of(op) if any(each.along(k) for k in op.reduce_axis)]
     contraction = contraction_of(op)
     return (
@@ -79,9 +86,19 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     )
 
 
-def _width_of(op: ComputeOp, size: int, target: Target) -> int:
+def _width_of(op: ComputeOp, size: int | None, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    return min(lanes_of(op, target), 1 << (size - 1).bit_length())
+    lanes = lanes_of(op, target)
+    return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
+
+
+def waits_for_memory(op: ComputeOp) -> bool:
+    """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
+    of reading: neighbouring lines of one row come faster than lines of several rows."""
+    reduce = op.body[0] if op.reduce_axis else None
+    if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
+        return False
+    return isinstance(reduce.combiner.result[0], Add)
 
 
 def write_short_rows(
@@ -114,7 +131,6 @@ def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     """Combines the rows of one block, `at` the loop over blocks of another stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    assert size is not None
     width = _width_of(op, size, target)
     choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes of "
            "a vector, and the vectors are transposed in registers", stage=stage.name,
@@ -135,9 +151,13 @@ def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     vectors.compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
-    vectors.reorder(step, row, lane)
-    vectors.unroll(step)
-    vectors.unroll(row)
+    if size is None and calls_functions(s, stage):
+        vectors.reorder(row, step, lane)  # the steps of one row don't wait for each other
+    else:
+        vectors.reorder(step, row, lane)
+        vectors.unroll(row)
+        if size is not None:
+            vectors.unroll(step)
     vectors.vectorize(lane)
 
 

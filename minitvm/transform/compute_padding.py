@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import final
 
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import loads
 from minitvm.arith.guards import guards_around
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
@@ -46,7 +47,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
-    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``.
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. Conditions of the program
+    itself stay around the store.
     """
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
 
@@ -78,13 +80,16 @@ class _Compute(ScopedMutator):
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key != "padded_buffer":
             return self.descend(node)
-        guards, store = guards_around(node.body)
-        if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
+        guards, inner = guards_around(node.body)
+        conditions, store = _conditions_around(inner)
+        if not guards or not isinstance(store, s.BufferStore):
+            return self.descend(node)
+        if not all(map(_is_harmless, (store.value, *conditions))) or loads(*conditions):
             return self.descend(node)
         kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            found = self._under(made, others, set(free_vars(guard)))
+            found = self._under(made, [*others, *conditions], set(free_vars(guard)))
             if found is not None:
                 kept, made = others, found
         if kept:
@@ -92,6 +97,8 @@ class _Compute(ScopedMutator):
         if len(kept) == len(guards):
             return node
         body: Stmt = made
+        for condition in reversed(conditions):
+            body = s.IfThenElse(condition, body)
         for guard in reversed(kept):
             body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
         return with_fields(node, body=body)
@@ -184,6 +191,15 @@ def _loads(
     for child in children(node):
         if isinstance(child, PrimExpr):
             yield from _loads(child, conditions)
+
+
+def _conditions_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The conditions on a statement that decide whether it runs, and the statement."""
+    found: list[PrimExpr] = []
+    while isinstance(node, s.IfThenElse) and node.else_case is None:
+        found.append(node.condition)
+        node = node.then_case
+    return found, node
 
 
 def _is_harmless(value: PrimExpr) -> bool:
