@@ -8,13 +8,14 @@ from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import loads
-from minitvm.arith.guards import guards_around
+from minitvm.arith.guards import form_of, guards_around
+from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, walk_once, with_fields
+from minitvm.tir.functor import Mutator, children, free_vars, mentions, substitute, walk_once, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -47,7 +48,8 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
-    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. Conditions of the program
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. So it is where rows of a
+    buffer between stages aren't written. Conditions of the program
     itself stay around the store.
     """
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
@@ -89,7 +91,7 @@ class _Compute(ScopedMutator):
         kept, made = list(guards), store
         for guard in guards:
             others = [each for each in kept if each is not guard]
-            found = self._under(made, [*others, *conditions], set(free_vars(guard)))
+            found = self._under(made, [*others, *conditions], guard)
             if found is not None:
                 kept, made = others, found
         if kept:
@@ -104,19 +106,24 @@ class _Compute(ScopedMutator):
         return with_fields(node, body=body)
 
     def _under(
-        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: Set[Var]
+        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: PrimExpr
     ) -> s.BufferStore | None:
         """`store`, or a store in its place, that is safe where only `guards` hold: it writes inside
-        of its buffer, and reads elements that exist. None if there is no such store. `removed` are
-        the variables of a further guard. Elements that don't depend on them are read where that
-        guard holds as well."""
-        loads = list(_loads(store.value, ()))
-        if any(conditions for _, conditions in loads) and not removed.isdisjoint(self._parts):
+        of its buffer, and reads elements that exist. None if there is no such store. Elements that
+        don't depend on the variables of a further guard, `removed`, are read where that guard holds
+        as well."""
+        loads, variables = list(_loads(store.value, ())), set(free_vars(removed))
+        if any(conditions for _, conditions in loads) and not variables.isdisjoint(self._parts):
             return None  # the guard saves work
+        rows: dict[Var, PrimExpr] = {}
+        moved: set[BufferLoad] = set()
         for load, _ in loads:
             used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
-            if load.buffer in self._left_out and not removed.isdisjoint(used):
-                return None
+            if load.buffer in self._left_out and not variables.isdisjoint(used):
+                rows = rows or self._last_rows(removed)
+                moved.add(load)
+                if rows.keys().isdisjoint(used):
+                    return None
         with self._prover.scope():
             for guard in guards:
                 self._prover.assume(guard)
@@ -125,6 +132,11 @@ class _Compute(ScopedMutator):
             replaced: dict[BufferLoad, BufferLoad] = {}
             for load, conditions in loads:
                 made = self._readable(load, conditions)
+                if made is None:
+                    return None
+                if load in moved:
+                    places = tuple([substitute(each, rows) for each in load.indices])
+                    made = BufferLoad(load.buffer, places) if made is load else None
                 if made is None:
                     return None
                 if made is not load:
@@ -144,6 +156,20 @@ class _Compute(ScopedMutator):
             return None
         is_same = all(map(operator.is_, indices, load.indices))
         return load if is_same else BufferLoad(load.buffer, indices)
+
+    def _last_rows(self, guard: PrimExpr) -> dict[Var, PrimExpr]:
+        """For the variable of an unrolled loop over rows, the row itself where a guard holds, and
+        the last row for which it does elsewhere; nothing for other loops and guards."""
+        form = form_of(self._prover, guard)
+        rows = [] if form is None else [each for each in form.terms if each in self._written_out]
+        if form is None or len(rows) != 1 or form.terms[rows[0]] != -1:
+            return {}
+        (var,) = rows
+        assert isinstance(var, Var)
+        last = form + Affine({var: 1})
+        if mentions(var, *last.terms) or not self._prover.proves(last):
+            return {}
+        return {var: e.minimum(var, e.cast(var.dtype, self._prover.expression(last, var.dtype)))}
 
     def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
         at = self._prover.affine(index)
