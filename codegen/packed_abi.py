@@ -34,8 +34,8 @@ from minitvm.codegen.expression import expression_emitter
 from minitvm.codegen.gil import pays_release, release_gil, take_gil, take_gil_anew
 from minitvm.codegen.llvm_text import (
     AS_IT_IS,
-    OWN_COPIES,
     NULL,
+    OWN_COPIES,
     FunctionText,
     ModuleText,
     Value,

@@ -38,7 +38,7 @@ from minitvm.codegen.parallel import (
     without_pragmas,
 )
 from minitvm.codegen.row_copies import emit_copy, is_whole
-from minitvm.codegen.versions import versions_of
+from minitvm.codegen.versions import MOST, versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -299,10 +299,10 @@ class StatementEmitter:
         is_aligned = text.icmp("eq", place, i64(0))
         return text.binary("and", is_aligned, emitter.emit(node.value))
 
-    def _emit_versions(self, node: s.For, emit: Callable[[s.For], None]) -> None:
+    def _emit_versions(self, node: s.For, emit: Callable[[s.For], None], most: int = MOST) -> None:
         """A loop, in a version for each outcome of the choices that are the same in all
-        iterations; `emit` writes a version."""
-        found = versions_of(node)
+        iterations; `emit` writes a version. All have up to `most` statements."""
+        found = versions_of(node, most)
         if found is None:
             emit(node)
             return
@@ -317,9 +317,9 @@ class StatementEmitter:
         else:
             text.branch_if(self.expressions.emit(choice), holds, fails)
             with text.inside(holds, join):
-                self._emit_versions(found.holds, emit)
+                self._emit_versions(found.holds, emit, most // 2)
         with text.inside(fails, join):
-            self._emit_versions(found.fails, emit)
+            self._emit_versions(found.fails, emit, most // 2)
         text.place(join)
 
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:

@@ -32,7 +32,7 @@ from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
 from minitvm.tir.stmt import Stmt
 from minitvm.transform.stream_stores import ALIGNMENT
 
-_MOST = 24  # statements of a loop of which there are several versions
+MOST = 32  # statements of all versions of a loop
 
 
 Choice = s.IfThenElse | s.AttrStmt | s.For
@@ -50,9 +50,10 @@ class Versions:
     fails: s.For
 
 
-def versions_of(loop: s.For) -> Versions | None:
-    """Both versions of a loop; None for a loop without such a choice, or with much code."""
-    choice = _choice_in(loop) if code_size(loop.body) <= _MOST else None
+def versions_of(loop: s.For, most: int = MOST) -> Versions | None:
+    """Both versions of a loop; None for a loop without such a choice, and where they would have
+    more than `most` statements."""
+    choice = _choice_in(loop) if 2 * code_size(loop.body) <= most else None
     if choice is None:
         return None
     holds, fails = (

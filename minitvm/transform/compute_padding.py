@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -15,7 +15,15 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, mentions, substitute, walk_once, with_fields
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    free_vars,
+    mentions,
+    substitute,
+    walk_once,
+    with_fields,
+)
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 

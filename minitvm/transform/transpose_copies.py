@@ -283,9 +283,7 @@ def _mixed_size(nest: _Nest, loop: s.For, rows: int) -> int | None:
     itemsize, steps = nest.store.value.dtype.itemsize, e.const_int(loop.extent)
     size = _LEAST
     most = CACHE_LINE // itemsize if steps is None else min(CACHE_LINE // itemsize, steps)
-    while (
-        2 * size <= most and 2 * (2 * size) * rows * itemsize <= _REGISTERS * nest.vector_bytes
-    ):
+    while 2 * size <= most and 2 * (2 * size) * rows * itemsize <= _REGISTERS * nest.vector_bytes:
         size *= 2
     return size if size <= most else None
 

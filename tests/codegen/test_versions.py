@@ -43,7 +43,9 @@ def test_a_row_has_no_choices_in_the_last_version() -> None:
     assert past is not None and isinstance(past.choice, AttrStmt)
     assert not any(isinstance(each, AttrStmt) for each in choices(past.fails))
     ends = versions_of(past.fails)
-    assert ends is not None and "n > 7" in str(ends.choice) and are_apart.__name__ in str(ends.choice)
+    assert (
+        ends is not None and "n > 7" in str(ends.choice) and are_apart.__name__ in str(ends.choice)
+    )
     assert not choices(ends.holds) and not choices(ends.fails)
     assert versions_of(ends.holds) is None
 
