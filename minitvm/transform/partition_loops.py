@@ -149,6 +149,7 @@ class _Partition(ScopedMutator):
                     self._prover.bind_data(var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
+        self._is_behind_piece = False
         self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
@@ -345,6 +346,11 @@ class _Partition(ScopedMutator):
         if divides and is_long:
             return self.visit_For(with_fields(node, min=begin, extent=extent))
         opposites = set(uses.opposites(divides))
+        if count is None and divides and not opposites and not self._is_behind_piece:
+            self._is_behind_piece = True
+            made = self.visit_For(with_fields(node, min=begin, extent=extent))
+            self._is_behind_piece = False
+            return made
         if count is None and opposites and self._failed.isdisjoint(divides | opposites):
             outside, self._failed = self._failed, self._failed | set(uses.opposites(opposites))
             made = self.visit_For(with_fields(node, min=begin, extent=extent))
