@@ -42,6 +42,7 @@ _MOST = 7 / 8  # of a loop's iterations
 _MASKED = 32
 _WITH_MASKS = 64  # the vector bytes of targets with such registers
 _WRITTEN_OUT = 256  # statements at most
+_FEW = 64  # values of a form beyond an end of a range of unknown size
 
 HINT = "pragma_loop_partition_hint"
 
@@ -226,7 +227,7 @@ class _Partition(ScopedMutator):
         work = statements_run(node.body)
         found = self._forms.uses(node, hinted)
         region = _Region([], [], [], [], [], found)
-        uses = _of_the_most(node, found.conditions, self._failed)
+        uses = _of_the_most(self._prover, node, found.conditions, self._failed)
         if node.kind == ForKind.PARALLEL:
             blocks = ends_of_blocks(node.body)
             uses = {
@@ -484,6 +485,7 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
 
 
 def _of_the_most(
+    prover: Prover,
     node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
 ) -> dict[PrimExpr, Use]:
     """For each condition of a choice, the condition or its negation, whichever holds more often.
@@ -493,11 +495,20 @@ def _of_the_most(
         if use.negates is None:
             continue
         holds, fails = (_share(node, each.rows) for each in (conditions[use.negates], use))
-        is_rare = holds is not None and fails is not None and holds < fails
+        if holds is not None and fails is not None:
+            is_rare = holds < fails
+        else:
+            rows = conditions[use.negates].rows
+            is_rare = _has_few(prover, rows) and not _has_few(prover, use.rows)
         if not failed.isdisjoint((negation, use.negates)):
             is_rare = use.negates in failed
         made.pop(use.negates if is_rare else negation, None)
     return made
+
+
+def _has_few(prover: Prover, rows: Iterable[Affine]) -> bool:
+    """Whether few values of the forms are surely at least zero."""
+    return any(prover.proves(-row + _FEW) for row in rows)
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
