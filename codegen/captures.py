@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias, final
 
 from minitvm.codegen.emitter import Emitter
-from minitvm.codegen.llvm_text import FunctionText, Value
+from minitvm.codegen.llvm_text import OWN_COPIES, FunctionText, Value
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
@@ -75,7 +75,7 @@ def function_of(
         params.append(f"{value.type}{' noalias' if alone else ''} p{position}")
     text = FunctionText(
         outer.text.module, name, "i32", [*params, *environment], linkage="internal",
-        attributes=f"nounwind {attributes}", is_shared=True,
+        attributes=f"{OWN_COPIES}{attributes}", is_shared=True,
     )  # fmt: skip
     variables = {v: x for v, x in outer.variables.items() if _is_literal(x)}
     pointers: dict[Buffer, Value] = {}

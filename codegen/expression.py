@@ -10,6 +10,7 @@ from minitvm.codegen.calls import CALLS, emit_call
 from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.extrema import extremum, operands_of
+from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, literal
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.errors import CompileError
@@ -51,8 +52,54 @@ def _emit_arithmetic(emitter: Emitter, node: e.Arithmetic) -> Value:
         return extremum(
             emitter, type(node), [emitter.emit(each) for each in operands_of(node, type(node))]
         )
+    if isinstance(node, e.FloorMod) and _goes_around(node):
+        return _emit_around(emitter, node)
     flags = "" if emitter.strict else "contract"
     return arithmetic(emitter, node, emitter.emit(node.a), emitter.emit(node.b), flags)
+
+
+def _goes_around(node: e.FloorMod) -> bool:
+    """Whether lanes count up, and begin anew at a divisor that isn't known."""
+    return (
+        isinstance(node.a, e.Ramp)
+        and isinstance(node.b, e.Broadcast)
+        and node.dtype.is_int
+        and node.dtype.bits >= 32
+        and e.const_int(node.a.stride) == 1
+        and e.const_int(node.b.value) is None
+    )
+
+
+def _emit_around(emitter: Emitter, node: e.FloorMod) -> Value:
+    """``(x + lane) % n``. A single division gives the first lane. If n is no less than the number
+    of lanes, the others exceed n once at most; else each is divided, as it is where x + lane
+    wraps."""
+    assert isinstance(node.a, e.Ramp) and isinstance(node.b, e.Broadcast)
+    text, lanes, element = emitter.text, node.dtype.lanes, node.dtype.element
+    values, divisor = emitter.emit(node.a), emitter.emit(node.b)
+    base, number = emitter.emit(node.a.base), emitter.emit(node.b.value)
+    first = emitter.emit(e.FloorMod(node.a.base, node.b.value))
+    steps = multiples(text, integer(first.type, 1), lanes)
+    counted = text.binary("add", text.splat(first, lanes), steps)  # as an unsigned number
+    beyond = text.icmp("uge", counted, divisor)
+    once = text.select(beyond, text.binary("sub", counted, divisor), counted)
+    is_long = text.icmp("sge", number, integer(number.type, lanes))
+    most = integer(base.type, element.max() - lanes + 1)
+    is_usual = text.binary("and", is_long, text.icmp("sle", base, most))
+    short, join = text.blocks("short", "endshort")
+    before = text.current
+    text.branch_if(is_usual, join, short, likely=True)
+    text.place(short)
+    with text.scope():
+        each = text.outlined(
+            f"minitvm.floormod.v{lanes}{first.type}",
+            values.type,
+            [values, divisor],
+            lambda to, a, b: Integers(to).binary("FloorMod", element, a, b),
+        )
+    text.branch(join)
+    text.place(join)
+    return text.phi(values.type, (once, before), (each, short))
 
 
 def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:

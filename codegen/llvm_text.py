@@ -242,6 +242,9 @@ def symbol(name: str) -> str:
 AS_IT_IS = "nounwind noinline optnone "
 """The attributes of a function that LLVM isn't to spend time on, since it is good as it is."""
 
+OWN_COPIES = 'nounwind "no-builtin-memcpy" "no-builtin-memmove" '
+"""The attributes of a function of loops, which LLVM doesn't replace by calls of ``memcpy``."""
+
 _KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
 _HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # in a name that its number makes unique
 _NOTHING: frozenset[object] = frozenset()

@@ -35,6 +35,7 @@ from minitvm.codegen.gil import pays_release, release_gil, take_gil, take_gil_an
 from minitvm.codegen.llvm_text import (
     AS_IT_IS,
     NULL,
+    OWN_COPIES,
     FunctionText,
     ModuleText,
     Value,
@@ -110,7 +111,7 @@ def _emit_body(
     params.extend(f"{register_type(var.dtype)} size{i}" for i, var in enumerate(sizes))
     params.append("ptr noalias failure")
     text = FunctionText(module, _body_symbol(func.name), "i32", params, linkage="internal",
-                        attributes="nounwind ")  # fmt: skip
+                        attributes=OWN_COPIES)  # fmt: skip
     emitter = StatementEmitter(text, options, text.params[-1])
     for param, value in zip((*func.params, *sizes), text.params[:-1], strict=True):
         buffer = func.buffer_map.get(param)

@@ -37,6 +37,8 @@ from minitvm.codegen.parallel import (
     tasks_worth,
     without_pragmas,
 )
+from minitvm.codegen.row_copies import emit_copy, is_whole
+from minitvm.codegen.versions import MOST, versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -188,11 +190,14 @@ class StatementEmitter:
         elif node in self.alike:
             self._emit_nest(node)
         else:
-            self._emit_serial(node)
+            self._emit_versions(node, self._emit_serial)
 
     def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
+            return
+        if is_whole(node):
+            emit_copy(self.expressions, node)
             return
         begin, extent = self.expressions.emit(node.min), self.expressions.emit(node.extent)
         end = extent if begin.text == "0" else self.text.binary("add", begin, extent)
@@ -276,18 +281,45 @@ class StatementEmitter:
         """A statement whose stores to a buffer bypass the caches where the value of the attribute
         holds and the buffer is aligned."""
         text, emitter = self.text, self.expressions
-        pointer = text.convert("ptrtoint", pointer_of(emitter, node.node), "i64")
-        place = text.binary("and", pointer, i64(ALIGNMENT[node.attr_key] - 1))
-        is_aligned = text.icmp("eq", place, i64(0))
-        holds = text.binary("and", is_aligned, emitter.emit(node.value))
         past, through, join = text.blocks("past_caches", "through_caches", "endif")
-        text.branch_if(holds, past, through)
+        text.branch_if(self._bypasses(node), past, through)
         with text.inside(past, join):
             emitter.nontemporal = node.node
             self.emit(node.body)
             emitter.nontemporal = None
         with text.inside(through, join):
             self.emit(node.body)
+        text.place(join)
+
+    def _bypasses(self, node: s.AttrStmt) -> Value:
+        """Whether the stores under an attribute bypass the caches."""
+        text, emitter = self.text, self.expressions
+        pointer = text.convert("ptrtoint", pointer_of(emitter, node.node), "i64")
+        place = text.binary("and", pointer, i64(ALIGNMENT[node.attr_key] - 1))
+        is_aligned = text.icmp("eq", place, i64(0))
+        return text.binary("and", is_aligned, emitter.emit(node.value))
+
+    def _emit_versions(self, node: s.For, emit: Callable[[s.For], None], most: int = MOST) -> None:
+        """A loop, in a version for each outcome of the choices that are the same in all
+        iterations; `emit` writes a version. All have up to `most` statements."""
+        found = versions_of(node, most)
+        if found is None:
+            emit(node)
+            return
+        text, choice = self.text, found.choice
+        holds, fails, join = text.blocks("version", "other_version", "endif")
+        if isinstance(choice, s.AttrStmt):
+            text.branch_if(self._bypasses(choice), holds, fails)
+            with text.inside(holds, join):
+                self.expressions.nontemporal = choice.node
+                emit(found.holds)
+                self.expressions.nontemporal = None
+        else:
+            text.branch_if(self.expressions.emit(choice), holds, fails)
+            with text.inside(holds, join):
+                self._emit_versions(found.holds, emit, most // 2)
+        with text.inside(fails, join):
+            self._emit_versions(found.fails, emit, most // 2)
         text.place(join)
 
     def _emit_parallel(self, node: s.For, pragmas: frozenset[str]) -> None:
@@ -314,7 +346,7 @@ class StatementEmitter:
         """A parallel loop that this thread runs alone."""
         choice = choice_in(node)
         if choice is None:
-            self._emit_serial(node)
+            self._emit_versions(node, self._emit_serial)
             return
         dtype, last = node.loop_var.dtype, node.min + node.extent
         end = e.maximum(e.minimum(choice.end, e.cast(INT64, last)), e.cast(INT64, node.min))
@@ -389,11 +421,15 @@ class StatementEmitter:
 
     def _emit_share_in_order(self, node: s.For, first: Value, last: Value, step: Value) -> None:
         """The iterations of a parallel loop from `first` to before `last`."""
-        divisor = symbolic_divisor(node.loop_var, node.body)
-        if divisor is None:
-            self._emit_part(node, first, last, step)
-        else:
-            self._emit_by_digits(node, divisor, first, last)
+
+        def emit(loop: s.For) -> None:
+            divisor = symbolic_divisor(loop.loop_var, loop.body)
+            if divisor is None:
+                self._emit_part(loop, first, last, step)
+            else:
+                self._emit_by_digits(loop, divisor, first, last)
+
+        self._emit_versions(node, emit)
 
     def _emit_by_digits(self, node: s.For, divisor: PrimExpr, begin: Value, end: Value) -> None:
         """The body of a fused loop from `begin` to before `end`, without a division for each

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import isfinite
 from typing import TypeAlias, final
 
-from minitvm.arith.guards import NEGATIONS
+from minitvm.arith.guards import LARGEST, NEGATIONS
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
@@ -145,12 +145,21 @@ class _Reader:
             return node, ()
         (x, where_x), (y, where_y) = self.read(condition.a), self.read(condition.b)
         compare: _Compare = type(condition)
-        least, greatest = self._prover.interval(self._prover.affine(x) - self._prover.affine(y))
         is_below = isinstance(condition, e.LT | e.LE)
-        if (-least < greatest) if is_below else (greatest < -least):
+        form = self._prover.affine(x) - self._prover.affine(y)
+        if self._is_mostly_below(form, is_below) != is_below:
             a, compare = b, NEGATIONS[type(condition)]
         value, where = self.read(a)
         return value, _all_of(where_x, where_y, where, [compare(x, y)])
+
+    def _is_mostly_below(self, form: Affine, is_tie: bool) -> bool:
+        """Whether most values of a form are below zero; whether all are but a few, where its ends
+        aren't known. Of as many values below as above, `is_tie`."""
+        least, greatest = self._prover.interval(form)
+        if -least > LARGEST and greatest > LARGEST:
+            _, last = self._without_short_loops(form)
+            return bool(self._prover.proves(-last + _FEW))
+        return -least > greatest or (is_tie and -least == greatest)
 
     def _division(self, node: PrimExpr, a: PrimExpr, b: PrimExpr) -> _Read:
         x, where = self.read(a)

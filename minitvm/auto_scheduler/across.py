@@ -11,9 +11,10 @@ rows of the tensor lie. ::
             for x of a part, in vectors
                 T[y, x] = A[x, y] + B[y, x]
 
-Where rows of the result end within a cache line, `x` runs from one row on into the next, if the
-reads do, too: a transpose of kernels ``W[f, c, r, q] = T[c, r, q, f]`` is computed as the transpose
-of a matrix.
+Where rows of the result end within a cache line, or their length is symbolic, `x` runs from one row
+on into the next, if the reads do, too: a transpose of kernels ``W[f, c, r, q] = T[c, r, q, f]`` is
+computed as the transpose of a matrix. So does a `y` of symbolic extent, as the pixels of an image
+``T[y, x, c] = A[c, y, x]``.
 
 Where y has at most four elements, which are the whole row, the elements of all rows are picked from
 the same vectors of neighbours, one y after the other::
@@ -26,7 +27,7 @@ the same vectors of neighbours, one y after the other::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isqrt, prod
 from typing import final
 
@@ -45,9 +46,9 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, mentions, substitute, with_fields
+from minitvm.tir.structural_equal import structural_equal
 
 _NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _FEW = 4  # so many rows are mixed into one vector
@@ -67,11 +68,11 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
 @final
 @record()
 class _Across:
-    """The axes of a stage that reads across: `y`, along which the rows that it reads lie;
-    `columns`, the last axis behind the axes that are joined to it; and the `others`. Reads at
+    """The axes of a stage that reads across: `rows`, along which the rows that it reads lie;
+    `columns`, the last axis, each behind the axes that are joined to it; and the `others`. Reads at
     neighbours of the last axis are `apart` elements apart."""
 
-    y: IterVar
+    rows: list[IterVar]
     columns: list[IterVar]
     apart: int
     others: list[IterVar]
@@ -83,13 +84,13 @@ class _Across:
 
 def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
-    y, tasks = found.y, found.others
+    tasks = found.others
     choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
-           stage=stage.name, y=y.var.name,
+           stage=stage.name, y=", ".join(axis.var.name for axis in found.rows),
            x=", ".join(axis.var.name for axis in found.columns))  # fmt: skip
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
-    height, width = extent_of(y), product_of_extents(found.columns)
-    x = fused(stage, found.columns)
+    height, width = map(product_of_extents, (found.rows, found.columns))
+    x, y = fused(stage, found.columns), fused(stage, found.rows)
     part = _part(width, line, wanted, height)
     if width is None or part < width:
         outer, x = stage.split(x, factor=part)
@@ -109,7 +110,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Vectors, whose elements for all y are picked from the same reads."""
-    y, (x,), tasks = found.y, found.columns, found.others
+    (y,), (x,), tasks = found.rows, found.columns, found.others
     choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
            "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
@@ -159,8 +160,9 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     y = axes[row]
     apart = max(each.get(x.var, 0) for each in found if each.get(row) == 1)
     columns = [x] if apart <= _NEAR else _joined(s, op, y)
-    others = [axis for axis in op.axis if axis not in (*columns, y)]
-    height, width = extent_of(y), product_of_extents(columns)
+    lines = [y] if extent_of(y) is not None else _joined_rows(s, op, y)
+    others = [axis for axis in op.axis if axis not in (*columns, *lines)]
+    height, width = product_of_extents(lines), product_of_extents(columns)
     if apart <= _NEAR:
         is_enough = height is not None and 1 < height <= _NEAR and (width is None or width >= _FEW)
     elif height is not None and height < _FEW:
@@ -170,18 +172,32 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         is_enough = is_mixed and width > 1
     else:
         is_enough = True
-    return _Across(y, columns, apart, others) if is_enough else None
+    return _Across(lines, columns, apart, others) if is_enough else None
 
 
 def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     """The last axis, behind the axes that are joined to it. Axes are joined until a row of the
-    result consists of whole cache lines, as long as every tensor that is read has the same
+    result surely consists of whole cache lines, as long as every tensor that is read has the same
     dimensions one behind the other, and is read at the axes themselves."""
-    found, line = [op.axis[-1]], _line(op)
+    line = _line(op)
+    return _before(s, op, op.axis[-1], y, lambda size: size is None or size % line != 0)
+
+
+def _joined_rows(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
+    """An axis, behind the axes that are joined to it: all to which it can be joined, as in
+    :func:`_joined`."""
+    return _before(s, op, y, op.axis[-1], lambda size: True)
+
+
+def _before(
+    s: Schedule, op: ComputeOp, last: IterVar, other: IterVar, more: Callable[[int | None], bool]
+) -> list[IterVar]:
+    """An axis behind the axes that are joined to it, as long as there are to be `more`, whose
+    product of extents it is given, and `other` isn't one."""
+    found = [last]
     loads = [*reads_of(s, op)]
-    for axis in reversed(op.axis[:-1]):
-        size = product_of_extents(found)
-        if size is None or size % line == 0 or axis is y or extent_of(axis) is None:
+    for axis in reversed(op.axis[: [*op.axis].index(last)]):
+        if axis is other or not more(product_of_extents(found)):
             break
         if not all(_goes_on(each, axis, found[0]) for each in loads):
             break
@@ -205,7 +221,8 @@ def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
     assert isinstance(load.producer, Tensor)
     (place,) = inside
     is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
-    return is_plain and e.const_int(load.producer.shape[place]) == extent_of(inner)
+    extent = None if inner.dom is None else inner.dom.extent
+    return is_plain and extent is not None and structural_equal(load.producer.shape[place], extent)
 
 
 def _outside_loads(node: PrimExpr) -> Iterator[Var]:

@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
-from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
+from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -202,7 +202,11 @@ def _short_rows(
 ) -> list[Stage]:
     """The reductions among a stage and those `inside` of its first `rows` axes, if all of them are
     along short rows, with one result for each row; none otherwise."""
+    if waits_for_memory(compute_of(root)):
+        return []
     found = [each for each in (root, *inside) if compute_of(each).reduce_axis]
+    if any(each.is_output for each in found if each is not root):
+        return []  # results in memory that the caller gives
     is_each = all(
         len(op.axis) == rows and are_short_rows(op, target, strict=strict)
         for op in map(compute_of, found)

@@ -18,6 +18,8 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
         columns[k, 0:8] = X[0:8, k], transposed
         for k, written out:
             Y[0:8] += columns[k, 0:8]
+Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
+left as it is, since it waits for memory.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
@@ -45,7 +48,7 @@ from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import Add, Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -73,7 +76,9 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     if running_axis(op) is not None or any(body.dtype.is_bool for body in op.body):
         return False
     rows, size, lanes = op.axis[-1], product_of_extents(op.reduce_axis), lanes_of(op, target)
-    if size is None or size < _LEAST or (extent_of(rows) or lanes) < lanes or lanes < 4:
+    if size is None and len(op.reduce_axis) > 1:
+        return False
+    if (size is not None and size < _LEAST) or (extent_of(rows) or lanes) < lanes or lanes < 4:
         return False
     reads, contraction = _reads_along(op), contraction_of(op)
     return (
@@ -93,17 +98,20 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes = op.body[0], lanes_of(op, target)
     size = product_of_extents(op.reduce_axis)
-    assert isinstance(reduce, Reduce) and size is not None
+    assert isinstance(reduce, Reduce)
     values = len([*value_operations(*reduce.source)])
     each = values + len([x for x in walk_once(*reduce.combiner.result) if not _is_leaf(x)])
-    transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     costs: dict[_Write, int] = {}
-    steps = lanes * -(-size // _width_of(op, size, target))
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
     is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
+    if size is None:
+        is_plain = is_free and is_dense and is_line(op, op.reduce_axis)
+        return _write_partial if is_plain and lanes * (1 + values) <= most else None
+    transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
+    steps = lanes * -(-size // _width_of(op, size, target))
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
     if is_free and is_one_line and steps * (1 + values) <= most:
@@ -138,9 +146,19 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
     return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
-def _width_of(op: ComputeOp, size: int, target: Target) -> int:
+def _width_of(op: ComputeOp, size: int | None, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    return min(lanes_of(op, target), 1 << (size - 1).bit_length())
+    lanes = lanes_of(op, target)
+    return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
+
+
+def waits_for_memory(op: ComputeOp) -> bool:
+    """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
+    of reading: neighbouring lines of one row come faster than lines of several rows."""
+    reduce = op.body[0] if op.reduce_axis else None
+    if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
+        return False
+    return isinstance(reduce.combiner.result[0], Add)
 
 
 def write_short_rows(
@@ -176,7 +194,6 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    assert size is not None
     width = _width_of(op, size, target)
     choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes of "
            "a vector, and the vectors are transposed in registers", stage=stage.name,
@@ -197,9 +214,13 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     vectors.compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
-    vectors.reorder(step, row, lane)
-    vectors.unroll(step)
-    vectors.unroll(row)
+    if size is None and calls_functions(s, stage):
+        vectors.reorder(row, step, lane)  # the steps of one row don't wait for each other
+    else:
+        vectors.reorder(step, row, lane)
+        vectors.unroll(row)
+        if size is not None:
+            vectors.unroll(step)
     vectors.vectorize(lane)
 
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.guards import guards_around
+from minitvm.arith.effects import loads
+from minitvm.arith.guards import form_of, guards_around, is_symbolic
+from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, walk_once, with_fields
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    free_vars,
+    mentions,
+    substitute,
+    walk_once,
+    with_fields,
+)
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -46,7 +56,9 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
-    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``.
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. So it is where rows of a
+    buffer between stages aren't written. Conditions of the program
+    itself stay around the store.
     """
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
 
@@ -78,13 +90,18 @@ class _Compute(ScopedMutator):
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key != "padded_buffer":
             return self.descend(node)
-        guards, store = guards_around(node.body)
-        if not guards or not isinstance(store, s.BufferStore) or not _is_harmless(store.value):
+        guards, inner = guards_around(node.body)
+        conditions, store = _conditions_around(inner)
+        if not guards or not isinstance(store, s.BufferStore):
+            return self.descend(node)
+        if not all(map(_is_harmless, (store.value, *conditions))) or loads(*conditions):
             return self.descend(node)
         kept, made = list(guards), store
         for guard in guards:
+            if conditions and not self._is_symbolic(guard):
+                continue  # a loop around it gets a main part without the guard
             others = [each for each in kept if each is not guard]
-            found = self._under(made, others, set(free_vars(guard)))
+            found = self._under(made, [*others, *conditions], guard)
             if found is not None:
                 kept, made = others, found
         if kept:
@@ -92,24 +109,31 @@ class _Compute(ScopedMutator):
         if len(kept) == len(guards):
             return node
         body: Stmt = made
+        for condition in reversed(conditions):
+            body = s.IfThenElse(condition, body)
         for guard in reversed(kept):
             body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
         return with_fields(node, body=body)
 
     def _under(
-        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: Set[Var]
+        self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: PrimExpr
     ) -> s.BufferStore | None:
         """`store`, or a store in its place, that is safe where only `guards` hold: it writes inside
-        of its buffer, and reads elements that exist. None if there is no such store. `removed` are
-        the variables of a further guard. Elements that don't depend on them are read where that
-        guard holds as well."""
-        loads = list(_loads(store.value, ()))
-        if any(conditions for _, conditions in loads) and not removed.isdisjoint(self._parts):
+        of its buffer, and reads elements that exist. None if there is no such store. Elements that
+        don't depend on the variables of a further guard, `removed`, are read where that guard holds
+        as well."""
+        loads, variables = list(_loads(store.value, ())), set(free_vars(removed))
+        if any(conditions for _, conditions in loads) and not variables.isdisjoint(self._parts):
             return None  # the guard saves work
+        rows: dict[Var, PrimExpr] = {}
+        moved: set[BufferLoad] = set()
         for load, _ in loads:
             used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
-            if load.buffer in self._left_out and not removed.isdisjoint(used):
-                return None
+            if load.buffer in self._left_out and not variables.isdisjoint(used):
+                rows = rows or self._last_rows(removed)
+                moved.add(load)
+                if rows.keys().isdisjoint(used):
+                    return None
         with self._prover.scope():
             for guard in guards:
                 self._prover.assume(guard)
@@ -118,6 +142,11 @@ class _Compute(ScopedMutator):
             replaced: dict[BufferLoad, BufferLoad] = {}
             for load, conditions in loads:
                 made = self._readable(load, conditions)
+                if made is None:
+                    return None
+                if load in moved:
+                    places = tuple([substitute(each, rows) for each in load.indices])
+                    made = BufferLoad(load.buffer, places) if made is load else None
                 if made is None:
                     return None
                 if made is not load:
@@ -137,6 +166,26 @@ class _Compute(ScopedMutator):
             return None
         is_same = all(map(operator.is_, indices, load.indices))
         return load if is_same else BufferLoad(load.buffer, indices)
+
+    def _is_symbolic(self, guard: PrimExpr) -> bool:
+        form = form_of(self._prover, guard)
+        return form is not None and is_symbolic(self._prover, form)
+
+    def _last_rows(self, guard: PrimExpr) -> dict[Var, PrimExpr]:
+        """For the variable of an unrolled loop over rows, the row itself where a guard holds, and
+        the last row for which it does elsewhere; nothing for other loops and guards."""
+        form = form_of(self._prover, guard)
+        if form is None or not is_symbolic(self._prover, form):
+            return {}
+        rows = [each for each in form.terms if each in self._written_out]
+        if len(rows) != 1 or form.terms[rows[0]] != -1:
+            return {}
+        (var,) = rows
+        assert isinstance(var, Var)
+        last = form + Affine({var: 1})
+        if mentions(var, *last.terms) or not self._prover.proves(last):
+            return {}
+        return {var: e.minimum(var, e.cast(var.dtype, self._prover.expression(last, var.dtype)))}
 
     def _is_inside(self, index: PrimExpr, extent: PrimExpr) -> bool:
         at = self._prover.affine(index)
@@ -184,6 +233,15 @@ def _loads(
     for child in children(node):
         if isinstance(child, PrimExpr):
             yield from _loads(child, conditions)
+
+
+def _conditions_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The conditions on a statement that decide whether it runs, and the statement."""
+    found: list[PrimExpr] = []
+    while isinstance(node, s.IfThenElse) and node.else_case is None:
+        found.append(node.condition)
+        node = node.then_case
+    return found, node
 
 
 def _is_harmless(value: PrimExpr) -> bool:

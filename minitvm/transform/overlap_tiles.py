@@ -54,10 +54,11 @@ def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFu
     A tile of few statements is written out for the last one, and the others have no minimum::
 
         for io in range(n // 16): ...                           # without guards
-        if n - 16 >= 0:
-            for io in range((n + 15) // 16 - n // 16): ...      # at n - 16
-        else:
-            for io in range(n // 16, (n + 15) // 16): ...       # as before
+        if n // 16 < (n + 15) // 16:
+            if n - 16 >= 0:
+                ...                                             # at n - 16
+            else:
+                ...                                             # as before, io = n // 16
 
     Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
     copy of it for the last one takes longer than computing some elements twice::
@@ -223,13 +224,9 @@ class _Overlap(ScopedMutator):
             body = s.LetStmt(begin, e.minimum(var * size, last), moved)
             return s.IfThenElse(fits, with_fields(loop, body=body), loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
-        rest = loop.extent - count
-        end = substitute(moved, {begin: last})
-        ending = with_fields(loop, min=e.const(0, var.dtype), extent=rest, body=end)
-        masked = with_fields(loop, min=count, extent=rest)
-        return s.seq(
-            with_fields(loop, extent=count, body=whole), s.IfThenElse(fits, ending, masked)
-        )
+        ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
+        rest = s.IfThenElse(count < loop.extent, s.IfThenElse(fits, ending, masked))
+        return s.seq(with_fields(loop, extent=count, body=whole), rest)
 
     def _chosen(self, loop: s.For, tiles: _Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a

@@ -10,6 +10,7 @@ from minitvm.arith.atoms import is_pure
 from minitvm.arith.guards import (
     clipped,
     cutting,
+    is_symbolic,
     limits,
     quotient,
 )
@@ -27,7 +28,7 @@ from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_f
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
-from minitvm.transform.transpose_copies import VECTOR_BYTES
+from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -42,6 +43,7 @@ _MOST = 7 / 8  # of a loop's iterations
 _MASKED = 32
 _WITH_MASKS = 64  # the vector bytes of targets with such registers
 _WRITTEN_OUT = 256  # statements at most
+_FEW = 64  # values of a form beyond an end of a range of unknown size
 
 HINT = "pragma_loop_partition_hint"
 
@@ -149,6 +151,7 @@ class _Partition(ScopedMutator):
                     self._prover.bind_data(var)
         self._budget = MAX_STATEMENTS - code_size(func.body)
         self._hinted = False
+        self._is_behind_piece = False
         self._failed: Set[PrimExpr] = frozenset()  # conditions that hold in none of the iterations
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
@@ -206,7 +209,14 @@ class _Partition(ScopedMutator):
         work = statements_run(node.body)
         found = self._forms.uses(node, hinted)
         region = _Region([], [], [], [], [], found)
-        uses = _of_the_most(node, found.conditions, self._failed)
+        uses = _of_the_most(self._prover, node, found.conditions, self._failed)
+        if node.kind == ForKind.PARALLEL:
+            blocks = ends_of_blocks(node.body)
+            uses = {
+                each: use
+                for each, use in uses.items()
+                if each not in blocks or not any(is_symbolic(self._prover, row) for row in use.rows)
+            }
         for condition, use in uses.items():
             if use.work * _LITTLE > work:
                 self._classify(node, condition, use, region)
@@ -319,6 +329,11 @@ class _Partition(ScopedMutator):
         if divides and is_long:
             return self.visit_For(with_fields(node, min=begin, extent=extent))
         opposites = set(uses.opposites(divides))
+        if count is None and divides and not opposites and not self._is_behind_piece:
+            self._is_behind_piece = True
+            made = self.visit_For(with_fields(node, min=begin, extent=extent))
+            self._is_behind_piece = False
+            return made
         if count is None and opposites and self._failed.isdisjoint(divides | opposites):
             outside, self._failed = self._failed, self._failed | set(uses.opposites(opposites))
             made = self.visit_For(with_fields(node, min=begin, extent=extent))
@@ -417,7 +432,7 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
 
 
 def _of_the_most(
-    node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
+    prover: Prover, node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
 ) -> dict[PrimExpr, Use]:
     """For each condition of a choice, the condition or its negation, whichever holds more often.
     The conditions of `failed` hold nowhere."""
@@ -426,11 +441,20 @@ def _of_the_most(
         if use.negates is None:
             continue
         holds, fails = (_share(node, each.rows) for each in (conditions[use.negates], use))
-        is_rare = holds is not None and fails is not None and holds < fails
+        if holds is not None and fails is not None:
+            is_rare = holds < fails
+        else:
+            rows = conditions[use.negates].rows
+            is_rare = _has_few(prover, rows) and not _has_few(prover, use.rows)
         if not failed.isdisjoint((negation, use.negates)):
             is_rare = use.negates in failed
         made.pop(use.negates if is_rare else negation, None)
     return made
+
+
+def _has_few(prover: Prover, rows: Iterable[Affine]) -> bool:
+    """Whether few values of forms of symbolic size are surely at least zero."""
+    return any(is_symbolic(prover, row) and prover.proves(-row + _FEW) for row in rows)
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:

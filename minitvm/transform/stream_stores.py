@@ -131,8 +131,16 @@ class _Innermost(Mutator):
         self._value = value
 
     def stmt(self, node: Stmt) -> Stmt:
-        body = node.body if isinstance(node, s.For) else node
-        if self._stores(body):
+        match node:
+            case s.For(kind=s.ForKind.PARALLEL) | s.LetStmt() | s.Allocate() | s.IfThenElse():
+                is_here = False
+            case s.For():
+                is_here = self._stores(node.body)
+            case s.SeqStmt():
+                is_here = sum(map(self._stores, node.seq)) > 1
+            case _:
+                is_here = self._stores(node)
+        if is_here:
             return s.AttrStmt(self._output, self._key, self._value, node)
         return super().stmt(node)
 

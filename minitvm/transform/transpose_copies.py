@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import field, replace
 from functools import partial, reduce
 from math import prod
 from typing import final
@@ -12,7 +12,7 @@ from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_index import joined
-from minitvm.arith.guards import clipped, limits
+from minitvm.arith.guards import clipped, conjuncts, limits
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import UINT16, DType
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -38,6 +38,7 @@ VECTOR_BYTES = 32
 _REGISTERS = 16  # every target has at least these
 _LEAST = 4  # a smaller block saves nothing
 _FEW = range(2, 5)  # the numbers of rows that are mixed into one vector
+_PICKED = (2, 3)  # columns of symbolic extent that are picked or mixed
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
 _PART = 16  # the bytes within which an instruction interleaves the lanes of two vectors
 
@@ -148,6 +149,13 @@ class _Nest:
     turned: tuple[_Turned, ...]
     height: int
     width: int | None
+    vector_bytes: int
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the transposed value is stored as it is, without conditions."""
+        (first, *_), store = self.turned, self.store
+        return first.value is store.value and not first.conditions and self.body is store
 
 
 def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
@@ -179,9 +187,25 @@ def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     bits = [dtype for each in turned for dtype in (each.value.dtype, store.buffer.dtype)]
     if not turned or any(each.is_bool or each.lanes != 1 for each in bits):
         return None
-    mixed = _row_size(turned, store, along, across, vector_bytes)
-    size = _block_size(turned, along, lanes, vector_bytes) if mixed is None else (mixed, None)
-    return None if size is None else _Nest(along, across, across.body, store, turned, *size)
+    made = _Nest(along, across, across.body, store, turned, 0, 0, vector_bytes)
+    is_known = None not in map(e.const_int, (across.extent, store.buffer.shape[-1]))
+    mixed = _mixed_nest(made, lanes) if is_known else None
+    size = _block_size(turned, along, lanes, vector_bytes)
+    return mixed or (None if size is None else replace(made, height=size[0], width=size[1]))
+
+
+def ends_of_blocks(body: Stmt) -> Set[PrimExpr]:
+    """The conditions that only end the vectorized loops of nests that are gone through by blocks:
+    a loop of blocks ends where they do, and needs no main part without them."""
+    found: set[PrimExpr] = set()
+    for along in walk_once(body):
+        if isinstance(along, s.For) and _nest_of(along, VECTOR_BYTES) is not None:
+            assert isinstance(along.body, s.For)
+            across, inner = along.body.loop_var, along.body.body
+            while isinstance(inner, s.IfThenElse):
+                found |= {each for each in conjuncts(inner.condition) if mentions(across, each)}
+                inner = inner.then_case
+    return found
 
 
 def _store_in(body: Stmt) -> tuple[BufferStore | None, tuple[PrimExpr, ...]]:
@@ -223,46 +247,52 @@ def _power_of_two(extent: int, wanted: int, *extents: int) -> int:
     return 1 << (most.bit_length() - 1) if most > 0 else 0
 
 
-def _row_size(
-    turned: Sequence[_Turned],
-    store: BufferStore,
-    along: s.For,
-    across: s.For,
-    vector_bytes: int,
-) -> int | None:
-    """The number of elements of each row that are mixed into one vector with the elements of the
-    other rows; None where there are more than a few rows, or they aren't stored interleaved."""
+def _mixed_nest(nest: _Nest, rows: int) -> _Nest | None:
+    """The nest with the elements of a few rows mixed into one vector; None where they aren't stored
+    interleaved. A symbolic extent across is that number of rows."""
+    store, along, across = nest.store, nest.along, nest.across
     k, j = along.loop_var, across.loop_var
-    lanes, begin, steps = (e.const_int(each) for each in (across.extent, across.min, along.extent))
-    if (
-        lanes is None
-        or lanes not in _FEW
-        or begin != 0
-        or across.body is not store
-        or len(store.indices) < 2
-    ):
-        return None
-    is_whole = turned[0].value is store.value and not turned[0].conditions
-    is_in_turn = e.const_int(store.buffer.shape[-1]) == lanes and not store.buffer.strides
-    is_in_turn = is_in_turn and store.buffer.layout != "left" and not store.buffer.auto_broadcast
-    if not is_whole or not is_in_turn or store.indices[-1] is not j:
+    if rows not in _FEW or not nest.is_copy or not _is_whole(store, across, rows):
         return None
     outer, row = _row_of(store)
     if step_of(row, k) != 1 or mentions(k, *outer) or mentions(j, *outer, row):
         return None
-    itemsize = store.value.dtype.itemsize
+    size = _mixed_size(nest, along, rows)
+    if size is None:
+        return None
+    counted = with_fields(across, extent=e.const(rows, across.extent.dtype))
+    return replace(nest, across=counted, height=size, width=None)
+
+
+def _is_whole(access: BufferLoad | BufferStore, loop: s.For, count: int) -> bool:
+    """Whether a loop of `count` iterations goes along the whole of a last dimension, or may do so
+    where that is symbolic, and the next row follows in memory."""
+    buffer, last = access.buffer, access.indices[-1]
+    known = {e.const_int(loop.extent), e.const_int(buffer.shape[-1])}
+    if not known <= {count, None} or e.const_int(loop.min) != 0:
+        return False
+    if buffer.strides or buffer.layout == "left" or buffer.auto_broadcast:
+        return False
+    is_first = last is loop.loop_var or (None in known and step_of(last, loop.loop_var) == 1)
+    return is_first and len(joined(buffer, access.indices)) > 1
+
+
+def _mixed_size(nest: _Nest, loop: s.For, rows: int) -> int | None:
+    """The number of elements of each of a few rows that fill the registers; None where the loop
+    along the rows is too short."""
+    itemsize, steps = nest.store.value.dtype.itemsize, e.const_int(loop.extent)
     size = _LEAST
     most = CACHE_LINE // itemsize if steps is None else min(CACHE_LINE // itemsize, steps)
-    while 2 * size <= most and 2 * (2 * size) * lanes * itemsize <= _REGISTERS * vector_bytes:
+    while 2 * size <= most and 2 * (2 * size) * rows * itemsize <= _REGISTERS * nest.vector_bytes:
         size *= 2
     return size if size <= most else None
 
 
-def _row_of(store: BufferStore) -> tuple[tuple[PrimExpr, ...], PrimExpr]:
-    """The index within the row of a store, which may extend over several of the last dimensions,
+def _row_of(access: BufferLoad | BufferStore) -> tuple[tuple[PrimExpr, ...], PrimExpr]:
+    """The index of an access in all but the last dimension, in as many dimensions as are joined,
     and the indices of the dimensions before these."""
-    *before, (row, _), _ = joined(store.buffer, store.indices)
-    return store.indices[: before[-1][1] + 1 if before else 0], row
+    *before, (row, _), _ = joined(access.buffer, access.indices)
+    return access.indices[: before[-1][1] + 1 if before else 0], row
 
 
 class _Across:
@@ -414,15 +444,65 @@ def _by_blocks(nest: _Nest) -> Stmt:
         made = _blocks(along, nest.height, partial(_mixed_block, nest))
     else:
         made = _by_lines(nest, nest.width)
-    enough = [
-        loop.extent >= size
-        for loop, size in ((along, nest.height), (across, nest.width))
-        if e.const_int(loop.extent) is None
-    ]
+    enough = _enough((along, nest.height), (across, nest.width))
     if not enough:
         return made
     few = rebuild(across, {"kind": ForKind.SERIAL, "annotations": {s.FEW: True}})
-    return s.IfThenElse(reduce(e.logical_and, enough), made, rebuild(along, {"body": few}))
+    rest: Stmt = rebuild(along, {"body": few})
+    for condition, narrow in reversed([*_narrow(nest)]):
+        rest = s.IfThenElse(condition, narrow, rest)
+    return s.IfThenElse(reduce(e.logical_and, enough), made, rest)
+
+
+def _enough(*loops: tuple[s.For, int | None]) -> list[PrimExpr]:
+    """The conditions under which loops have at least some numbers of iterations."""
+    return [loop.extent >= n for loop, n in loops if n and e.const_int(loop.extent) is None]
+
+
+def _narrow(nest: _Nest) -> Iterator[tuple[PrimExpr, Stmt]]:
+    """Faster forms of a nest of symbolic extents with few columns or rows, each with the condition
+    under which it can be used. Blocks as wide as they are high are for all others."""
+    along, across = nest.along, nest.across
+    if nest.width is None:
+        return
+    enough = _enough((along, _LEAST), (across, _LEAST))
+    is_wide = nest.width > _LEAST and e.const_int(across.extent) is None
+    if is_wide and nest.height == _LEAST:
+        yield reduce(e.logical_and, enough), _by_lines(nest, _LEAST)
+    for count in _PICKED:
+        mixed = None if e.const_int(across.extent) else _mixed_nest(nest, count)
+        if mixed is not None:
+            few = _are(count, across.extent, nest.store.buffer.shape[-1])
+            fits = [*few, *_enough((along, mixed.height))]
+            made = _blocks(along, mixed.height, partial(_mixed_block, mixed))
+            yield reduce(e.logical_and, fits), made
+    for count in _PICKED:
+        size = _mixed_size(nest, across, count)
+        if size and e.const_int(along.extent) is None and _can_pick(nest, count):
+            load = nest.store.value
+            assert isinstance(load, BufferLoad)
+            few = _are(count, along.extent, load.buffer.shape[-1])
+            fits = [*few, *_enough((across, size))]
+            serial = rebuild(across, {"kind": ForKind.SERIAL})
+            made = _blocks(serial, size, partial(_picked_block, nest, count, size))
+            yield reduce(e.logical_and, fits), made
+
+
+def _are(count: int, *extents: PrimExpr) -> list[PrimExpr]:
+    """The conditions under which extents are a number."""
+    return [e.equal(each, count) for each in extents if e.const_int(each) is None]
+
+
+def _can_pick(nest: _Nest, count: int) -> bool:
+    """Whether `count` columns lie one behind the other in the tensor that is read, row after row
+    along the vectors that are stored."""
+    load, k, j = nest.store.value, nest.along.loop_var, nest.across.loop_var
+    if not isinstance(load, BufferLoad) or not nest.is_copy:
+        return False
+    if not _is_whole(load, nest.along, count):
+        return False
+    outer, row = _row_of(load)
+    return step_of(row, j) == 1 and not mentions(j, *outer) and not mentions(k, *outer, row)
 
 
 def _by_lines(nest: _Nest, width: int) -> Stmt:
@@ -583,17 +663,57 @@ def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
     network = _Network()
     rows = _rows_under(nest.turned[0], along, (across.loop_var, across.min), lanes, size)
     named: list[PrimExpr] = [network.named("row", _shuffled_as(row)) for row in rows]
-    outer, row = _row_of(store)
-    begin = substitute(row, {along[0]: k}) * lanes
-    rest: PrimExpr = e.Ramp(begin, e.const(1, begin.dtype), lanes * size)
-    place: tuple[PrimExpr, ...] = ()
-    for extent in reversed(store.buffer.shape[len(outer) + 1 :]):
-        count = e.Broadcast(e.cast(begin.dtype, extent), lanes * size)
-        place = (e.FloorMod(rest, count), *place)
-        rest = e.FloorDiv(rest, count)
-    place = (*outer, rest, *place)
+    (place,) = _in_turn(store, along, lanes, [lanes * size])
     value = _as(_mixed(named, network), store.buffer.dtype.with_lanes(lanes * size))
     return network.around(BufferStore(store.buffer, value, place))
+
+
+def _in_turn(
+    access: BufferLoad | BufferStore, row: _Begin, columns: int, sizes: Sequence[int]
+) -> list[tuple[PrimExpr, ...]]:
+    """The indices of vectors of some sizes, one behind the other, from a row of an access on: its
+    rows have some number of columns."""
+    outer, index = _row_of(access)
+    begin = substitute(index, {row[0]: row[1]}) * columns
+    found, shape = [], access.buffer.shape[len(outer) + 1 :]
+    for place, size in enumerate(sizes):
+        first = begin + sum(sizes[:place])
+        rest: PrimExpr = e.Ramp(first, e.const(1, begin.dtype), size)
+        inner: tuple[PrimExpr, ...] = ()
+        for extent in reversed(shape):
+            count = e.Broadcast(e.cast(begin.dtype, extent), size)
+            inner = (e.FloorMod(rest, count), *inner)
+            rest = e.FloorDiv(rest, count)
+        found.append((*outer, rest, *inner))
+    return found
+
+
+def _picked_block(nest: _Nest, columns: int, size: int, j: PrimExpr) -> Stmt:
+    """A block of `size` rows with a few columns each, which are picked from the vectors in which
+    they lie."""
+    load, across = nest.store.value, (nest.across.loop_var, j)
+    assert isinstance(load, BufferLoad)
+    network = _Network()
+    rows: list[PrimExpr] = [
+        network.named("row", _shuffled_as(BufferLoad(load.buffer, place)))
+        for place in _in_turn(load, across, columns, [size] * columns)
+    ]
+    both = list(range(2 * size))
+    halves = rows[0], rows[1]
+    if columns > 2:
+        halves = network.shuffled(*halves, both), network.shuffled(rows[2], rows[-1], both)
+    along, store = (nest.along.loop_var, nest.along.min), nest.store
+    places = _vectors_at(store.buffer, store.indices, across, along, columns, size)
+    dtype = store.buffer.dtype.with_lanes(size)
+    stores = [
+        BufferStore(
+            store.buffer,
+            _as(network.shuffled(*halves, range(column, columns * size, columns)), dtype),
+            place,
+        )
+        for column, place in enumerate(places)
+    ]
+    return network.around(s.seq(*stores))
 
 
 def _mixed(rows: Sequence[PrimExpr], network: _Network) -> PrimExpr:

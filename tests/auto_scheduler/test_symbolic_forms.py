@@ -80,6 +80,71 @@ def test_few_rows_of_a_transpose(order: tuple[int, ...]) -> None:
             np.testing.assert_array_equal(f([x], wanted.shape), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1), (0, 2, 3, 1), (0, 3, 1, 2)])
+def test_channels_first_and_last(order: tuple[int, ...], dtype: str) -> None:
+    """A few channels are mixed, or picked; more of them run in blocks, which may overlap."""
+    X = te.placeholder([te.var(f"n{axis}") for axis in range(len(order))], dtype, name="X")
+
+    def element(*i: Any) -> Any:
+        return X(*(i[order.index(axis)] for axis in range(len(order))))
+
+    Y = te.compute([X.shape[axis] for axis in order], element, name="Y")
+    f = tvm.build(Y, [X, Y], name="f")
+    rest = (2, 9, 23) if len(order) == 4 else (9, 70)
+    for channels in (0, 1, 2, 3, 4, 5, 17):
+        for place in range(len(order)):
+            shape = (*rest[:place], channels, *rest[place:])
+            x = whole(*shape).astype(dtype)
+            wanted = np.transpose(x, order)
+            got = np.full(wanted.shape, 77, dtype)
+            f(x, got)
+            np.testing.assert_array_equal(got, wanted)
+
+
+def over(combine: Any, x: Tensor, name: str) -> Tensor:
+    k = te.reduce_axis((0, x.shape[1]), "k")
+    made: Tensor = te.compute((x.shape[0],), lambda i: combine(x[i, k], axis=k), name=name)
+    return made
+
+
+def test_rows_of_several_reductions() -> None:
+    """A stage between two reductions writes only rows that there are. The last row is read in
+    place of the others, and what it holds stays there."""
+    X = te.placeholder((m, n), name="X")
+    largest = over(te.max, X, "M")
+    off = te.compute((m, n), lambda i, j: X[i, j] - largest[i], "O")
+    total = over(te.sum, te.compute((m, n), lambda i, j: off[i, j] * off[i, j], "Q"), "S")
+    f = built([X], te.compute((m, n), lambda i, j: off[i, j] + total[i], name="Y"))
+    for size in SIZES:
+        for shape in ((size, 33), (19, size), (size, size)):
+            x = whole(*shape)
+            if x.size:
+                x[-1, 0] = np.nan
+            rows = x - x.max(1, initial=-np.inf, keepdims=True)
+            wanted = rows + (rows * rows).sum(1, keepdims=True)
+            np.testing.assert_array_equal(f([x], shape), wanted)
+
+
+@pytest.mark.parametrize("combine", ["max", "min"])
+def test_extrema_of_rows(combine: str) -> None:
+    X = te.placeholder((m, n), name="X")
+    f = built([X], over(getattr(te, combine), X, "Y"))
+    for size in SIZES[1:]:
+        for shape in ((size, 33), (19, size), (size, size)):
+            x = whole(*shape)
+            x[0, -1], x[-1, 0] = np.inf, np.nan
+            np.testing.assert_array_equal(f([x], (shape[0],)), getattr(x, combine)(1))
+
+
+def test_short_and_long_rows_that_are_copied() -> None:
+    X = te.placeholder((m, n), name="X")
+    f = built([X], te.compute((m + 2, n), lambda i, j: X[te.min(i, m - 1), j], name="Y"))
+    for size in (*SIZES[1:], 2047, 2048, 2049, 5000):
+        x = whole(3, size)
+        np.testing.assert_array_equal(f([x], (5, size)), x[[0, 1, 2, 2, 2]])
+
+
 def test_totals_of_rows_so_far() -> None:
     X = te.placeholder((m, n), name="X")
 

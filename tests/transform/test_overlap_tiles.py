@@ -14,7 +14,7 @@ from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Call, Var
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import For, LetStmt, PrimFunc
+from minitvm.tir.stmt import For, IfThenElse, LetStmt, PrimFunc, Stmt
 from minitvm.transform.overlap_tiles import overlap_tiles
 from minitvm.variants.in_place import with_others_apart
 
@@ -70,8 +70,13 @@ def test_each_element_is_computed_for_any_size(n: int) -> None:
 def test_tiles_that_overlap_have_no_mask() -> None:
     s, arguments = tiled(pairs)
     made = overlap_tiles(with_guards(s, arguments))
-    loops = [each for each in walk_once(made.body) if isinstance(each, For) and _is_outer(each)]
-    assert [bool(_guards(each)) for each in loops] == [False, False, True]
+    (loop,) = [each for each in walk_once(made.body) if isinstance(each, For) and _is_outer(each)]
+    (ending,) = [
+        each for each in walk_once(made.body) if isinstance(each, IfThenElse) and each.else_case
+    ]
+    assert ending.else_case is not None
+    parts = (loop, ending.then_case, ending.else_case)
+    assert [bool(_guards(each)) for each in parts] == [False, False, True]
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 16, 100])
@@ -98,8 +103,8 @@ def _is_outer(loop: For) -> bool:
     return loop.loop_var.name == "i.outer"
 
 
-def _guards(loop: For) -> list[Call]:
-    return [each for each in walk_once(loop) if isinstance(each, Call) and each.op == "likely"]
+def _guards(part: Stmt) -> list[Call]:
+    return [each for each in walk_once(part) if isinstance(each, Call) and each.op == "likely"]
 
 
 def same_shape(A: Tensor, n: Var) -> Tensor:
