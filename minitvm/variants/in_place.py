@@ -4,7 +4,7 @@ right."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import product
 from typing import final
@@ -46,9 +46,10 @@ def run_in_place(func: PrimFunc, pairs: frozenset[tuple[int, int]]) -> PrimFunc:
 
 
 def with_others_apart(func: PrimFunc) -> PrimFunc:
-    """`func` for calls in which only the pairs of its attribute ``in_place`` are one array: a call
-    runs another variant for others, or refuses them."""
-    return with_body(func, _Known({}, others=True).stmt(func.body))
+    """`func` for calls in which no output is the array of an input beside the pairs of its
+    attribute ``in_place``: a call runs another variant for others, or refuses them."""
+    written = frozenset(buffer.data for buffer in written_parameters(func))
+    return with_body(func, _Known({}, written).stmt(func.body))
 
 
 def can_run_in_place(func: PrimFunc, output: int, before: int) -> bool:
@@ -101,18 +102,19 @@ def _parameter(func: PrimFunc, position: int) -> Buffer:
 
 @final
 class _Known(Mutator):
-    """Decides whether parameters are apart that are one array, and whether `others` are."""
+    """Decides whether parameters are apart that are one array, and those that are `apart` from all
+    others."""
 
-    def __init__(self, same: Mapping[Buffer, Buffer], *, others: bool = False) -> None:
+    def __init__(self, same: Mapping[Buffer, Buffer], apart: Set[Var] = frozenset()) -> None:
         super().__init__()
         self._same = {frozenset((a.data, b.data)) for a, b in same.items()}
-        self._others = others
+        self._apart = apart
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op != "are_apart":
             return self.descend(node)
         is_same = frozenset(node.args) in self._same
-        return e.const(not is_same) if is_same or self._others else node
+        return e.const(not is_same) if is_same or not self._apart.isdisjoint(node.args) else node
 
     def visit_And(self, node: e.And) -> PrimExpr:
         made: e.And = self.descend(node)

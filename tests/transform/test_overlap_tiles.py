@@ -11,12 +11,15 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.module import Module
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Call, Var
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Call, Select, Var, const
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
+from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import For, IfThenElse, LetStmt, PrimFunc, Stmt
 from minitvm.transform.overlap_tiles import overlap_tiles
 from minitvm.variants.in_place import with_others_apart
+from tests.tir.programs import function_of, loop, store
 
 LANES = 8
 Body = Callable[[Tensor, Var], Tensor]
@@ -245,6 +248,17 @@ def test_the_first_code_has_no_tile_for_arrays_that_are_one() -> None:
     func = tvm.lower(tvm.auto_schedule(Y), [X, Y])["main"]
     assert _asks_for_arrays(func)
     assert not _asks_for_arrays(with_others_apart(func))
+
+
+def test_inputs_may_be_one_array() -> None:
+    a, b, c = (decl_buffer((4,), "float32", name) for name in "ABC")
+    value = Select(are_apart(a.data, b.data), const(1.0), const(2.0))
+    f = tvm.build(function_of(a, b, c)(loop(i := Var("i"), 4, store(c, value, i))))
+    x, y, z = (np.zeros(4, "float32") for _ in range(3))
+    f(x, y, z)
+    assert z.tolist() == [1.0] * 4
+    f(x, x, z)
+    assert z.tolist() == [2.0] * 4
 
 
 def _asks_for_arrays(func: PrimFunc) -> bool:
