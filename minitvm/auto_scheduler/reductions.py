@@ -432,7 +432,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    extent = _USUAL if k.extent is None else k.extent  # the lanes cost as much as the steps
+    extent = _USUAL if k.extent is None else max(0, k.extent)  # the lanes cost as much as the steps
     most = isqrt(extent * (lanes if extent >= lanes * lanes else 2))
     width = min(width, max(lanes, 1 << (most.bit_length() - 1)) if most else 0)
     if extent < 2 * lanes:
