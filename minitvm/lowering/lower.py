@@ -88,7 +88,7 @@ def pipeline(
             ("widen_indices", widen_indices),
             ("limit_indices", limit_indices),
             ("transpose_copies", partial(transpose_copies, vector_bytes=vector_bytes)),
-            ("vectorize_loops", vectorize_loops),
+            ("vectorize_loops", partial(vectorize_loops, vector_bytes=vector_bytes)),
             ("stream_stores", stream_stores),
         ),
     )

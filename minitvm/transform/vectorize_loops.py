@@ -23,6 +23,7 @@ from minitvm.tir.intrinsics import FUNCTIONS, INTRINSICS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
+from minitvm.transform.transpose_copies import VECTOR_BYTES
 
 # A loop with more iterations becomes a loop over vectors with this number of lanes.
 MAX_LANES = 64
@@ -31,9 +32,10 @@ _LEAST_STRIP = 4
 # The most vectors that are unrolled: an accumulator stays in registers only if its indices are
 # constant.
 _FEW_STRIPS = 6
+_WITH_MASKS = 64  # bytes of the vectors that have registers for masks
 
 
-def vectorize_loops(func: PrimFunc) -> PrimFunc:
+def vectorize_loops(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
     """Turns the iterations of a vectorized loop into lanes of vectors.
 
     Before::
@@ -60,6 +62,10 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
     another vectorized or parallel loop, vectors, a ``while``, or an inner loop whose bounds differ
     between lanes.
 
+    Lanes of another number than a power of two are put together from narrower vectors. Where the
+    code of functions would be run for each, and registers for masks (`vector_bytes` of 64) cost
+    nothing, one vector with masked lanes takes their place.
+
     Raises
     ------
     CompileError
@@ -76,7 +82,7 @@ def vectorize_loops(func: PrimFunc) -> PrimFunc:
                 f"{func.name}: loop {loop.loop_var.name}: expected a constant extent to vectorize, "
                 f"got {loop.extent}: split it by a constant and vectorize the inner loop"
             )
-    return with_body(func, _Loops(func).stmt(func.body))
+    return with_body(func, _Loops(func, vector_bytes).stmt(func.body))
 
 
 def _is_vectorized(node: object) -> bool:
@@ -86,15 +92,16 @@ def _is_vectorized(node: object) -> bool:
 class _Loops(ScopedMutator):
     """Goes down to the vectorized loops, with the facts that hold there; inner loops first."""
 
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, vector_bytes: int) -> None:
         super().__init__(prover_of(func))
         self._name = func.name
+        self._vector_bytes = vector_bytes
         self._padded: frozenset[Buffer] = frozenset()
         self._conditions: dict[Var, PrimExpr] = {}  # the conditions by their names
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
-            return self._vectorized(_narrowed(node, self._prover))
+            return self._vectorized(self._widened(_narrowed(node, self._prover)))
         return super().visit_For(node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
@@ -113,6 +120,22 @@ class _Loops(ScopedMutator):
         made = self.descend(node)
         self._padded = outside
         return made
+
+    def _widened(self, node: s.For) -> s.For:
+        """A loop that calls functions as one vector with masked lanes, where the target has
+        registers for masks, in place of several narrow ones."""
+        lanes = e.const_int(node.extent) or 0
+        width = 1 << max(0, lanes - 1).bit_length()
+        stores = [each for each in walk_once(node.body) if isinstance(each, BufferStore)]
+        size = max((each.buffer.dtype.itemsize for each in stores), default=1)
+        if self._vector_bytes < _WITH_MASKS or not lanes < width <= self._vector_bytes // size:
+            return node
+        calls = (each for each in walk_once(node.body) if isinstance(each, Call))
+        if not any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
+            return node
+        # Padding isn't `likely` here: a padded buffer needn't have these lanes.
+        body = s.IfThenElse(node.loop_var < node.min + node.extent, node.body)
+        return with_fields(node, extent=e.const(width, node.extent.dtype), body=body)
 
     def _vectorized(self, node: s.For) -> Stmt:
         lanes = e.const_int(node.extent)

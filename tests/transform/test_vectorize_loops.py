@@ -627,6 +627,20 @@ def test_lanes_that_are_no_power_of_two() -> None:
     assert "A[ramp(0, 1, 7)]" in text(vectorized(7, store(A, B[v], v)))
 
 
+def test_functions_of_an_odd_number_of_lanes_are_masked() -> None:
+    """Where there are registers for masks: in memory with as many lanes and no more, too."""
+    taken = decl_buffer((2, 12), "float32", "T")
+    padded = s.AttrStmt(
+        taken, "padded_buffer", const(1), store(taken, e.intrinsic("exp", FLOAT32, A[v]), 0, v)
+    )
+    made = function_of(A, taken)(vectorized(12, padded))
+    wide = str(vectorize_loops(made, vector_bytes=64))
+    assert "T[0, ramp(0, 1, 16), where=" in wide and "A[ramp(0, 1, 16), where=" in wide
+    assert "where=" not in str(vectorize_loops(made, vector_bytes=32))
+    plain = function_of(A, taken)(vectorized(12, store(taken, A[v] + 1.0, 0, v)))
+    assert "where=" not in str(vectorize_loops(plain, vector_bytes=64))
+
+
 def test_widths_are_put_together() -> None:
     made = text(vectorized(50, store(C, C[v] * 2.0, v)))
     assert "ramp(0, 1, 32)" in made and "ramp(32, 1, 16)" in made and "ramp(48, 1, 2)" in made
