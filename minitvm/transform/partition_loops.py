@@ -507,8 +507,8 @@ def _of_the_most(
 
 
 def _has_few(prover: Prover, rows: Iterable[Affine]) -> bool:
-    """Whether few values of the forms are surely at least zero."""
-    return any(prover.proves(-row + _FEW) for row in rows)
+    """Whether few values of forms of symbolic size are surely at least zero."""
+    return any(is_symbolic(prover, row) and prover.proves(-row + _FEW) for row in rows)
 
 
 def _only_last(node: s.For, rows: Sequence[Affine]) -> IntImm | None:
