@@ -8,7 +8,7 @@ from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import loads
-from minitvm.arith.guards import form_of, guards_around
+from minitvm.arith.guards import form_of, guards_around, is_symbolic
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
@@ -98,6 +98,8 @@ class _Compute(ScopedMutator):
             return self.descend(node)
         kept, made = list(guards), store
         for guard in guards:
+            if conditions and not self._is_symbolic(guard):
+                continue  # a loop around it gets a main part without the guard
             others = [each for each in kept if each is not guard]
             found = self._under(made, [*others, *conditions], guard)
             if found is not None:
@@ -165,12 +167,18 @@ class _Compute(ScopedMutator):
         is_same = all(map(operator.is_, indices, load.indices))
         return load if is_same else BufferLoad(load.buffer, indices)
 
+    def _is_symbolic(self, guard: PrimExpr) -> bool:
+        form = form_of(self._prover, guard)
+        return form is not None and is_symbolic(self._prover, form)
+
     def _last_rows(self, guard: PrimExpr) -> dict[Var, PrimExpr]:
         """For the variable of an unrolled loop over rows, the row itself where a guard holds, and
         the last row for which it does elsewhere; nothing for other loops and guards."""
         form = form_of(self._prover, guard)
-        rows = [] if form is None else [each for each in form.terms if each in self._written_out]
-        if form is None or len(rows) != 1 or form.terms[rows[0]] != -1:
+        if form is None or not is_symbolic(self._prover, form):
+            return {}
+        rows = [each for each in form.terms if each in self._written_out]
+        if len(rows) != 1 or form.terms[rows[0]] != -1:
             return {}
         (var,) = rows
         assert isinstance(var, Var)

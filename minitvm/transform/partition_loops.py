@@ -485,8 +485,7 @@ def _share(node: s.For, rows: Iterable[Affine]) -> float | None:
 
 
 def _of_the_most(
-    prover: Prover,
-    node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
+    prover: Prover, node: s.For, conditions: Mapping[PrimExpr, Use], failed: Set[PrimExpr]
 ) -> dict[PrimExpr, Use]:
     """For each condition of a choice, the condition or its negation, whichever holds more often.
     The conditions of `failed` hold nowhere."""
