@@ -59,6 +59,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import children, mentions, walk_once
 
+_VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
 
@@ -134,7 +135,8 @@ def columns_of(op: ComputeOp, target: Target) -> int:
         return max(1, min(columns, extent))
     # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
     # that the processor begins the next tile meanwhile.
-    return min(columns, lanes_of(op, target) * 2) if _is_window(op, columns) else columns
+    vectors = 2 if _is_window(op, columns) else _VECTORS
+    return min(columns, lanes_of(op, target) * vectors)
 
 
 def _vectors_under_way(op: ComputeOp, target: Target) -> int:
