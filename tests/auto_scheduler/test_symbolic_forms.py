@@ -145,6 +145,54 @@ def test_short_and_long_rows_that_are_copied() -> None:
         np.testing.assert_array_equal(f([x], (5, size)), x[[0, 1, 2, 2, 2]])
 
 
+@pytest.mark.parametrize("target", ["llvm", AVX2])
+@pytest.mark.parametrize("kind", ["by five", "by half", "wrapped", "reflected"])
+def test_rolls_and_borders(kind: str, target: str) -> None:
+    """The main part of a row is a copy; the pieces behind it, and rows shorter than a vector."""
+    X, width = te.placeholder((m, n), name="X"), 2 if kind in ("wrapped", "reflected") else 0
+
+    def reflected(at: Any, size: Any) -> Any:
+        other = te.if_then_else(at >= size, 2 * size - 2 - at, at)
+        return te.if_then_else(at < 0, -at, other)
+
+    def element(i: Any, j: Any) -> Any:
+        if kind == "by five":
+            return X[i, (j + 5) % n]
+        if kind == "by half":
+            return X[i, (j + n // 2) % n]
+        if kind == "wrapped":
+            return X[(i - width + m) % m, (j - width + n) % n]
+        return X[reflected(i - width, m), reflected(j - width, n)]
+
+    Y = te.compute((m + 2 * width, n + 2 * width), element, name="Y")
+    f = tvm.build(Y, [X, Y], target, name="f")
+    least = {"wrapped": 2, "reflected": 3}.get(kind, 0)
+    for size in (each for each in (*SIZES, 333) if each >= least):
+        x = whole(3, size)
+        if width:
+            wanted = np.pad(x, width, "wrap" if kind == "wrapped" else "reflect")
+        else:
+            wanted = np.roll(x, -5 if kind == "by five" else -(size // 2), 1)
+        got = np.full(wanted.shape, 77, "float32")
+        f(x, got)
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("begin", [-40, -1, 0, 5, 2**31 - 50])
+def test_lanes_that_begin_anew_at_an_unknown_number(begin: int) -> None:
+    """Remainders of numbers that count up, as far as the greatest of their dtype."""
+    start, by = te.var("start"), te.var("by")
+    X = te.placeholder((n,), name="X")
+    Y = te.compute((n,), lambda i: ((i + start) % by).astype("int64"), name="Y")
+    f = tvm.build(Y, [X, start, by, Y], name="f")
+    numbers = np.arange(50) + begin
+    for divisor in (1, 2, 7, 15, 16, 17, 1000, 2**31 - 1, -3, 0):
+        y = np.empty(50, "int64")
+        f(np.empty(50, "float32"), begin, divisor, y)
+        wanted = numbers % divisor if divisor else np.zeros(50, "int64")
+        np.testing.assert_array_equal(y, wanted)
+
+
 def test_totals_of_rows_so_far() -> None:
     X = te.placeholder((m, n), name="X")
 
