@@ -54,7 +54,8 @@ class Unit:
     """What multiplies and adds: an instruction that computes `rows` by `columns` sums in one of
     `registers`, for sums and factors together, from `depth` steps. A product begins every `cycles`;
     `under_way` must run at once for none to wait. A register takes `loads` loads. Tiles have a
-    multiple of `panel` columns. `is_exact`: they consist of whole registers."""
+    multiple of `panel` columns. `is_exact`: they consist of whole registers. `is_masked`: a part of
+    a register's lanes takes one register, too."""
 
     rows: int
     columns: int
@@ -65,11 +66,12 @@ class Unit:
     loads: int = 1
     panel: int = 1
     is_exact: bool = True
+    is_masked: bool = False
 
     def vectors_of(self, columns: int) -> int:
-        """The registers for a row of sums. Fewer columns than fill one are computed in vectors
-        whose lanes are powers of two."""
-        is_odd = self.is_exact and columns < self.columns
+        """The registers for a row of sums. Without masks, fewer columns than fill one are computed
+        in vectors whose lanes are powers of two."""
+        is_odd = self.is_exact and not self.is_masked and columns < self.columns
         return columns.bit_count() if is_odd else -(-columns // self.columns)
 
 

@@ -46,7 +46,8 @@ _MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of G
 def vectors(dtype: DType, target: Target) -> Unit:
     """Multiply-adds of vectors, or other arithmetic."""
     lanes, under_way = target.lanes(dtype), target.multiply_adds_under_way
-    return Unit(1, lanes, 1, target.vector_registers, under_way, 1 / target.processor.ports)
+    cycles, masks = 1 / target.processor.ports, target.has_mask_registers
+    return Unit(1, lanes, 1, target.vector_registers, under_way, cycles, is_masked=masks)
 
 
 def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:

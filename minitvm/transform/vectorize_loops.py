@@ -24,6 +24,7 @@ from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 from minitvm.transform.transpose_copies import VECTOR_BYTES
+from minitvm.transform.whole_vectors import in_whole_vectors
 
 # A loop with more iterations becomes a loop over vectors with this number of lanes.
 MAX_LANES = 64
@@ -64,7 +65,8 @@ def vectorize_loops(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> Prim
 
     Lanes of another number than a power of two are put together from narrower vectors. Where the
     code of functions would be run for each, and registers for masks (`vector_bytes` of 64) cost
-    nothing, one vector with masked lanes takes their place.
+    nothing, one vector with masked lanes takes their place; also where the lanes lie in registers
+    (:mod:`minitvm.transform.whole_vectors`).
 
     Raises
     ------
@@ -120,6 +122,16 @@ class _Loops(ScopedMutator):
         made = self.descend(node)
         self._padded = outside
         return made
+
+    def visit_Allocate(self, node: s.Allocate) -> Stmt:
+        has_masks = self._vector_bytes >= _WITH_MASKS
+        made = in_whole_vectors(node, self._vector_bytes) if has_masks else None
+        outside = self._padded
+        if made is not None:
+            self._padded = outside | {made.buffer}
+        result: Stmt = self.descend(node if made is None else made)
+        self._padded = outside
+        return result
 
     def _widened(self, node: s.For) -> s.For:
         """A loop that calls functions as one vector with masked lanes, where the target has

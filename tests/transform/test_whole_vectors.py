@@ -1,0 +1,125 @@
+"""Registers of an odd number of lanes, which become whole vectors where masks cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.tensor import Tensor
+from minitvm.tir import stmt as s
+from minitvm.tir.expr import const_int
+from minitvm.tir.functor import walk_once
+from minitvm.tir.interpreter import interpret
+from minitvm.tir.stmt import PrimFunc
+
+MASKS, NARROW = 64, 32  # bytes of a vector with, and without registers for masks
+Value = Callable[[Any, Any], Any]
+
+
+def narrow(
+    columns: int, dtype: str = "float32", value: Value = lambda a, b: a * b
+) -> tuple[Schedule, list[Tensor]]:
+    """Sums of `columns` columns in registers, four rows at a time."""
+    A = te.placeholder((12, 20), dtype, name="A")
+    B = te.placeholder((20, columns), dtype, name="B")
+    k = te.reduce_axis((0, 20), name="k")
+    C = te.compute((12, columns), lambda i, j: te.sum(value(A[i, k], B[k, j]), axis=k), name="C")
+    made = te.create_schedule(C.op)
+    sums = made.cache_write(C, "local")
+    i, j = C.op.axis
+    outer, inner = made[C].split(i, factor=4)
+    made[C].unroll(inner)
+    made[C].vectorize(j)
+    made[sums].compute_at(made[C], outer)
+    row, column = sums.op.axis
+    made[sums].reorder(*sums.op.reduce_axis, row, column)
+    made[sums].unroll(row)
+    made[sums].vectorize(column)
+    return made, [A, B, C]
+
+
+def lowered(made: Schedule, args: list[Tensor], vector_bytes: int) -> PrimFunc:
+    func = tvm.lower(made, args, vector_bytes=vector_bytes)["main"]
+    assert isinstance(func, PrimFunc)
+    return func
+
+
+def registers(func: PrimFunc) -> list[int | None]:
+    """The lanes of the registers that are allocated."""
+    found = [each.buffer for each in walk_once(func.body) if isinstance(each, s.Allocate)]
+    return [const_int(buffer.shape[-1]) for buffer in found]
+
+
+def check(made: Schedule, args: list[Tensor]) -> None:
+    """The interpreter and machine code against numpy."""
+    generator = np.random.default_rng(0)
+    a, b = (
+        generator.integers(-9, 9, [const_int(n) or 0 for n in t.shape]).astype(str(t.dtype))
+        for t in args[:2]
+    )
+    for call in (
+        lambda *arrays: interpret(lowered(made, args, MASKS), *arrays),
+        tvm.build(made, args, "llvm"),
+    ):
+        c = np.full((12, b.shape[1]), 7, a.dtype)
+        call(a, b, c)
+        np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("columns", [3, 5, 6, 7, 9, 12, 15])
+def test_registers_become_whole_vectors(columns: int) -> None:
+    made, args = narrow(columns)
+    width = 1 << (columns - 1).bit_length()
+    assert registers(lowered(made, args, MASKS)) == [width]
+    assert registers(lowered(made, args, NARROW)) == [columns]
+    check(made, args)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [("float64", 7), ("int32", 13), ("int16", 27), ("int64", 5)]
+)
+def test_any_type(dtype: str, columns: int) -> None:
+    made, args = narrow(columns, dtype)
+    assert registers(lowered(made, args, MASKS)) == [1 << (columns - 1).bit_length()]
+    check(made, args)
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("float32", 8), ("float32", 2), ("float64", 9)])
+def test_others_stay(dtype: str, columns: int) -> None:
+    """Powers of two, two lanes, and more lanes than a vector has."""
+    made, args = narrow(columns, dtype)
+    assert registers(lowered(made, args, MASKS)) == [columns]
+    check(made, args)
+
+
+def test_quotients_of_padding_are_not_computed() -> None:
+    """Lanes behind the end divide by nothing that isn't there."""
+    made, args = narrow(9, "int32", lambda a, b: te.floordiv(a, b))
+    a = np.arange(-120, 120, dtype="int32").reshape(12, 20)
+    b = (np.arange(180, dtype="int32") % 7 - 9).reshape(20, 9)
+    c = np.zeros((12, 9), "int32")
+    tvm.build(made, args, "llvm")(a, b, c)
+    np.testing.assert_array_equal(c, (a[:, :, None] // b[None]).sum(1))
+
+
+def test_lanes_that_are_read_otherwise_stay() -> None:
+    """Register 0 is read in every lane."""
+    A = te.placeholder((4, 9), name="A")
+    B = te.compute((4, 9), lambda i, j: A[i, j] + 1, name="B")
+    C = te.compute((4, 9), lambda i, j: B[i, j] * B[i, 0], name="C")
+    made = te.create_schedule(C.op)
+    made[B].compute_at(made[C], C.op.axis[0])
+    made[B].set_scope("local")
+    made[B].vectorize(B.op.axis[1])
+    made[C].vectorize(C.op.axis[1])
+    assert registers(lowered(made, [A, C], MASKS)) == [9]
+    a = np.random.default_rng(0).random((4, 9), "float32")
+    c = np.zeros_like(a)
+    tvm.build(made, [A, C], "llvm")(a, c)
+    np.testing.assert_array_equal(c, (a + 1) * (a[:, :1] + 1))
