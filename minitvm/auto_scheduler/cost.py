@@ -41,7 +41,7 @@ USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
-PIECES = 1.5  # times the time in which data come, if they aren't
+_PIECES = (1, 4 / 3, 1.5)  # times the time in which data come from L2, L3, memory, if they aren't
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
@@ -188,21 +188,21 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     panel = _panel_level(nest, tile, width, sums, target)
     if nest.is_packed and blocks.columns is None:
         panel = min(panel, 2)  # blocks are chosen later
-    moved = _rows_moved(nest, tile, -(-width // tile.columns), target)
+    moved = _rows_moved(nest, tile, -(-width // tile.columns), sums, target)
     # A factor that lies comes from further away for the first tile of rows of a block.
-    first, pieces = panel, PIECES
+    first, again = panel, 1
     if not nest.is_packed:
         first = _panel_level(nest, tile, nest.width, sums, target)
         if evicts_itself(nest, target):
-            panel, pieces = first, PIECES * PIECES
+            panel, again = first, 2
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
             tiles, each = count_r * count_c, steps / nest.unit.depth
-            again = _step(nest, r, c, panel, moved, target, pieces)
-            total += tiles * each * again
+            later = _step(nest, r, c, panel, moved, target, again)
+            total += tiles * each * later
             if first > 2 and not nest.is_packed and r == min(tile.rows, nest.height):
-                total += count_c * each * (_step(nest, r, c, first, moved, target) - again)
+                total += count_c * each * (_step(nest, r, c, first, moved, target) - later)
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
@@ -215,7 +215,7 @@ def cycles_in_panels(
     """The cycles of one whole tile over some steps of the sum, in panels of a block of `width`
     columns; and those in which a panel is packed."""
     level = max(2, _panel_level(nest, tile, width, steps, target))
-    each = _step(nest, tile.rows, tile.columns, level, 0.0, target) / nest.unit.depth
+    each = _step(nest, tile.rows, tile.columns, level, (0.0, 0.0), target) / nest.unit.depth
     size = tile.columns * steps * nest.itemsize
     packing = copy_cycles(size)
     if level > 2:  # what is written passes the cache twice
@@ -231,6 +231,12 @@ def steps_ahead(nest: Nest, tile: Tile, target: Target) -> int:
     vectors = -(-tile.rows // nest.unit.rows) * nest.unit.vectors_of(tile.columns)
     cycles = vectors * nest.terms.operations * nest.unit.cycles
     return max(1, round(target.processor.memory_latency / cycles))
+
+
+def in_pieces(level: int) -> float:
+    """How much longer data take to come from a cache, 2 or 3, or from memory, 4, if they aren't
+    read in their order."""
+    return _PIECES[level - 2]
 
 
 def evicts_itself(nest: Nest, target: Target) -> bool:
@@ -310,11 +316,18 @@ def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target)
     return kept_level(each * steps, target)
 
 
-def _rows_moved(nest: Nest, tile: Tile, tiles: int, target: Target) -> float:
-    """The cycles of a step in which the rows' factor comes from the cache that holds all of it; its
-    part for a tile of rows stays in L1 for the `tiles` of a block's columns."""
-    level = kept_level(nest.a_bytes or 0, target)
-    return 0.0 if level == 1 else _rows_bytes(nest, tile) / target.bytes_per_cycle(level) / tiles
+def _rows_moved(
+    nest: Nest, tile: Tile, tiles: int, steps: int, target: Target
+) -> tuple[float, float]:
+    """The cycles in which the rows' factor comes for a product, from the L2 cache and from beyond.
+    Its part for `steps` steps of a tile of rows comes once for the `tiles` of a block's columns, if
+    it stays in L1, and otherwise for each from L2."""
+    size = _rows_bytes(nest, tile)
+    level, part = kept_level(nest.a_bytes or 0, target), kept_level(size * steps, target)
+    size *= nest.unit.depth
+    near = size / target.bytes_per_cycle(2) if level > 1 else 0.0
+    far = size / target.bytes_per_cycle(level) / tiles if level > 2 else 0.0
+    return near if part > 1 else near / tiles, far
 
 
 def _step(
@@ -322,12 +335,12 @@ def _step(
     rows: int,
     columns: int,
     panel: int,
-    rows_moved: float,
+    rows_moved: tuple[float, float],
     target: Target,
-    pieces: float = PIECES,
+    pieces: int = 1,
 ) -> float:
     """The cycles of a step of the sum in a tile, whose columns' factor lies in the cache of level
-    `panel`. `pieces`: how much longer it takes to come, if it isn't packed."""
+    `panel`. `pieces`: how many times longer it takes to come in pieces, if it isn't packed."""
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
@@ -337,7 +350,8 @@ def _step(
         lines += CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
-    moved = rows_moved + came
+    near, far = rows_moved
+    moved = near + came
     if panel > 2:
         # Panels are read from end to end, and other lines are requested: nearly all comes to L2
         # ahead, if it comes fast enough.
@@ -345,13 +359,13 @@ def _step(
         moved += _LATE * came
         if not nest.is_packed:
             loads += lines / CACHE_LINE
-            came *= pieces
+            came *= in_pieces(panel) ** pieces
     return max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.
         unit.under_way * terms.operations * unit.cycles + moved / 2,
         loads / (_SUSTAINED * cpu.loads) + moved,
-        came,
+        far + (came if panel > 2 else 0.0),
     )
 
 

@@ -27,7 +27,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     slides,
 )
-from minitvm.auto_scheduler.cost import PIECES, USUAL, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import compute_of, fused, places_of
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import PAGE
@@ -85,12 +85,12 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
-    stays = rows * STEPS <= target.vector_registers
+    stays = rows * STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
     came = transfer_cycles(size, size, target)
     piece = _most_columns(op, rows, target)
     if piece < (extent_of(contraction.column) or USUAL) and piece * b.dtype.itemsize < PAGE:
-        came *= PIECES
+        came *= in_pieces(target.level_of(size))
     return steps / lanes * max(1 / cpu.ports, loads / cpu.loads) + came
 
 
