@@ -26,6 +26,7 @@ multiply-adds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import gcd, prod
 from typing import final
 
@@ -188,7 +189,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     panel = _panel_level(nest, tile, width, sums, target)
     if nest.is_packed and blocks.columns is None:
         panel = min(panel, 2)  # blocks are chosen later
-    moved = _rows_moved(nest, tile, -(-width // tile.columns), sums, target)
+    rows_first, rows_again = _rows_moved(nest, tile, sums, target)
     # A factor that lies comes from further away for the first tile of rows of a block.
     first, again = panel, 1
     if not nest.is_packed:
@@ -198,11 +199,15 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
+            step = partial(_step, nest, r, c, target=target)
             tiles, each = count_r * count_c, steps / nest.unit.depth
-            later = _step(nest, r, c, panel, moved, target, again)
-            total += tiles * each * later
+            usual = step(panel, rows_again, pieces=again)
+            total += tiles * each * usual
             if first > 2 and not nest.is_packed and r == min(tile.rows, nest.height):
-                total += count_c * each * (_step(nest, r, c, first, moved, target) - later)
+                total += count_c * each * (step(first, rows_again) - usual)
+            if c == min(tile.columns, nest.width):
+                more = step(panel, rows_first, pieces=again) - usual
+                total += count_r * -(-nest.width // width) * each * more
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
@@ -215,7 +220,7 @@ def cycles_in_panels(
     """The cycles of one whole tile over some steps of the sum, in panels of a block of `width`
     columns; and those in which a panel is packed."""
     level = max(2, _panel_level(nest, tile, width, steps, target))
-    each = _step(nest, tile.rows, tile.columns, level, (0.0, 0.0), target) / nest.unit.depth
+    each = _step(nest, tile.rows, tile.columns, level, _Rows(0.0, 0.0), target) / nest.unit.depth
     size = tile.columns * steps * nest.itemsize
     packing = copy_cycles(size)
     if level > 2:  # what is written passes the cache twice
@@ -316,18 +321,28 @@ def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target)
     return kept_level(each * steps, target)
 
 
-def _rows_moved(
-    nest: Nest, tile: Tile, tiles: int, steps: int, target: Target
-) -> tuple[float, float]:
-    """The cycles in which the rows' factor comes for a product, from the L2 cache and from beyond.
-    Its part for `steps` steps of a tile of rows comes once for the `tiles` of a block's columns, if
-    it stays in L1, and otherwise for each from L2."""
+@final
+@record()
+class _Rows:
+    """The cycles in which the rows' factor comes for a product: those that the loads wait, and
+    those in which it comes from beyond the L2 cache meanwhile."""
+
+    near: float
+    far: float
+
+
+def _rows_moved(nest: Nest, tile: Tile, steps: int, target: Target) -> tuple[_Rows, _Rows]:
+    """How the rows' factor comes for the first tile of a block's columns, and for the others. Its
+    part for `steps` steps of a tile of rows stays in L1 from one to the next, or in L2. Rows that
+    are read in their order come ahead."""
     size = _rows_bytes(nest, tile)
     level, part = kept_level(nest.a_bytes or 0, target), kept_level(size * steps, target)
     size *= nest.unit.depth
     near = size / target.bytes_per_cycle(2) if level > 1 else 0.0
-    far = size / target.bytes_per_cycle(level) / tiles if level > 2 else 0.0
-    return near if part > 1 else near / tiles, far
+    if nest.step_bytes < CACHE_LINE:
+        near *= _LATE
+    far = size / target.bytes_per_cycle(level) if level > 2 else 0.0
+    return _Rows(near, far), _Rows(near if part > 1 else 0.0, 0.0)
 
 
 def _step(
@@ -335,7 +350,7 @@ def _step(
     rows: int,
     columns: int,
     panel: int,
-    rows_moved: tuple[float, float],
+    rows_moved: _Rows,
     target: Target,
     pieces: int = 1,
 ) -> float:
@@ -350,8 +365,7 @@ def _step(
         lines += CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
-    near, far = rows_moved
-    moved = near + came
+    moved = rows_moved.near + came
     if panel > 2:
         # Panels are read from end to end, and other lines are requested: nearly all comes to L2
         # ahead, if it comes fast enough.
@@ -365,7 +379,7 @@ def _step(
         # With less under way there is nothing to do while data come.
         unit.under_way * terms.operations * unit.cycles + moved / 2,
         loads / (_SUSTAINED * cpu.loads) + moved,
-        far + (came if panel > 2 else 0.0),
+        rows_moved.far + (came if panel > 2 else 0.0),
     )
 
 
