@@ -96,6 +96,23 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
     raise e.unknown_node(op, "a schedule")
 
 
+def rewritten(
+    outputs: Iterable[Tensor],
+    ops: Iterable[Operation],
+    rewrite: Callable[[Operation, Mapping[Tensor, Tensor]], Operation],
+    others: Mapping[Tensor, Tensor] | None = None,
+) -> list[Tensor]:
+    """`outputs` of a graph after `rewrite` has made each of `ops`, given after their inputs, anew.
+    Its second argument maps tensors to those that are to be read in their place: to `others` at
+    first, and to the outputs of what was made before."""
+    now = dict(others or {})
+    for op in ops:
+        made = rewrite(op, now)
+        if made is not op:
+            now.update(zip(op.outputs, made.outputs, strict=True))
+    return [now.get(each, each) for each in outputs]
+
+
 def reading_elsewhere(
     op: ComputeOp, others: Mapping[Tensor, Tensor], place: Callable[[Tensor, _Indices], _Indices]
 ) -> ComputeOp:
