@@ -30,7 +30,7 @@ def write_pieces(s: Schedule, stage: Stage) -> bool:
     if not _is_in_pieces(stage):
         return False
     *lines, _ = compute_of(stage).axis
-    choose(s, "tile", "each row in pieces, which begin elsewhere in each", stage=stage.name)
+    choose(s, "strategy", "row by row, in pieces that begin elsewhere in each", stage=stage.name)
     if lines:  # threads need several rows: the parts of a single row aren't loops of pieces
         stage.parallel(fused(stage, lines))
     return True

@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
+from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -117,11 +118,12 @@ def _write_root(
     s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    _choose_rows(s, root, target)
     rows = min((most for _, most in inside), default=len(compute_of(root).axis))
     beside = {stage for stage, _ in inside}
     short = _short_rows(root, beside, rows, target, strict)
     if short:
+        if root not in short:
+            _choose_rows(s, root, target)
         _write_columns(s, root, rows, target, strict, beside)
         block = write_short_rows(s, short, root, rows, target)
         _write_inside(s, root, block, [each for each in inside if each[0] not in short], rows,
@@ -130,6 +132,7 @@ def _write_root(
     if not inside:
         _write_alone(s, root, target, strict)
         return True
+    _choose_rows(s, root, target)
     if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
         ((stage, _),) = inside
         in_order = is_in_order(compute_of(stage), strict)
@@ -303,14 +306,20 @@ def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> Non
     if op.reduce_axis:
         in_order = is_in_order(op, strict)
         if not runs_in_columns(op, target):
+            if running_axis(op, in_order=in_order) is None:
+                _choose_rows(s, stage, target)
             write_along(s, stage, target, in_order=in_order, alone=True)
         elif is_streamed(op, target):
             write_streamed(s, stage, target, in_order=in_order)
         else:
+            _choose_rows(s, stage, target)
             stage = in_parts(s, stage, target, in_order=in_order)
             loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
             run_parallel(stage, loops, target)
-    elif op.axis and not write_pieces(s, stage):
+    elif not op.axis:
+        _choose_rows(s, stage, target)
+    elif not write_pieces(s, stage):
+        _choose_rows(s, stage, target)
         first = _first_of_vectors(s, stage, target, ())
         vectors = _write_columns(s, stage, first, target, strict, ())
         lines = compute_of(stage).axis[:first]

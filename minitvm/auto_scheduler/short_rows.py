@@ -67,7 +67,7 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
         or lanes < 4
     ):
         return False
-    steps = -(-size // _width_of(op, size, target)) * (1 + len([*value_operations(*reduce.source)]))
+    steps = -(-size // _width_of(op, target)) * (1 + len([*value_operations(*reduce.source)]))
     reads = [each for each in factors_of(op) if any(each.along(k) for k in op.reduce_axis)]
     contraction = contraction_of(op)
     return (
@@ -79,8 +79,10 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     )
 
 
-def _width_of(op: ComputeOp, size: int, target: Target) -> int:
+def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
+    size = product_of_extents(op.reduce_axis)
+    assert size is not None
     return min(lanes_of(op, target), 1 << (size - 1).bit_length())
 
 
@@ -90,6 +92,11 @@ def write_short_rows(
     """Writes reductions along short rows, in blocks of the first `rows` axes of `root`: of the
     reduction itself, or of a stage that reads their results. Returns the loop over blocks."""
     lanes = lanes_of(compute_of(stages[0]), target)
+    for stage in stages:
+        op = compute_of(stage)
+        choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes "
+               "of a vector, and the vectors are transposed in registers", stage=stage.name,
+               rows=lanes_of(op, target), width=_width_of(op, target))  # fmt: skip
     if root in stages:
         op = compute_of(root)
         given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
@@ -113,13 +120,7 @@ def write_short_rows(
 def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
     """Combines the rows of one block, `at` the loop over blocks of another stage."""
     op = compute_of(stage)
-    size = product_of_extents(op.reduce_axis)
-    assert size is not None
-    width = _width_of(op, size, target)
-    choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes of "
-           "a vector, and the vectors are transposed in registers", stage=stage.name,
-           rows=lanes_of(op, target), width=width)  # fmt: skip
-    _, lane = stage.split(fused(stage, op.reduce_axis), factor=width)
+    _, lane = stage.split(fused(stage, op.reduce_axis), factor=_width_of(op, target))
     partial = _tensors(s.rfactor(op.outputs[0], lane, len(op.axis)))
     for tensor in partial:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
