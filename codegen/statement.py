@@ -367,7 +367,8 @@ class StatementEmitter:
             bounds = Var("first", INT64), Var("last", INT64)
             self.expressions.variables.update(zip(bounds, (first, last), strict=True))
             for each, *ends in divided(node, *bounds):
-                self._emit_share_in_order(each, *map(self.expressions.index, ends), step)
+                begin, end = map(self.expressions.index, ends)
+                self._emit_share_in_order(each, begin, end, step)
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return

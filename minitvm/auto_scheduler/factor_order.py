@@ -42,10 +42,12 @@ _Axes: TypeAlias = frozenset[IterVar]
 _Groups: TypeAlias = tuple[_Axes, ...]
 
 
-def write_factor_order(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+def write_factor_order(
+    s: Schedule, stage: Stage, target: Target, strict: bool
+) -> list[Stage] | None:
     """Lets other stages compute inner sums of a stage, in the order that takes the fewest cycles;
-    returns them. None for a stage that is best as it is."""
-    if stage.time is not None:
+    returns them. None for a stage that is best as it is, or whose sums have an order (`strict`)."""
+    if strict or stage.time is not None:
         return None
     groups = _groups_of(compute_of(stage), target)
     made = list[Stage]()

@@ -27,7 +27,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     slides,
 )
-from minitvm.auto_scheduler.loops import compute_of, fused, places_of
+from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -119,7 +119,7 @@ def write_streamed(
     stage, tasks = s[total], list[IterVar]()
     if parts > 1:
         part, _ = stage.split(k, nparts=parts)
-        stage = s[s.rfactor(total, part)]
+        stage = factored(s, stage, part)
         tasks.append(compute_of(stage).axis[0])
         row_axes, other_axes, column = places.of(s[total])
         write_total(s[total], [*other_axes, *row_axes], column, lanes)

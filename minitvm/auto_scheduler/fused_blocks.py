@@ -37,14 +37,8 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     usual_bytes_of,
 )
-from minitvm.auto_scheduler.loops import (
-    Part,
-    compute_of,
-    nest_of,
-    place_copy,
-    places_of,
-    places_of_part,
-)
+from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
+from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of

@@ -15,16 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import cast
 
-from minitvm.auto_scheduler.accumulators import innermost, write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import compute_of, factored, fused, innermost, write_sums
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Reduce
 
@@ -60,10 +57,9 @@ def write_lanes_of_steps(
     choose(s, "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in the "
            "lanes, {sums} sums at once", stage=total.op.name, lanes=lanes,
            sums=prod(extent_of(contraction.op.axis[i]) or 1 for i in written))  # fmt: skip
-    _, lane = s[total].split(compute_of(s[total]).reduce_axis[-1], factor=lanes)
-    part = s[cast(Tensor, s.rfactor(total, lane, len(contraction.op.axis)))]
-    part.set_scope("local")
     stage = s[total]
+    _, lane = stage.split(compute_of(stage).reduce_axis[-1], factor=lanes)
+    part = factored(s, stage, lane, len(contraction.op.axis)).set_scope("local")
     axes = compute_of(stage).axis
     channels = [axes[i] for i in shared]
     outside = [axes[i] for i in range(len(axes)) if i not in shared and i not in written]

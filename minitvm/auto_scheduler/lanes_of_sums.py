@@ -19,7 +19,6 @@ from dataclasses import replace
 from functools import partial
 from typing import final
 
-from minitvm.auto_scheduler.accumulators import write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, can_be_packed
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, cost
@@ -27,9 +26,11 @@ from minitvm.auto_scheduler.loops import (
     EVEN,
     Places,
     compute_of,
+    factored,
     nest_of,
     places_of,
     run_parallel,
+    write_sums,
     write_tiles,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
@@ -114,9 +115,8 @@ def write_lanes(s: Schedule, contraction: Contraction, found: Lanes, target: Tar
     )
     stage = s[total]
     _, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
-    sums = s[s.rfactor(total, lane, len(compute_of(stage).axis))]
+    sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
     stage = s[total]
-    sums.set_scope("local")
     tiles = write_tiles(stage, places, tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
         if axis is not None:

@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from math import isqrt, lcm, prod
 
 from minitvm.arith.accesses import step_of
-from minitvm.auto_scheduler.accumulators import innermost, write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -46,7 +45,15 @@ from minitvm.auto_scheduler.few_rows import (
     write_lines,
     write_total,
 )
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused
+from minitvm.auto_scheduler.loops import (
+    Loop,
+    cached,
+    compute_of,
+    factored,
+    fused,
+    innermost,
+    write_sums,
+)
 from minitvm.auto_scheduler.running import running_axis, write_running
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
@@ -152,7 +159,6 @@ def write_in_registers(
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
-    given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
     choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
            columns=columns)  # fmt: skip
     # Axes that are shorter than a vector together form one axis of the registers.
@@ -161,7 +167,7 @@ def write_in_registers(
     if line > 1:
         _split_line(stage, line, columns)
     is_kept = last is not stage and line == 1
-    results = stage.set_scope("local") if is_kept else s[_first(s.cache_write(given, "local"))]
+    results = stage.set_scope("local") if is_kept else cached(s, stage, "local")
     if last is not stage and not is_kept:
         stage.compute_inline()
     outer, block, column = _split_line(last, line, columns)
@@ -196,7 +202,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
            terms=part)  # fmt: skip
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
-    sums = _partial(s, results, outer, 0)
+    sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
     results.vectorize(whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
@@ -290,10 +296,10 @@ def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
     """Combines the parts of a reduction's steps; returns the stage that computes them."""
     op = compute_of(stage)
     part, _ = stage.split(op.reduce_axis[0], nparts=parts)
-    factored = s.rfactor(op.outputs[0], part)
+    parts_of_it = factored(s, stage, part)
     *others, column = op.axis
     write_total(stage, others, column, lanes)
-    return s[_first(factored)]
+    return parts_of_it
 
 
 # -- Results along the reduction --
@@ -329,7 +335,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
         else:
             if parts is not None and _is_rounded(op):
                 block, _ = compute_of(stage).reduce_axis
-                partial = [_partial(s, stage, block, 0)]
+                partial = [factored(s, stage, block, 0).set_scope("local")]
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
@@ -423,7 +429,7 @@ def _write_parts(
     choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)
-    return s[_first(s.rfactor(op.outputs[0], part))]
+    return factored(s, stage, part)
 
 
 def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Stage]:
@@ -438,7 +444,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
         return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     _, lane = stage.split(k.axis, factor=width)
-    vectors = _partial(s, stage, lane, len(op.axis))
+    vectors = factored(s, stage, lane, len(op.axis)).set_scope("local")
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
     vectors.reorder(*others, *compute_of(vectors).reduce_axis, vector, lane)
@@ -447,23 +453,13 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     if width == lanes or not is_commutative(_combiner(compute_of(stage))):
         return [vectors]
     vector, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
-    total = _partial(s, stage, lane, len(op.axis))
+    total = factored(s, stage, lane, len(op.axis)).set_scope("local")
     *others, lane = compute_of(total).axis
     (vector,) = compute_of(total).reduce_axis
     total.reorder(*others, vector, lane)
     total.unroll(vector)
     total.vectorize(lane)
     return [total, vectors]
-
-
-def _partial(s: Schedule, stage: Stage, axis: IterVar, place: int) -> Stage:
-    """The stage of partial results along a loop, a dimension at `place`, in registers."""
-    made = _first(s.rfactor(compute_of(stage).outputs[0], axis, place))
-    return s[made].set_scope("local")
-
-
-def _first(made: Tensor | list[Tensor]) -> Tensor:
-    return made[0] if isinstance(made, list) else made
 
 
 # -- Lines of memory --

@@ -19,7 +19,8 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of
-from minitvm.auto_scheduler.loops import compute_of, place_copy, write_copy
+from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of

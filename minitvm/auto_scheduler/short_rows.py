@@ -26,13 +26,13 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
+from minitvm.auto_scheduler.loops import Loop, cached, compute_of, factored, fused, run_parallel
 from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Reduce
 
@@ -98,9 +98,7 @@ def write_short_rows(
                "of a vector, and the vectors are transposed in registers", stage=stage.name,
                rows=lanes_of(op, target), width=_width_of(op, target))  # fmt: skip
     if root in stages:
-        op = compute_of(root)
-        given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
-        sums = s[_tensors(s.cache_write(given, "local"))[0]]
+        sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
     *outer, row = compute_of(root).axis[:rows]
     block, lane = root.split(row, factor=lanes)
@@ -121,8 +119,8 @@ def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     """Combines the rows of one block, `at` the loop over blocks of another stage."""
     op = compute_of(stage)
     _, lane = stage.split(fused(stage, op.reduce_axis), factor=_width_of(op, target))
-    partial = _tensors(s.rfactor(op.outputs[0], lane, len(op.axis)))
-    for tensor in partial:
+    vectors = factored(s, stage, lane, len(op.axis))
+    for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
         turned.compute_at(*at)
         turned.transform_layout(lambda *axes: [*axes[:-2], axes[-1], axes[-2]])
@@ -132,15 +130,10 @@ def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     stage.reorder(lane, row)
     stage.unroll(lane)
     stage.vectorize(row)
-    vectors = s[partial[0]].set_scope("local")
-    vectors.compute_at(*at)
+    vectors.set_scope("local").compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     vectors.reorder(step, row, lane)
     vectors.unroll(step)
     vectors.unroll(row)
     vectors.vectorize(lane)
-
-
-def _tensors(made: Tensor | list[Tensor]) -> list[Tensor]:
-    return made if isinstance(made, list) else [made]

@@ -24,19 +24,12 @@ from functools import partial
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.accumulators import split_steps, sums_in_registers, write_sums
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
     extent_of,
     is_uneven,
-)
-from minitvm.auto_scheduler.copies import (
-    beside,
-    copied_axes,
-    copied_by_axes,
-    write_panels,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
@@ -55,16 +48,26 @@ from minitvm.auto_scheduler.loops import (
     Part,
     Places,
     compute_of,
+    factored,
     fused,
     nest_of,
-    place_copy,
     places_of,
     places_of_part,
     run_in_vectors,
     run_parallel,
+    split_steps,
+    sums_in_registers,
     write_blocks,
-    write_copy,
+    write_sums,
     write_tiles,
+)
+from minitvm.auto_scheduler.packing import (
+    beside,
+    copied_axes,
+    copied_by_axes,
+    place_copy,
+    write_copy,
+    write_panels,
 )
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
@@ -297,9 +300,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     reduced = compute_of(stage).reduce_axis
     steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
     steps = fused(stage, [*reduced[: blocks.cut], steps])
-    made = s.rfactor(total, steps)
-    part = made[0] if isinstance(made, list) else made
-    s[part].set_scope("local")
+    part = factored(s, stage, steps).set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
     outside = blocks
     if s[last] is not stage:
@@ -317,8 +318,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    _write_sums(s[part], stage, tiles.loops[-1].axis, places, target)
-    return _Made(part, stage, steps, tiles.strip, copy)
+    _write_sums(part, stage, tiles.loops[-1].axis, places, target)
+    return _Made(part.op.output(0), stage, steps, tiles.strip, copy)
 
 
 def _widens(contraction: Contraction) -> bool:

@@ -23,7 +23,8 @@ from minitvm.auto_scheduler.instructions import (
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes_of_sums import Lanes, in_lanes, write_lanes
-from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_copy
+from minitvm.auto_scheduler.loops import Part, compute_of
+from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis
@@ -191,12 +192,7 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
-    stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
-    if not strict:
-        stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
-    stages = [each for stage in stages for each in _by_phases(attempt, stage)]
-    stages = [each for stage in stages for each in _with_borders(attempt, stage)]
-    stages = [each for stage in stages for each in _by_places(attempt, stage, target, strict)]
+    stages = _with_stages_ahead(attempt, stages, target, strict)
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -369,45 +365,31 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     return True
 
 
-def _with_parts_ahead(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
-    write = partial(write_hoisted, attempt.schedule, stage, target)
-    parts = attempt.follow("parts ahead", stage, write) or []
-    for each in parts:
-        attempt.count_as(each, stage)
-    return [*parts, stage]
+# The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
+# order in which they are tried. Each returns these stages, or None where it doesn't fit.
+AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
+    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
+    ("order of factors", write_factor_order),
+    ("phases", lambda s, stage, *_: write_phases(s, stage)),
+    ("borders", lambda s, stage, *_: write_windows(s, stage)),
+    ("short lines", write_short_lines),
+)
 
 
-def _in_factor_order(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
-    write = partial(write_factor_order, attempt.schedule, stage, target)
-    sums = attempt.follow("order of factors", stage, write) or []
-    for each in sums:
-        attempt.count_as(each, stage)
-    return [*sums, stage]
-
-
-def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:
-    phases = attempt.follow("phases", stage, partial(write_phases, attempt.schedule, stage))
-    if phases is None:
-        return [stage]
-    attempt.count_as(phases, stage)
-    return [phases, stage]
-
-
-def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
-    write = partial(write_windows, attempt.schedule, stage)
-    copies = attempt.follow("borders", stage, write) or []
-    for each in copies:
-        attempt.count_as(each, stage)
-    return [*copies, stage]
-
-
-def _by_places(attempt: Attempt, stage: Stage, target: Target, strict: bool) -> list[Stage]:
-    write = partial(write_short_lines, attempt.schedule, stage, target, strict=strict)
-    places = attempt.follow("short lines", stage, write)
-    if places is None:
-        return [stage]
-    attempt.count_as(places, stage)
-    return [places, stage]
+def _with_stages_ahead(
+    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+) -> list[Stage]:
+    """The stages, behind the new stages that compute something for them."""
+    s = attempt.schedule
+    for name, write in AHEAD:
+        made = list[Stage]()
+        for stage in stages:
+            ahead = attempt.follow(name, stage, partial(write, s, stage, target, strict)) or []
+            for each in ahead:
+                attempt.count_as(each, stage)
+            made += [*ahead, stage]
+        stages = made
+    return [*stages]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
