@@ -13,6 +13,7 @@ from functools import partial
 from math import inf, prod
 from typing import final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -43,7 +44,7 @@ class Factor:
     @property
     def is_gathered(self) -> bool:
         """Whether data say which element is read."""
-        return any(isinstance(each, ProducerLoad) for each in walk_once(*self.load.indices))
+        return reads_tensors(*self.load.indices)
 
     def along(self, axis: IterVar) -> int:
         """The distance of neighbours along an axis, in elements."""

@@ -18,6 +18,7 @@ the results stay in registers.
 
 from __future__ import annotations
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
@@ -28,8 +29,8 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce
+from minitvm.tir.functor import mentions
 
 
 def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
@@ -45,7 +46,7 @@ def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
         axis = next((each for each in op.axis if each.var is var), None)
         if axis is None or mentions(axis.var, key):
             continue
-        is_read = any(isinstance(each, ProducerLoad) for each in walk_once(key))
+        is_read = reads_tensors(key)
         if is_read and any(mentions(each.var, key) for each in op.reduce_axis):
             return axis, key
     return None

@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.convolution import (
     row_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Tile
-from minitvm.auto_scheduler.lanes_of_steps import fills_lanes_with_steps, write_lanes_of_steps
+from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
     Loop,
     Places,

@@ -25,7 +25,6 @@ from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 from minitvm.tir.structural_equal import structural_equal
@@ -82,7 +81,7 @@ def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | Non
     if plain is not None:
         return plain
     op = contraction.op
-    chosen = any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0]))
+    chosen = any(is_lazy(each) for each in walk_once(op.body[0]))
     if chosen or is_uneven(op):
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt, lcm, prod
 
-from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -45,6 +44,7 @@ from minitvm.auto_scheduler.few_rows import (
     write_lines,
     write_total,
 )
+from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     Loop,
     cached,
@@ -60,11 +60,11 @@ from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import children, mentions, walk_once
+from minitvm.tir.expr import CommReducer, IterVar, Reduce
+from minitvm.tir.functor import mentions, walk_once
 
 _USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
@@ -460,49 +460,3 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     total.unroll(vector)
     total.vectorize(lane)
     return [total, vectors]
-
-
-# -- Lines of memory --
-
-
-def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    """Whether some axes together run along one line of memory of every tensor, or don't index it.
-    Fused into one loop, these axes need no index arithmetic."""
-    variables = frozenset(axis.var for axis in line)
-    waiting, seen = list(op.body), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Var) and node in variables:
-            return False
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
-            waiting += node.indices[: -len(line)]
-        else:
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
-    return True
-
-
-def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
-    except in the first of these dimensions, along which a window may lie anywhere."""
-    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
-        return False
-    first, *indices = load.indices[-len(line) :]
-    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
-    along, *inside = line
-    return (
-        step_of(first, along.var) == 1
-        and not any(mentions(axis.var, first) for axis in inside)
-        and all(
-            index is axis.var and _is_same(extent, axis)
-            for index, extent, axis in zip(indices, extents, inside, strict=True)
-        )
-    )
-
-
-def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
-    assert axis.dom is not None
-    known = e.const_int(extent)
-    return extent is axis.dom.extent if known is None else known == extent_of(axis)

@@ -24,7 +24,13 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
-from minitvm.auto_scheduler.digits import first_of_digits, write_line
+from minitvm.auto_scheduler.lines import (
+    first_of_digits,
+    is_line,
+    store_past_caches,
+    write_line,
+    write_pieces,
+)
 from minitvm.auto_scheduler.loops import (
     Loop,
     Part,
@@ -34,12 +40,9 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     shared,
 )
-from minitvm.auto_scheduler.nontemporal import store_past_caches
-from minitvm.auto_scheduler.pieces import write_pieces
 from minitvm.auto_scheduler.reductions import (
     in_parts,
     is_in_order,
-    is_line,
     is_streamed,
     rows_of,
     runs_in_columns,
@@ -51,10 +54,11 @@ from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
-from minitvm.tir.expr import Call, IterVar, Reduce, Select, const_int
+from minitvm.tir.expr import IterVar, Reduce, Select, const_int
 from minitvm.tir.functor import mentions, walk_once
 
 
@@ -119,7 +123,7 @@ def _write_root(
 ) -> bool:
     """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
     rows = min((most for _, most in inside), default=len(compute_of(root).axis))
-    beside = {stage for stage, _ in inside}
+    beside = dict(inside)
     short = _short_rows(root, beside, rows, target, strict)
     if short:
         if root not in short:
@@ -160,7 +164,7 @@ def _write_part(
     axes = list(compute_of(root).axis)
     alone = max(0, len(axes) - 1) if part is None else part.axis + 1
     rows = min((most for _, most in inside), default=alone)
-    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
+    _write_columns(s, root, rows, target, strict, dict(inside))
     loop = axes[0]
     if part is not None:
         tasks = axes[: part.axis]
@@ -183,7 +187,7 @@ def _write_inside(
     strict: bool,
 ) -> None:
     """Schedules the stages `inside`, which are computed in one row of `root`."""
-    beside = {stage for stage, _ in inside}
+    beside = dict(inside)
     for stage, _ in inside:
         _write_columns(s, stage, rows, target, strict, beside)
         stage.compute_at(root, row)
@@ -254,7 +258,7 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         return False
     return not any(
         isinstance(each, Select)
-        or (isinstance(each, Call) and each.op == "if_then_else")
+        or is_lazy(each)
         or (isinstance(each, Reduce) and const_int(each.condition) != 1)
         for reader in _all_readers(s, stage)
         for each in walk_once(*compute_of(reader).body)

@@ -26,8 +26,9 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import Loop, cached, compute_of, factored, fused, run_parallel
-from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
+from minitvm.auto_scheduler.reductions import is_in_order, lanes_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule

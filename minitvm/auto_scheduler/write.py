@@ -22,7 +22,7 @@ from minitvm.auto_scheduler.instructions import (
     matrix_product_for,
     write_by_instruction,
 )
-from minitvm.auto_scheduler.lanes_of_sums import Lanes, in_lanes, write_lanes
+from minitvm.auto_scheduler.lanes import Lanes, in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases

@@ -429,9 +429,8 @@ class _Lanes(Mutator):
         a, b = self.expr(node.true_value), self.expr(node.false_value)
         if not any(map(self._is_vector, (condition, a, b))):
             return e.Select(condition, a, b)
-        if isinstance(condition, e.Comparison) and any(
-            isinstance(each, BufferLoad) for each in walk_once(condition)
-        ):  # data decide, so that no branch can be predicted
+        # Data decide, so that no branch can be predicted.
+        if isinstance(condition, e.Comparison) and loads(condition):
             sides = {"a": self._vector(condition.a), "b": self._vector(condition.b)}
             condition = rebuild(condition, sides)
         return e.Select(condition, self._vector(a), self._vector(b))

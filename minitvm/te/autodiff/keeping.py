@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, prod
 from typing import cast, final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
@@ -193,7 +194,7 @@ def _cost(node: object) -> float:
 
 def _number(extent: PrimExpr) -> float:
     """An extent as a number; a usual number for a symbolic one."""
-    if any(isinstance(node, ProducerLoad) for node in walk_once(extent)):
+    if reads_tensors(extent):
         return TRIPS_FROM_DATA
     known = e.const_int(extent)
     return float(USUAL_TRIPS if known is None else known)

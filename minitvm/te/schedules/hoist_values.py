@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import map_body
@@ -260,7 +261,7 @@ class _Parts:
         return all(map(self._exists, loads))
 
     def _exists(self, load: ProducerLoad) -> bool:
-        if any(isinstance(each, ProducerLoad) for each in walk_once(*load.indices)):
+        if reads_tensors(*load.indices):
             return False
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
@@ -313,11 +314,6 @@ class _WhereRead(Mutator):
         return _or_zero(self._condition, node)
 
 
-def _reads_any(value: PrimExpr) -> bool:
-    """Whether a value reads elements of tensors, which may not exist where padding is computed."""
-    return any(isinstance(node, ProducerLoad) for node in walk_once(value))
-
-
 # -- transform_layout -----------------------------------------------------------------------------
 
 
@@ -398,7 +394,7 @@ def check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     """Refuses an axis whose range differs between elements of an operation."""
     own = {each.var for each in (*op.axis, *op.reduce_axis)}
     extent = domain_of(axis).extent
-    if any(node in own for node in walk_once(extent)) or _reads_any(extent):
+    if any(node in own for node in walk_once(extent)) or reads_tensors(extent):
         raise CompileError(
             f"{where}: expected a loop that is as long for each element, got {axis.name} of "
             f"{extent} iterations: {remedy}"
