@@ -145,7 +145,7 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         return None
     x = op.axis[-1]
     axes = {axis.var: axis for axis in op.axis}
-    found = [distances_of(load, axes) or {} for load in reads_of(s, op)]
+    found = [distances_of(load, op) for load in reads_of(s, op)]
     rows = Counter(
         var
         for each in found

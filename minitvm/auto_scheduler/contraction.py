@@ -216,7 +216,6 @@ def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
 def factors_of(op: ComputeOp) -> list[Factor]:
     """The elements that one step of a reduction reads, each once. Reads inside of indices don't
     count."""
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
     found: list[Factor] = []
@@ -228,7 +227,7 @@ def factors_of(op: ComputeOp) -> list[Factor]:
         elif isinstance(node.producer, Tensor) and not any(
             structural_equal(each.load, node) for each in found
         ):
-            found.append(Factor(node.producer, node, distances_of(node, axes)))
+            found.append(Factor(node.producer, node, distances_of(node, op)))
     return found
 
 
@@ -274,10 +273,11 @@ def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
         yield from (axis.dom.min, axis.dom.extent)
 
 
-def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
-    """The distance in memory, in elements, of neighbouring reads along each axis; :data:`FAR` along
-    an axis in which an index isn't affine."""
+def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
+    """The distance in memory, in elements, of neighbouring reads along each axis of an operation;
+    :data:`FAR` along an axis in which an index isn't affine."""
     assert isinstance(load.producer, Tensor)
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     distance: dict[Var, int] = {}
     step: int | None = 1
     for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):

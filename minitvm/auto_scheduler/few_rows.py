@@ -20,13 +20,7 @@ from collections.abc import Sequence
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    bytes_of,
-    extent_of,
-    is_uneven,
-    slides,
-)
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven, slides
 from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -118,11 +112,9 @@ def write_streamed(
     )
     stage, tasks = s[total], list[IterVar]()
     if parts > 1:
-        part, _ = stage.split(k, nparts=parts)
-        stage = factored(s, stage, part)
+        row_axes, other_axes, column = places.of(stage)
+        stage = split_in_parts(s, stage, parts, lanes, (*other_axes, *row_axes, column))
         tasks.append(compute_of(stage).axis[0])
-        row_axes, other_axes, column = places.of(s[total])
-        write_total(s[total], [*other_axes, *row_axes], column, lanes)
     row_axes, other_axes, column = places.of(stage)
     tasks = [*other_axes, *tasks]
     write_lines(stage, tasks, row_axes, column, (vectors * lanes, lanes), together)
@@ -151,12 +143,19 @@ def write_lines(
     stage.parallel(fused(stage, tasks))
 
 
-def write_total(stage: Stage, others: Sequence[IterVar], column: IterVar, lanes: int) -> None:
-    """Combines the results of parts, in vectors along `column`."""
+def split_in_parts(
+    s: Schedule, stage: Stage, parts: int, lanes: int, axes: Sequence[IterVar] = ()
+) -> Stage:
+    """Combines the results of parts of a reduction's steps, in vectors along the last of its `axes`
+    in this order; returns the stage that computes them."""
+    *others, column = axes or compute_of(stage).axis
+    part, _ = stage.split(compute_of(stage).reduce_axis[0], nparts=parts)
+    made = factored(s, stage, part)
     column, lane = stage.split(column, factor=lanes)
     stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
     stage.vectorize(lane)
     stage.parallel(fused(stage, [*others, column]))
+    return made
 
 
 def parts_of_sum(steps: int, most: int) -> int:

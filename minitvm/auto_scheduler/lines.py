@@ -40,7 +40,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.inlining import calls_functions
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused
+from minitvm.auto_scheduler.loops import Loop, compute_of, fused, fused_loop
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy
@@ -132,13 +132,13 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     if not vectors and calls_functions(s, stage):
         lanes *= _vectors_at_once(product_of_extents(line), lanes)
     factor = max(1, vectors) * lanes
-    outer, inner = stage.split(fused(stage, line), factor=factor)
+    outer, inside = fused_loop(stage, line).split(stage, factor)
+    inner = inside.axis
     if vectors > 1:
         vector, inner = stage.split(inner, factor=lanes)
         stage.unroll(vector)
     stage.vectorize(inner)
-    known = product_of_extents(line)
-    return Loop(outer, None if known is None else -(-known // factor))
+    return outer
 
 
 def _vectors_at_once(extent: int | None, lanes: int) -> int:
@@ -251,13 +251,12 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
 def _reads_far_apart(op: ComputeOp) -> bool:
     """Whether successive rows that are read don't follow each other in memory. Such reads wait for
     memory, and stores past the caches would wait behind them."""
-    axes = {axis.var: axis for axis in op.axis}
     for load in all_loads(op):
         if reads_tensors(*load.indices):
             return True
         assert isinstance(load.producer, Tensor)
         near = LINES_AT_ONCE * CACHE_LINE // load.producer.dtype.itemsize
-        distances = distances_of(load, axes)
+        distances = distances_of(load, op)
         for outer, inner in zip(op.axis, op.axis[1:], strict=False):
             row, extent = distances.get(outer.var, 0), extent_of(inner)
             if extent is not None and row - extent * distances.get(inner.var, row) > near:

@@ -13,11 +13,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeVar, final
 
-from minitvm.auto_scheduler.contraction import Contraction, bytes_at_once, extent_of, is_uneven
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_at_once,
+    extent_of,
+    is_uneven,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
 from minitvm.auto_scheduler.terms import Terms, terms_of
 from minitvm.auto_scheduler.tiles import vectors
@@ -73,6 +79,12 @@ class Loop:
 
     axis: IterVar
     extent: int | None
+
+    def split(self, stage: Stage, factor: int) -> tuple[Loop, Loop]:
+        """Splits the loop of a stage into one over blocks and one inside of a block."""
+        outer, inner = stage.split(self.axis, factor=factor)
+        count = None if self.extent is None else -(-self.extent // factor)
+        return Loop(outer, count), Loop(inner, factor)
 
 
 @final
@@ -151,25 +163,23 @@ def write_tiles(
     """The loops over tasks, over blocks of the sum and over tiles. `axes`: the loops of the stage
     over the axes of the sums, if these aren't its axes."""
     tasks, rows, column = write_blocks(stage, places, blocks, axes)
-    outer, inner = stage.split(column.axis, factor=tile.columns)
-    tiles, tile_row = [Loop(outer, _trip_count(column.extent, tile.columns))], None
+    around, inner = column.split(stage, tile.columns)
+    tiles, inside = [around], [inner.axis]
     if rows:
         *before, row = rows
         if blocks.strip is not None:
-            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
-            before.append(Loop(strips, _trip_count(row.extent, blocks.strip)))
-            row = Loop(inside_strip, blocks.strip)
-        row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
-        around = Loop(row_outer, _trip_count(row.extent, tile.rows))
+            strips, row = row.split(stage, blocks.strip)
+            before.append(strips)
+        around, tile_row = row.split(stage, tile.rows)
+        inside.insert(0, tile_row.axis)
         # A tile of rows stays in L1 while all columns are read from L2. Along all other axes of
         # rows it may read the same elements, through windows.
         is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
         tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
-    inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]
     stage.reorder(*loops[0], *summed, *loops[1], *inside)
-    return Tiles(tasks, tiles, tile_row, inner)
+    return Tiles(tasks, tiles, inside[0] if rows else None, inner.axis)
 
 
 def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
@@ -193,21 +203,14 @@ def write_blocks(
 ) -> tuple[list[Loop], list[Loop], Loop]:
     """Writes the loops over tasks; returns them, and the rows and the column of a task. `axes`: as
     for :func:`write_tiles`."""
-    axes = axes or [Loop(axis, extent_of(axis)) for axis in compute_of(stage).axis]
-    inside, tasks, column = places.among(axes)
+    inside, tasks, column = places.among(axes or loops_over(compute_of(stage).axis))
     if blocks.columns is not None:
-        outer, inner = stage.split(column.axis, factor=blocks.columns)
-        tasks.append(Loop(outer, _trip_count(column.extent, blocks.columns)))
-        column = Loop(inner, blocks.columns)
+        outer, column = column.split(stage, blocks.columns)
+        tasks.append(outer)
     if blocks.rows is not None:
-        outer, inner = stage.split(inside[0].axis, factor=blocks.rows)
-        tasks.append(Loop(outer, _trip_count(inside[0].extent, blocks.rows)))
-        inside[0] = Loop(inner, blocks.rows)
+        outer, inside[0] = inside[0].split(stage, blocks.rows)
+        tasks.append(outer)
     return tasks, inside, column
-
-
-def _trip_count(extent: int | None, factor: int) -> int | None:
-    return None if extent is None else -(-extent // factor)
 
 
 def run_parallel(
@@ -348,6 +351,16 @@ def factored(s: Schedule, stage: Stage, loop: IterVar, *place: int) -> Stage:
     dimension at a `place`, by default the first, and are combined by the stage."""
     made = s.rfactor(compute_of(stage).outputs[0], loop, *place)
     return s[made[0] if isinstance(made, list) else made]
+
+
+def loops_over(axes: Iterable[IterVar]) -> list[Loop]:
+    """The loops over some axes."""
+    return [Loop(axis, extent_of(axis)) for axis in axes]
+
+
+def fused_loop(stage: Stage, axes: Sequence[IterVar]) -> Loop:
+    """The loop over some axes, fused into one."""
+    return Loop(fused(stage, axes), product_of_extents(axes))
 
 
 def compute_of(stage: Stage) -> ComputeOp:

@@ -12,12 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    is_uneven,
-    plain_axes_of,
-)
+from minitvm.auto_scheduler.contraction import Contraction, Factor, is_uneven, plain_axes_of
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.target import Target

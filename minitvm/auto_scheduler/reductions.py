@@ -41,8 +41,8 @@ from minitvm.auto_scheduler.few_rows import (
     LEAST_VECTORS,
     STEPS,
     parts_of_sum,
+    split_in_parts,
     write_lines,
-    write_total,
 )
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
@@ -51,7 +51,9 @@ from minitvm.auto_scheduler.loops import (
     compute_of,
     factored,
     fused,
+    fused_loop,
     innermost,
+    loops_over,
     write_sums,
 )
 from minitvm.auto_scheduler.running import running_axis, write_running
@@ -212,10 +214,8 @@ def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop
     """Splits the last axes, fused into one; returns the other loops, the loop over blocks, and the
     columns of a block."""
     axes = compute_of(stage).axis
-    outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
-    extent = product_of_extents(axes[-line:])
-    block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
-    return outer, Loop(block, None if extent is None else -(-extent // columns)), column
+    block, column = fused_loop(stage, axes[-line:]).split(stage, columns)
+    return loops_over(axes[:-line]), block, column.axis
 
 
 def _is_window(op: ComputeOp, columns: int) -> bool:
@@ -292,16 +292,6 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
     return parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
 
 
-def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
-    """Combines the parts of a reduction's steps; returns the stage that computes them."""
-    op = compute_of(stage)
-    part, _ = stage.split(op.reduce_axis[0], nparts=parts)
-    parts_of_it = factored(s, stage, part)
-    *others, column = op.axis
-    write_total(stage, others, column, lanes)
-    return parts_of_it
-
-
 # -- Results along the reduction --
 
 
@@ -330,7 +320,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             stage = parts or stage
         if not _is_vectorized(op):
             (*_, last) = compute_of(stage).reduce_axis
-            along = reduced[-1] if parts is None else Loop(last, extent_of(last))
+            along = reduced[-1] if parts is None else loops_over([last])[0]
             partial = _write_lanes(s, stage, along, target)
         else:
             if parts is not None and _is_rounded(op):
@@ -379,8 +369,7 @@ def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
         if axes != list(op.reduce_axis):
             stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    outer = [Loop(axis, extent_of(axis)) for axis in axes[:first]]
-    return [*outer, Loop(fused(stage, axes[first:]), product_of_extents(axes[first:]))]
+    return [*loops_over(axes[:first]), fused_loop(stage, axes[first:])]
 
 
 def _combiner(op: ComputeOp) -> CommReducer:

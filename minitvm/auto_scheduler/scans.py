@@ -96,10 +96,9 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
     op = compute_of(stage)
     if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) == 1:
         return
-    axes = {axis.var: axis for axis in op.axis}
     time, last = op.axis[0], op.axis[-1]
     for i, load in enumerate(reads := reads_of(op, tensor)):
-        distance = distances_of(load, axes)
+        distance = distances_of(load, op)
         if 0 < distance.get(time.var, 0) < distance.get(last.var, 0):
             copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
             choose(s, "packing", "transposed, so that each step reads lines of it",

@@ -15,13 +15,7 @@ from __future__ import annotations
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    FAR,
-    contraction_of,
-    extent_of,
-    factors_of,
-    is_uneven,
-)
+from minitvm.auto_scheduler.contraction import FAR, contraction_of, extent_of, factors_of, is_uneven
 from minitvm.auto_scheduler.loops import compute_of, factored
 from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, runs_in_columns
 from minitvm.auto_scheduler.running import running_axis

@@ -27,7 +27,14 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
 from minitvm.auto_scheduler.lines import is_line
-from minitvm.auto_scheduler.loops import Loop, cached, compute_of, factored, fused, run_parallel
+from minitvm.auto_scheduler.loops import (
+    cached,
+    compute_of,
+    factored,
+    fused,
+    loops_over,
+    run_parallel,
+)
 from minitvm.auto_scheduler.reductions import is_in_order, lanes_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.target import Target
@@ -101,19 +108,17 @@ def write_short_rows(
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
-    *outer, row = compute_of(root).axis[:rows]
-    block, lane = root.split(row, factor=lanes)
-    is_each = rows == len(compute_of(root).axis)
+    axes = compute_of(root).axis
+    *outer, row = loops_over(axes[:rows])
+    blocks, inside = row.split(root, lanes)
+    is_each = rows == len(axes)
     if is_each:
-        root.vectorize(lane)
+        root.vectorize(inside.axis)
     for stage in stages:
         stage.set_scope("local" if is_each else "global")
-        stage.compute_at(root, block)
-        _write_block(s, stage, (root, block), target)
-    extent = extent_of(row)
-    blocks = Loop(block, None if extent is None else -(-extent // lanes))
-    loops = [*(Loop(axis, extent_of(axis)) for axis in outer), blocks]
-    return run_parallel(root, loops, target)[-1]
+        stage.compute_at(root, blocks.axis)
+        _write_block(s, stage, (root, blocks.axis), target)
+    return run_parallel(root, [*outer, blocks], target)[-1]
 
 
 def _write_block(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:

@@ -25,12 +25,7 @@ from math import prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    extent_of,
-    is_uneven,
-)
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, is_uneven
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
@@ -70,13 +65,7 @@ from minitvm.auto_scheduler.packing import (
     write_panels,
 )
 from minitvm.auto_scheduler.sums import Sums
-from minitvm.auto_scheduler.tiles import (
-    ALIKE,
-    best_tile,
-    blocks_of,
-    strip_of,
-    thrashes,
-)
+from minitvm.auto_scheduler.tiles import ALIKE, best_tile, blocks_of, strip_of, thrashes
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import multiplied_reads
@@ -205,13 +194,7 @@ def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
 
 
 def _write_factors(
-    sums: Sums,
-    made: _Made,
-    copies: Sequence[_Copy],
-    tile: Tile,
-    blocks: Blocks,
-    *,
-    is_placed: bool,
+    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, blocks: Blocks, *, is_placed: bool
 ) -> Iterator[tuple[Contraction, Factor, Stage]]:
     """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
@@ -253,12 +236,7 @@ class _Made:
 
 
 def _write_whole(
-    group: Sequence[Sums],
-    last: Tensor,
-    places: Places,
-    tile: Tile,
-    blocks: Blocks,
-    in_panels: bool,
+    group: Sequence[Sums], last: Tensor, places: Places, tile: Tile, blocks: Blocks, in_panels: bool
 ) -> list[_Made]:
     """Keeps the sums in registers over all steps: those of the last contraction until the epilogue
     has read them, and those of the others until the next one begins."""

@@ -32,12 +32,7 @@ from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, sums_of
-from minitvm.auto_scheduler.tiled import (
-    are_alike,
-    pays_together,
-    with_best_row,
-    write_tiled,
-)
+from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
@@ -176,11 +171,7 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
 
 
 def _write_program(
-    attempt: Attempt,
-    target: Target,
-    kept: set[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
+    attempt: Attempt, target: Target, kept: set[Stage], strict: bool, prepacked: Collection[Tensor]
 ) -> None:
     s, given = attempt.schedule, kept
     write_running_scans(attempt, kept)
