@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, cast, final
 
@@ -540,6 +540,16 @@ class _Shared:
         return seq(*(each.init(position) for each in nests), self._first.loop(position, body))
 
 
+@final
+@record()
+class _Iteration:
+    """The iteration in which a statement stands: the values of the axes, in terms of the loops'
+    variables, some of which have other names."""
+
+    values: Mapping[IterVar, PrimExpr]
+    renamed: Mapping[Var, Var] = field(default_factory=dict)
+
+
 class _Nest:
     """The loops of one stage that computes elements."""
 
@@ -547,6 +557,7 @@ class _Nest:
         self._lowering = lowering
         self._stage = stage
         self._bounds = bounds
+        self._here = _Iteration(bounds.values)
         self._body = lowering.body_of(stage)
         self._op = cast(ComputeOp, stage.op)
         self._leaves = stage.leaf_iter_vars
@@ -573,7 +584,7 @@ class _Nest:
     def loop(self, position: int, body: Stmt) -> Stmt:
         """The loop at a position around `body`."""
         leaf = self._leaves[position]
-        return self._loop(leaf, self._stage.attrs_of(leaf), leaf.var, self._bounds.values, body)
+        return self._loop(leaf, self._stage.attrs_of(leaf), self._here, body)
 
     def depth_of(self, scope: IterVar) -> int:
         """The number of loops down to one of them."""
@@ -620,7 +631,7 @@ class _Nest:
 
     def _loops_from(self, position: int) -> Stmt:
         if position == len(self._leaves):
-            return self._guarded(self._body.update, self._bounds.values, with_reduction=True)
+            return self._guarded(self._body.update, self._here, with_reduction=True)
         leaf = self._leaves[position]
         if self._stage.attrs_of(leaf).intrin is not None:
             return self._tensorized(position)
@@ -643,7 +654,7 @@ class _Nest:
             if leaf not in self._reduced
         }
         values = values_of(self._stage.relations, self._bounds.ranges, loops)
-        renamed: dict[Var, PrimExpr] = {leaf.var: var for leaf, var in own.items()}
+        at = _Iteration(values, {leaf.var: var for leaf, var in own.items()})
         replaced = [
             i
             for i, leaf in enumerate(self._leaves)
@@ -655,10 +666,10 @@ class _Nest:
             body = self._reset(replaced[0], values)
             inside = [leaf for leaf in inside if self._leaves.index(leaf) < replaced[0]]
         else:
-            body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
+            body = self._guarded(self._body.init, at, with_reduction=False)
         for leaf in reversed(inside):
             attrs = replace(self._stage.attrs_of(leaf), prefetches=[])  # only the sums read
-            body = self._loop(leaf, attrs, own[leaf], values, body)
+            body = self._loop(leaf, attrs, at, body)
         return body
 
     # -- Tensor intrinsics ------------------------------------------------------------------------
@@ -750,7 +761,7 @@ class _Nest:
                         f"{self._where(position)}: expected loops that come out even, found the "
                         f"remainder {guard}: split by a divisor, or pad the tensor"
                     )
-                body = IfThenElse(likely(self._condition(guard, values, None)), body)
+                body = IfThenElse(likely(self._condition(guard, _Iteration(values))), body)
         return body
 
     def _where(self, position: int) -> str:
@@ -759,22 +770,16 @@ class _Nest:
     def _is_once(self, leaf: IterVar) -> bool:
         return isinstance(self._bounds.values[leaf], e.IntImm)
 
-    def _loop(
-        self,
-        leaf: IterVar,
-        attrs: LoopAttrs,
-        var: Var,
-        values: Mapping[IterVar, PrimExpr],
-        body: Stmt,
-    ) -> Stmt:
+    def _loop(self, leaf: IterVar, attrs: LoopAttrs, at: _Iteration, body: Stmt) -> Stmt:
         if self._is_once(leaf):  # no later iteration
             attrs = replace(attrs, prefetches=[])
         if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
             body = seq()
         if not self._is_once(leaf) or attrs.kind == ForKind.THREAD_BINDING:
             range_ = self._bounds.ranges[leaf]
-            low = self._bound(range_.min, leaf, values)
-            extent = self._bound(range_.extent, leaf, values)
+            low = self._bound(range_.min, leaf, at.values)
+            extent = self._bound(range_.extent, leaf, at.values)
+            var = at.renamed.get(leaf.var, leaf.var)
             notes: dict[str, Any] = {}
             if attrs.thread is not None:
                 notes["thread"] = attrs.thread.thread_tag
@@ -817,71 +822,42 @@ class _Nest:
         inside = {leaf.var for leaf in self._leaves[position:]}
         for guards in reversed(self._bounds.guards.values()):  # those of reductions may read, too
             for guard in guards:
-                held = self._condition(guard, self._bounds.values, None)
+                held = self._condition(guard, self._here)
                 if inside.isdisjoint(walk_once(held)):
                     zero = const(0, bound.dtype)
                     bound = e.intrinsic("if_then_else", bound.dtype, held, bound, zero)
         return bound
 
-    def _guarded(
-        self,
-        body: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        with_reduction: bool,
-        renamed: Mapping[Var, PrimExpr] | None = None,
-    ) -> Stmt:
-        """`body` at the values of the axes, under all guards."""
-        made = self._lowering.move(values).stmt(body)
-        made = self._inside(made, self._op.axis, values, renamed)
-        return self._at_steps(made, values, renamed) if with_reduction else made
+    def _guarded(self, body: Stmt, at: _Iteration, *, with_reduction: bool) -> Stmt:
+        """`body` in an iteration, under all guards."""
+        made = self._inside(self._lowering.move(at.values).stmt(body), self._op.axis, at)
+        return self._at_steps(made, at) if with_reduction else made
 
-    def _inside(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _inside(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
         """A statement under the guards of some data axes."""
-        guarded = self._under_guards(made, axes, values, renamed)
+        guarded = self._under_guards(made, axes, at)
         if guarded is not made and self._bounds.is_padded:
             for tensor in self._op.outputs:
                 guarded = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), guarded)
         return guarded
 
-    def _at_steps(
-        self,
-        made: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _at_steps(self, made: Stmt, at: _Iteration) -> Stmt:
         """A statement under the guards and conditions of a reduction."""
-        made = self._under_guards(made, self._op.reduce_axis, values, renamed)
-        move = self._lowering.move(values)
+        made = self._under_guards(made, self._op.reduce_axis, at)
+        move = self._lowering.move(at.values)
         for condition in reversed(self._body.reduced_where):
             made = IfThenElse(move.expr(condition), made)
         return made
 
-    def _under_guards(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _under_guards(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
         guards = [guard for axis in axes for guard in self._bounds.guards[axis]]
         for guard in reversed(guards):
-            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+            made = IfThenElse(likely(self._condition(guard, at)), made)
         return made
 
-    def _condition(
-        self,
-        guard: PrimExpr,
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> PrimExpr:
-        made = self._lowering.moved(guard, values)
-        return substitute(made, renamed) if renamed else made
+    def _condition(self, guard: PrimExpr, at: _Iteration) -> PrimExpr:
+        made = self._lowering.moved(guard, at.values)
+        return substitute(made, at.renamed) if at.renamed else made
 
 
 class _Accumulating(_Nest):
@@ -903,7 +879,7 @@ class _Accumulating(_Nest):
 
     def loops(self, position: int) -> Stmt:
         made = super().loops(position)
-        return self._totals().within(made) if position == self._init_at else made
+        return self._totals(self._here).within(made) if position == self._init_at else made
 
     def _loops_from(self, position: int) -> Stmt:
         leaf = self._leaves[position] if position < len(self._leaves) else None
@@ -915,34 +891,22 @@ class _Accumulating(_Nest):
                 return self._in_lanes(leaf, extent)
         return super()._loops_from(position)
 
-    def _totals(self, renamed: Mapping[Var, PrimExpr] | None = None) -> Totals:
-        """The totals of the element at the values of the loops."""
+    def _totals(self, at: _Iteration) -> Totals:
+        """The totals of the element of an iteration."""
         loops = [self._bounds.values[leaf] for leaf in self._kept] or [const(0)]
-        return Totals(self._buffers, tuple(substitute(each, renamed or {}) for each in loops))
+        return Totals(self._buffers, tuple(substitute(each, at.renamed) for each in loops))
 
-    def _guarded(
-        self,
-        body: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        with_reduction: bool,
-        renamed: Mapping[Var, PrimExpr] | None = None,
-    ) -> Stmt:
-        totals = self._totals(renamed)
-        made = Onto(self._outputs, totals).stmt(self._lowering.move(values).stmt(body))
+    def _guarded(self, body: Stmt, at: _Iteration, *, with_reduction: bool) -> Stmt:
+        totals = self._totals(at)
+        made = Onto(self._outputs, totals).stmt(self._lowering.move(at.values).stmt(body))
         if not with_reduction:
             others = [axis for axis in self._op.axis if axis is not self._stage.accumulates]
-            return self._inside(made, others, values, renamed)
-        made = seq(self._at_steps(made, values, renamed), self._stored(totals.load()))
-        return self._inside(made, self._op.axis, values, renamed)
+            return self._inside(made, others, at)
+        made = seq(self._at_steps(made, at), self._stored(totals.load()))
+        return self._inside(made, self._op.axis, at)
 
-    def _inside(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
-        guarded = super()._inside(made, axes, values, renamed)
+    def _inside(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
+        guarded = super()._inside(made, axes, at)
         if guarded is not made:  # the totals' memory covers all iterations
             for buffer in self._buffers:
                 guarded = AttrStmt(buffer, "padded_buffer", const(1), guarded)
@@ -956,34 +920,27 @@ class _Accumulating(_Nest):
 
     def _in_lanes(self, leaf: IterVar, width: int) -> Stmt:
         """The elements of a vector."""
-        values, combiner = self._bounds.values, cast(e.Reduce, self._op.body[0]).combiner
-        move = self._lowering.move(values)
+        combiner = cast(e.Reduce, self._op.body[0]).combiner
+        move = self._lowering.move(self._bounds.values)
 
         def read(value: PrimExpr) -> PrimExpr:
             return move.expr(self._lowering.reader.expr(value))
 
         lanes = Totals(totals_of(self._outputs, (const(width),), "lanes", "local"), (leaf.var,))
         terms = Onto(self._outputs, lanes).stmt(move.stmt(self._body.update))
-        terms = self._inside(self._at_steps(terms, values, None), self._op.axis, values, None)
-        totals = self._totals()
+        terms = self._inside(self._at_steps(terms, self._here), self._op.axis, self._here)
+        totals = self._totals(self._here)
         results = self._stored(combined(combiner, totals.load(), lanes.load(), read))
         last = lanes.at(const(width - 1)).load()
         made = seq(
             in_lanes(combiner, lanes, width, terms, read),
-            each_lane(leaf.var, width, self._inside(results, self._op.axis, values, None)),
+            each_lane(leaf.var, width, self._inside(results, self._op.axis, self._here)),
             totals.store(combined(combiner, totals.load(), last, read)),
         )
         return self._annotated(leaf, self._stage.attrs_of(leaf), lanes.within(made))
 
-    def _loop(
-        self,
-        leaf: IterVar,
-        attrs: LoopAttrs,
-        var: Var,
-        values: Mapping[IterVar, PrimExpr],
-        body: Stmt,
-    ) -> Stmt:
-        made = super()._loop(leaf, attrs, var, values, body)
+    def _loop(self, leaf: IterVar, attrs: LoopAttrs, at: _Iteration, body: Stmt) -> Stmt:
+        made = super()._loop(leaf, attrs, at, body)
         if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:
             return replace(made, kind=ForKind.SERIAL)  # lanes depend on each other
         return made
