@@ -410,11 +410,3 @@ def test_one_strategy_is_noted(made: Tensor, said: str) -> None:
     (strategy,) = (str(each) for each in choices if each.about == "strategy")
     assert said in strategy
     assert {each.stage for each in choices} == {made.op.name}
-
-
-def test_the_schedule_of_a_program_is_the_same_each_time() -> None:
-    kept, traces = list[Any](), set[str]()
-    for i in range(8):
-        kept.append([object() for _ in range(37 * i)])  # so that objects lie elsewhere
-        traces.add(auto_schedule(softmax_of(matrix(1000, 64)), "llvm -mcpu=haswell").trace())
-    assert len(traces) == 1
