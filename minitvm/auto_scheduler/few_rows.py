@@ -21,6 +21,7 @@ from math import prod
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven, slides
+from minitvm.auto_scheduler.cost import transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -71,10 +72,9 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     op, b = contraction.op, contraction.b.tensor
     lanes, size = target.lanes(op.output(0).dtype), bytes_of(b) or 0
     steps = prod(extent_of(axis) or 1 for axis in (*op.axis, *op.reduce_axis))
-    level = target.level_of(size)
-    read = size / target.bytes_per_cycle(level) if level > 1 else 0.0
     # Each sum is read and written once in a few steps.
-    return max(steps / lanes / target.processor.ports * (1 + 2 / STEPS), read)
+    arithmetic = steps / lanes / target.processor.ports * (1 + 2 / STEPS)
+    return max(arithmetic, transfer_cycles(size, size, target))
 
 
 def write_streamed(

@@ -24,7 +24,8 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
 from minitvm.auto_scheduler.few_rows import split_in_parts
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, parts_of_rows
+from minitvm.auto_scheduler.reductions import is_in_order, parts_of_rows
+from minitvm.auto_scheduler.running import lanes_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

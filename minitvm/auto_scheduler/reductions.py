@@ -56,7 +56,7 @@ from minitvm.auto_scheduler.loops import (
     loops_over,
     write_sums,
 )
-from minitvm.auto_scheduler.running import running_axis, write_running
+from minitvm.auto_scheduler.running import lanes_of, results_in_cache, running_axis, write_running
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
@@ -124,11 +124,6 @@ def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) 
     """The instructions for a term along a reduction axis, at whose end the lanes are combined."""
     terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
     return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
-
-
-def lanes_of(op: ComputeOp, target: Target) -> int:
-    """The number of lanes of a vector of the widest of a reduction's results."""
-    return min(target.lanes(body.dtype) for body in op.body)
 
 
 # -- Results in registers --
@@ -253,9 +248,7 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     parts."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
-    width = sum(body.dtype.itemsize for body in op.body)
-    extent = extent_of(op.axis[-1])
-    most = max(lanes, target.cache_bytes(1) // 2 // width // lanes * lanes)
+    extent, most = extent_of(op.axis[-1]), results_in_cache(op, target)
     parts = 1 if in_order else parts_of_rows(op, target)
     if parts > 1:
         stage = split_in_parts(s, stage, parts, lanes)

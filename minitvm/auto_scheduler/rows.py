@@ -44,14 +44,13 @@ from minitvm.auto_scheduler.reductions import (
     in_parts,
     is_in_order,
     is_streamed,
-    lanes_of,
     rows_of,
     runs_in_columns,
     write_along,
     write_in_registers,
     write_streamed,
 )
-from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target

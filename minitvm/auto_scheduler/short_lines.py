@@ -17,8 +17,8 @@ from math import prod
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import FAR, contraction_of, extent_of, factors_of, is_uneven
 from minitvm.auto_scheduler.loops import compute_of, factored
-from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, runs_in_columns
-from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.reductions import is_in_order, runs_in_columns
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

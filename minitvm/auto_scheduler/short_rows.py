@@ -35,8 +35,8 @@ from minitvm.auto_scheduler.loops import (
     loops_over,
     run_parallel,
 )
-from minitvm.auto_scheduler.reductions import is_in_order, lanes_of
-from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.reductions import is_in_order
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

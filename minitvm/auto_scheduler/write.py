@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
-from minitvm.auto_scheduler.factor_order import write_factor_order
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
-from minitvm.auto_scheduler.hoisting import write_hoisted
 from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.inlining import can_be_inlined
 from minitvm.auto_scheduler.instructions import (
@@ -27,8 +26,7 @@ from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.running import running_axis
-from minitvm.auto_scheduler.scans import write_running_scans, write_steps
+from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, sums_of
