@@ -265,9 +265,7 @@ class _Model:
 
     def _measured(self, product: Product) -> _Figures:
         contraction, target = product.contraction, self._target
-        dtypes = (each.tensor.dtype for each in (contraction.a, contraction.b))
-        made = nest_of(contraction, places_of(contraction), target, *dtypes)
-        nest = replace(made, is_packed=True)
+        nest = replace(nest_of(contraction, target), is_packed=True)
         tile = best_tile(nest, target)
         before = cost(nest, tile, blocks_of(nest, tile, target), target)
         after = cost(replace(nest, is_packed=False), tile, Blocks(), target)

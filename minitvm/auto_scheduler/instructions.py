@@ -263,8 +263,7 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
             is_exact=by.exact,
         )
     packed = DType.of(by.a), DType.of(by.b)
-    places = places_of(contraction)
-    return nest_of(contraction, places, target, *packed, unit=unit, terms=terms, pads=True)
+    return nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
 
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:

@@ -32,14 +32,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, can_be_packed, extent_of
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, cost
 from minitvm.auto_scheduler.loops import (
     EVEN,
-    Places,
     compute_of,
     factored,
     fused,
@@ -53,7 +51,6 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
 from minitvm.auto_scheduler.turned import is_plain, least_cycles
-from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -66,18 +63,8 @@ _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 # -- A few long sums --
 
 
-@final
-@record()
-class Lanes:
-    """A contraction by lanes of sums: its nest, its tile, and its cycles."""
-
-    nest: Nest
-    tile: Tile
-    cycles: float
-
-
-def in_lanes(contraction: Contraction, target: Target) -> Lanes | None:
-    """A contraction by lanes of sums, if that takes fewer cycles than tiles of sums.
+def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
+    """The tile of a contraction by lanes of sums, if that takes fewer cycles than tiles of sums.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -85,7 +72,7 @@ def in_lanes(contraction: Contraction, target: Target) -> Lanes | None:
     >>> k = te.reduce_axis((0, 4096), name="k")
     >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
     >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
-    >>> in_lanes(contraction_of(C.op), znver3).tile
+    >>> tile_in_lanes(contraction_of(C.op), znver3)
     Tile(rows=6, columns=2)
     """
     op, axes = contraction.op, contraction.op.reduce_axis
@@ -99,33 +86,31 @@ def in_lanes(contraction: Contraction, target: Target) -> Lanes | None:
         return None
     if replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
         return None
-    found = _nest(contraction, places_of(contraction), target)
+    found = _nest(contraction, target)
     if found.depth < lanes:
         return None
     tile = best_tile(found, target, lambda tile: Blocks())
     added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
     cycles = cost(found, tile, Blocks(), target) + added
-    if cycles * ALIKE >= least_cycles(contraction, target):
-        return None
-    return Lanes(found, tile, cycles)
+    return tile if cycles * ALIKE < least_cycles(contraction, target) else None
 
 
-def _nest(contraction: Contraction, places: Places, target: Target) -> Nest:
+def _nest(contraction: Contraction, target: Target) -> Nest:
     """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
     dtype = contraction.op.output(0).dtype
     made = vectors(dtype, target)
     unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
-    made_of = partial(nest_of, contraction, places, target, dtype, unit=unit)
+    made_of = partial(nest_of, contraction, target, dtype, unit=unit)
     found = made_of(terms=MULTIPLY_ADD)
     is_aligned = found.row_bytes % (target.vector_bits // 8) == 0
     # A vector of a row may lie across two lines of the cache.
     return found if is_aligned else made_of(terms=replace(MULTIPLY_ADD, scalars=2))
 
 
-def write_lanes(s: Schedule, contraction: Contraction, found: Lanes, target: Target) -> None:
+def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
     """Writes the schedule."""
-    total, places, tile = contraction.op.output(0), places_of(contraction), found.tile
-    lanes = found.nest.unit.depth
+    total = contraction.op.output(0)
+    lanes = target.lanes(total.dtype)
     choose(
         s,
         "strategy",
@@ -140,7 +125,7 @@ def write_lanes(s: Schedule, contraction: Contraction, found: Lanes, target: Tar
     _, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
     sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
     stage = s[total]
-    tiles = write_tiles(stage, places, tile, Blocks(), None)
+    tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
         if axis is not None:
             stage.unroll(axis)

@@ -124,15 +124,18 @@ def places_of_part(places: Places, part: Part) -> Places | None:
 
 def nest_of(
     contraction: Contraction,
-    places: Places,
     target: Target,
     *packed: DType,
+    places: Places | None = None,
     unit: Unit | None = None,
     terms: Terms | None = None,
     pads: bool = False,
 ) -> Nest:
-    """The model's view of a contraction whose factors are packed as these dtypes."""
+    """The model's view of a contraction whose factors are packed as these dtypes, by default as
+    their own."""
     op, a = contraction.op, contraction.a
+    places = places or places_of(contraction)
+    packed = packed or (a.tensor.dtype, contraction.b.tensor.dtype)
     itemsize = a.tensor.dtype.itemsize
     return Nest(
         tuple(extent_of(axis) for axis in contraction.rows),

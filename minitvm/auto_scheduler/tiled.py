@@ -140,7 +140,7 @@ def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
 def _nest_of_one(sums: Sums, places: Places) -> Nest:
     contraction = sums.contraction
     wide = (contraction.op.output(0) if _widens(contraction) else contraction.a.tensor).dtype
-    return nest_of(contraction, places, sums.target, wide, contraction.b.tensor.dtype)
+    return nest_of(contraction, sums.target, wide, contraction.b.tensor.dtype, places=places)
 
 
 def _packed(nest: Nest) -> Nest:
@@ -399,11 +399,10 @@ def with_best_row(contraction: Contraction, target: Target) -> Contraction:
     window, another axis may fill the registers."""
     if len(contraction.rows) < 2 or is_uneven(contraction.op):
         return contraction
-    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
     cycles = dict[IterVar, float]()
     for row in contraction.rows:
         each = replace(contraction, row=row)
-        nest = _packed(nest_of(each, places_of(each), target, a, b))
+        nest = _packed(nest_of(each, target))
         cycles[row] = cost(nest, best_tile(nest, target), Blocks(), target)
     best = min(cycles, key=lambda row: cycles[row])
     is_better = cycles[best] * ALIKE < cycles[contraction.rows[-1]]
@@ -414,8 +413,7 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction of two factors by the better of both ways, with the copies that
     it makes of factors in another layout."""
     contraction = with_best_row(contraction, target)
-    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
-    nest = nest_of(contraction, places_of(contraction), target, a, b)
+    nest = nest_of(contraction, target)
     tiles = best_tile(nest, target), best_tile(_packed(nest), target)
     as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
     size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize

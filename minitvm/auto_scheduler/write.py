@@ -11,6 +11,7 @@ from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
+from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
@@ -21,7 +22,7 @@ from minitvm.auto_scheduler.instructions import (
     matrix_product_for,
     write_by_instruction,
 )
-from minitvm.auto_scheduler.lanes import Lanes, in_lanes, write_lanes
+from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
@@ -254,13 +255,10 @@ def _fused(
 
 def _is_tiled(sums: Sums) -> bool:
     """Whether no strategy before the tiles of sums fits a contraction."""
-    contraction, target = sums.contraction, sums.target
-    is_factor = sums.ahead is contraction.b.tensor
-    return bool(contraction.rows) and not (
+    return bool(sums.contraction.rows) and not (
         _leaves_epilogue(sums)
-        or is_convolution(contraction, target)
-        or matrix_product_for(contraction, target) is not None
-        or dot_product_for(contraction, target, is_factor) is not None
+        or is_convolution(sums.contraction, sums.target)
+        or _has_instruction(sums)
     )
 
 
@@ -268,7 +266,21 @@ def _leaves_epilogue(sums: Sums) -> bool:
     """Whether a contraction is computed as a whole, before the stage that reads its sums."""
     contraction, target = sums.contraction, sums.target
     is_whole = is_left_plain(contraction) or is_streamed(contraction, target)
-    return is_whole or _in_lanes(sums) is not None
+    return is_whole or _tile_in_lanes(sums) is not None
+
+
+def _has_instruction(sums: Sums) -> bool:
+    found = _matrix_product_for(sums) or _dot_product_for(sums)
+    return found is not None
+
+
+def _matrix_product_for(sums: Sums) -> MatrixProduct | None:
+    return matrix_product_for(sums.contraction, sums.target)
+
+
+def _dot_product_for(sums: Sums) -> DotProduct | None:
+    is_factor = sums.ahead is sums.contraction.b.tensor
+    return dot_product_for(sums.contraction, sums.target, is_factor)
 
 
 def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
@@ -411,9 +423,7 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
 
 def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     s, contraction, target = sums.schedule, sums.contraction, sums.target
-    if sums.ahead is not None or sums.stage.time is not None:
-        return None
-    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
+    if sums.ahead is not None or sums.stage.time is not None or _has_instruction(sums):
         return None
     column = turned_column(contraction, target)
     if column is None:
@@ -429,22 +439,19 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     return next(done for write in others if (done := write(turned)) is not None)
 
 
-def _in_lanes(sums: Sums) -> Lanes | None:
-    """A contraction by lanes of sums, if that is allowed and takes fewer cycles."""
-    contraction, target = sums.contraction, sums.target
-    if sums.in_order or sums.inline_columns or sums.ahead is not None:
+def _tile_in_lanes(sums: Sums) -> Tile | None:
+    """The tile of a contraction by lanes of sums, if that is allowed and takes fewer cycles."""
+    if sums.in_order or sums.inline_columns or sums.ahead is not None or _has_instruction(sums):
         return None
-    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
-        return None
-    return in_lanes(contraction, target)
+    return tile_in_lanes(sums.contraction, sums.target)
 
 
 def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
-    found = _in_lanes(sums)
-    if found is None:
+    tile = _tile_in_lanes(sums)
+    if tile is None:
         return None
     choose_form(sums.schedule, sums.contraction, "matrix product")
-    write_lanes(sums.schedule, sums.contraction, found, sums.target)
+    write_lanes(sums.schedule, sums.contraction, tile, sums.target)
     return (sums.stage,)
 
 
@@ -478,12 +485,11 @@ def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
 
 
 def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:
-    return _write_by(sums, matrix_product_for(sums.contraction, sums.target))
+    return _write_by(sums, _matrix_product_for(sums))
 
 
 def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
-    is_factor = sums.ahead is sums.contraction.b.tensor
-    return _write_by(sums, dot_product_for(sums.contraction, sums.target, is_factor))
+    return _write_by(sums, _dot_product_for(sums))
 
 
 def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:
