@@ -214,8 +214,7 @@ def _outside_loads(node: PrimExpr) -> Iterator[Var]:
         yield node
     elif not isinstance(node, ProducerLoad):
         for each in children(node):
-            if isinstance(each, PrimExpr):
-                yield from _outside_loads(each)
+            yield from _outside_loads(each)
 
 
 def reads_of(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:

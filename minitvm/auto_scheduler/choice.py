@@ -38,22 +38,12 @@ def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
         b.along(contraction.column) != 1,
     )
     batch = size_of(both)
-    choose(
-        s,
-        "form",
-        "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
-        + ("" if name == "convolution" else ", {layout}")
-        + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
-        stage=op.name,
-        name=name,
-        a=a.tensor.name,
-        b=b.tensor.name,
-        rows=size_of(rows),
-        columns=size_of(columns),
-        steps=size_of(op.reduce_axis),
-        batch=batch,
-        layout="".join("NT"[each] for each in is_transposed),
-    )
+    choose(s, "form", "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
+           + ("" if name == "convolution" else ", {layout}")
+           + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
+           stage=op.name, name=name, a=a.tensor.name, b=b.tensor.name, rows=size_of(rows),
+           columns=size_of(columns), steps=size_of(op.reduce_axis), batch=batch,
+           layout="".join("NT"[each] for each in is_transposed))  # fmt: skip
 
 
 def choose_tile(
@@ -84,19 +74,10 @@ def choose_tile(
     )
     if rows and most < target.vector_registers:
         text += "; of {most} rows at most, which fall into the same set of the L1 cache"
-    choose(
-        s,
-        "tile",
-        text,
-        stage=stage,
-        rows=tile.rows,
-        columns=tile.columns,
-        by=by,
-        filled=prod(filled),
-        registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
-        there=unit.registers,
-        most=most,
-    )
+    choose(s, "tile", text, stage=stage, rows=tile.rows, columns=tile.columns, by=by,
+           filled=prod(filled),
+           registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
+           there=unit.registers, most=most)  # fmt: skip
 
 
 def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: str = "") -> None:

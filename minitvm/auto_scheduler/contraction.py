@@ -223,7 +223,7 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     while waiting:
         node = waiting.pop(0)
         if not isinstance(node, ProducerLoad):
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+            waiting += children(node)
         elif isinstance(node.producer, Tensor) and not any(
             structural_equal(each.load, node) for each in found
         ):

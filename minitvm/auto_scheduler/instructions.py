@@ -344,15 +344,9 @@ def _write_panels(
         first = [index for i, index in enumerate(indices) if i not in (k, j)]
         return first, indices[j], [indices[k]]
 
-    choose(
-        s,
-        "packing",
-        "{factor} is packed into panels of {width}, groups of {group} together"
-        + ", ahead of the call" * (at == "ahead"),
-        factor=factor.name,
-        width=width,
-        group=group,
-    )
+    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
+           + ", ahead of the call" * (at == "ahead"),
+           factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", readers)]
     loops = in_panels(panels, width, parts, group)
     place_copy(panels, at)

@@ -73,7 +73,7 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
         if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
             waiting += node.indices[: -len(line)]
         else:
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+            waiting += children(node)
     return True
 
 
