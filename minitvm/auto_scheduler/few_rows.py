@@ -98,18 +98,10 @@ def write_streamed(
         vectors = min(vectors, max(share, LEAST_VECTORS))
     ends_even = rows == 1 or (columns is not None and columns % lanes == 0)
     together = _steps(None if steps is None else -(-steps // parts), ends_even)
-    choose(
-        s,
-        "strategy",
-        "{b} is read once, {steps} rows of it at a time: {rows} rows alone use it, {most} at most; "
-        "{block} columns of sums stay in the L1 cache, of {parts} parts of the steps",
-        b=contraction.b.tensor.name,
-        steps=together,
-        rows=rows,
-        most=_MOST_ROWS,
-        block=vectors * lanes,
-        parts=parts,
-    )
+    choose(s, "strategy", "{b} is read once, {steps} rows of it at a time: {rows} rows alone use "
+           "it, {most} at most; {block} columns of sums stay in the L1 cache, of {parts} parts of "
+           "the steps", b=contraction.b.tensor.name, steps=together, rows=rows, most=_MOST_ROWS,
+           block=vectors * lanes, parts=parts)  # fmt: skip
     stage, tasks = s[total], list[IterVar]()
     if parts > 1:
         row_axes, other_axes, column = places.of(stage)

@@ -111,16 +111,10 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     """Writes the schedule."""
     total = contraction.op.output(0)
     lanes = target.lanes(total.dtype)
-    choose(
-        s,
-        "strategy",
-        "the {lanes} lanes of a vector hold the sums of neighbouring steps, in tiles of {rows} x "
-        "{columns} sums: both factors lie side by side along {k}, and none is copied",
-        lanes=lanes,
-        rows=tile.rows,
-        columns=tile.columns,
-        k=contraction.op.reduce_axis[0].var.name,
-    )
+    choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
+           "tiles of {rows} x {columns} sums: both factors lie side by side along {k}, and none is "
+           "copied", lanes=lanes, rows=tile.rows, columns=tile.columns,
+           k=contraction.op.reduce_axis[0].var.name)  # fmt: skip
     stage = s[total]
     _, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
     sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
