@@ -156,7 +156,9 @@ def test_tiles_fit_the_registers(target: str, rows: int | None, columns: int | N
     made = Target(target)
     for dtype in ("float32", "float64"):
         kind = DType.of(dtype)
-        nest = Nest((rows,), columns, (100,), (), kind, 4, 400, 4, 4 * (columns or 1), vectors(kind, made))
+        nest = Nest(
+            (rows,), columns, (100,), (), kind, 4, 400, 4, 4 * (columns or 1), vectors(kind, made)
+        )
         for in_panels in (False, True):
             tile = best_tile(replace(nest, is_packed=in_panels), made)
             width = -(-tile.columns * DType.of(dtype).bits // made.vector_bits)
