@@ -76,7 +76,7 @@ def test_odd_sizes(sizes: tuple[int, int, int], dtype: str) -> None:
 @pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
 def test_factors_that_lie_otherwise_are_copied(layout: str) -> None:
     """Results of few columns leave the lanes of other forms idle."""
-    for sizes in ((300, 2, 644), (200, 5, 333), (2, 139, 500), (90, 9, 1141), (7, 3, 600)):
+    for sizes in [(300, 2, 644), (200, 5, 333), (2, 139, 500), (90, 9, 1141), (7, 3, 600)]:
         arguments = product(*sizes, layout=layout)
         s = auto_schedule(arguments[-1], ZEN3)
         if layout == "NN":
