@@ -37,7 +37,7 @@ from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import children, free_vars, mentions, walk_once
+from minitvm.tir.functor import children, free_vars, mentions, walk_once, with_fields
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -138,22 +138,25 @@ def share_of(
     return first, last, i64(1)
 
 
-@final
-@record()
-class Choice:
-    """The body of a loop: `main` in the iterations before `end`, and `rest` in the others."""
-
-    end: PrimExpr
-    main: Stmt
-    rest: Stmt
-
-
-def choice_in(loop: s.For) -> Choice | None:
-    """The choice that is the body of a loop, if it is one that changes once.
+def divided(loop: s.For, first: PrimExpr, last: PrimExpr) -> list[tuple[s.For, PrimExpr, PrimExpr]]:
+    """The loops that run the iterations of a loop from `first` to before `last`, each with its
+    first iteration and its end.
 
     A parallel loop chooses in each iteration between a body for full vectors and one for the last
-    elements (:mod:`minitvm.transform.partition_loops`). Each task runs two loops instead.
+    elements (:mod:`minitvm.transform.partition_loops`). Two loops run without this choice.
     """
+    choice = _choice_in(loop)
+    if choice is None:
+        return [(loop, first, last)]
+    end, *bodies = choice
+    end = e.maximum(e.minimum(end, e.cast(INT64, last)), e.cast(INT64, first))
+    main, rest = (with_fields(loop, body=body) for body in bodies)
+    return [(main, first, end), (rest, end, last)]
+
+
+def _choice_in(loop: s.For) -> tuple[PrimExpr, Stmt, Stmt] | None:
+    """The body of a loop, if it is a choice that changes once: the end of the iterations in which
+    it is the first statement, that statement, and the other one."""
     body = loop.body
     condition: PrimExpr | None = None
     if isinstance(body, s.LetStmt) and isinstance(body.body, s.IfThenElse):
@@ -173,7 +176,7 @@ def choice_in(loop: s.For) -> Choice | None:
         if loop.loop_var in variables(room):
             return None
         ends.append(e.cast(INT64, quotient(prover, room - factor, -factor, INT64)))
-    return Choice(functools.reduce(e.minimum, ends), body.then_case, body.else_case or s.seq())
+    return functools.reduce(e.minimum, ends), body.then_case, body.else_case or s.seq()
 
 
 def _mentions_name(choice: s.IfThenElse, name: e.Var) -> bool:

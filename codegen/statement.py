@@ -30,7 +30,7 @@ from minitvm.codegen.parallel import (
     STRIDE_PATTERN,
     Team,
     can_be_shared,
-    choice_in,
+    divided,
     launch,
     share_of,
     stays_alone,
@@ -48,7 +48,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import mentions, rebuild, walk_once
+from minitvm.tir.functor import mentions, rebuild, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, Stmt
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.reuse_storage import STACK_BYTES
@@ -344,17 +344,12 @@ class StatementEmitter:
 
     def _emit_alone(self, node: s.For) -> None:
         """A parallel loop that this thread runs alone."""
-        choice = choice_in(node)
-        if choice is None:
-            self._emit_versions(node, self._emit_serial)
-            return
-        dtype, last = node.loop_var.dtype, node.min + node.extent
-        end = e.maximum(e.minimum(choice.end, e.cast(INT64, last)), e.cast(INT64, node.min))
-        until = e.cast(dtype, end)
-        self._emit_serial(
-            s.For(node.loop_var, node.min, until - node.min, ForKind.SERIAL, choice.main)
-        )
-        self._emit_serial(s.For(node.loop_var, until, last - until, ForKind.SERIAL, choice.rest))
+        for each, *ends in divided(node, node.min, node.min + node.extent):
+            if each is node:
+                self._emit_versions(node, self._emit_serial)
+                continue
+            begin, end = (e.cast(node.loop_var.dtype, place) for place in ends)
+            self._emit_serial(with_fields(each, min=begin, extent=end - begin))
 
     def _emit_region(
         self, node: Stmt, pragmas: frozenset[str], limit: Value, worth: PrimExpr, each: int
@@ -399,18 +394,15 @@ class StatementEmitter:
         begin, extent = self.expressions.index(node.min), self.expressions.index(node.extent)
         strided = STRIDE_PATTERN in pragmas
         first, last, step = share_of(team, self.text, begin, extent, strided=strided)
-        choice = None if strided else choice_in(node)
         self._team = None
         if strided:
             self._emit_part(node, first, last, step)
-        elif choice is None:
-            self._emit_share_in_order(node, first, last, step)
         else:
-            end = self.text.intrinsic("smin", "i64", self.expressions.index(choice.end), last)
-            end = self.text.intrinsic("smax", "i64", end, first)
-            main, rest = (rebuild(node, {"body": body}) for body in (choice.main, choice.rest))
-            self._emit_share_in_order(main, first, end, step)
-            self._emit_share_in_order(rest, end, last, step)
+            bounds = Var("first", INT64), Var("last", INT64)
+            self.expressions.variables.update(zip(bounds, (first, last), strict=True))
+            for each, *ends in divided(node, *bounds):
+                begin, end = map(self.expressions.index, ends)
+                self._emit_share_in_order(each, begin, end, step)
         self._team = team
         if BARRIER_WHEN_FINISH not in pragmas:
             return

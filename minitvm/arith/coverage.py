@@ -319,7 +319,7 @@ class _Indices:
             if digit is not None:
                 yield digit
             elif not self._stands_still(index):
-                waiting += [each for each in children(index) if isinstance(each, PrimExpr)]
+                waiting += children(index)
 
     def _digit(self, expr: PrimExpr) -> _Digit | None:
         match expr:

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Container
 
 from minitvm.arith.atoms import is_pure
-from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const_int
+from minitvm.tir.expr import (
+    Buffer,
+    BufferLoad,
+    BufferRef,
+    Call,
+    PrimExpr,
+    ProducerLoad,
+    Var,
+    const_int,
+)
 from minitvm.tir.functor import children, walk_once
 from minitvm.tir.stmt import (
     Allocate,
@@ -35,6 +44,11 @@ def loads(*nodes: PrimExpr) -> bool:
     """Whether an element of a buffer is read. Such a value may only be evaluated where the program
     evaluates it: elsewhere its index may be outside of the buffer."""
     return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
+
+
+def reads_tensors(*nodes: PrimExpr) -> bool:
+    """Whether an element of a tensor is read. Data say such a value."""
+    return any(isinstance(each, ProducerLoad) for each in walk_once(*nodes))
 
 
 def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:

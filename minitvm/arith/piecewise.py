@@ -112,9 +112,7 @@ class _Reader:
     def _varies(self, node: PrimExpr) -> bool:
         made = self._varying.get(node)
         if made is None:
-            made = self._varying[node] = node is self._var or any(
-                self._varies(each) for each in children(node) if isinstance(each, PrimExpr)
-            )
+            made = self._varying[node] = node is self._var or any(map(self._varies, children(node)))
         return made
 
     def _piece(self, node: PrimExpr, read: _Read) -> _Read:

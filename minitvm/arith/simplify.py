@@ -351,8 +351,8 @@ class Simplifier(ScopedMutator):
         out of the program may write memory that is read around it."""
         known = self._pure.get(node)
         if known is None:
-            parts = (each for each in children(node) if isinstance(each, PrimExpr))
-            known = self._pure[node] = not is_impure(node) and all(map(self._is_pure, parts))
+            known = not is_impure(node) and all(map(self._is_pure, children(node)))
+            self._pure[node] = known
         return known
 
     def _loads(self, node: PrimExpr) -> bool:
@@ -360,7 +360,7 @@ class Simplifier(ScopedMutator):
         known = self._loading.get(node)
         if known is None:
             known = isinstance(node, BufferLoad | ProducerLoad) or any(
-                self._loads(each) for each in children(node) if isinstance(each, PrimExpr)
+                map(self._loads, children(node))
             )
             self._loading[node] = known
         return known

@@ -314,7 +314,7 @@ def _operations(*nodes: PrimExpr) -> float:
             waiting += [index for index, _ in joined(each.buffer, each.indices)]
             waiting += [] if each.predicate is None else [each.predicate]
         else:
-            waiting += [child for child in children(each) if isinstance(child, PrimExpr)]
+            waiting += children(each)
         if isinstance(each, e.Call) and each.op == "call_extern":
             return _C_FUNCTION
         if isinstance(each, (e.Ramp, e.Broadcast)):

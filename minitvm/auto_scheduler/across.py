@@ -146,7 +146,7 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         return None
     x = op.axis[-1]
     axes = {axis.var: axis for axis in op.axis}
-    found = [distances_of(load, axes) or {} for load in reads_of(s, op)]
+    found = [distances_of(load, op) for load in reads_of(s, op)]
     rows = Counter(
         var
         for each in found
@@ -231,8 +231,7 @@ def _outside_loads(node: PrimExpr) -> Iterator[Var]:
         yield node
     elif not isinstance(node, ProducerLoad):
         for each in children(node):
-            if isinstance(each, PrimExpr):
-                yield from _outside_loads(each)
+            yield from _outside_loads(each)
 
 
 def reads_of(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:

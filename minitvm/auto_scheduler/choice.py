@@ -27,33 +27,17 @@ def choose(s: Schedule, about: str, text: str, *, stage: str = "", **figures: Fi
 def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
     """Notes the form of a contraction: `rows` x `columns` sums of `steps` products."""
     op, a, b = contraction.op, contraction.a, contraction.b
-    rows: list[IterVar] = []
-    columns: list[IterVar] = []
-    both: list[IterVar] = []
-    for axis in op.axis:
-        alone = rows if not b.reads(axis) else columns if not a.reads(axis) else both
-        alone.append(axis)
-    is_transposed = (
-        bool(contraction.rows) and a.along(contraction.rows[-1]) == 1,
-        b.along(contraction.column) != 1,
-    )
-    batch = size_of(both)
-    choose(
-        s,
-        "form",
-        "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
-        + ("" if name == "convolution" else ", {layout}")
-        + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
-        stage=op.name,
-        name=name,
-        a=a.tensor.name,
-        b=b.tensor.name,
-        rows=size_of(rows),
-        columns=size_of(columns),
-        steps=size_of(op.reduce_axis),
-        batch=batch,
-        layout="".join("NT"[each] for each in is_transposed),
-    )
+    rows = [axis for axis in op.axis if not b.reads(axis)]
+    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
+    batch = size_of(axis for axis in op.axis if b.reads(axis) and a.reads(axis))
+    is_across = any(a.along(row) == 1 for row in contraction.rows[-1:])
+    layout = "NT"[is_across] + "NT"[b.along(contraction.column) != 1]
+    choose(s, "form", "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
+           + ("" if name == "convolution" else ", {layout}")
+           + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
+           stage=op.name, name=name, a=a.tensor.name, b=b.tensor.name, rows=size_of(rows),
+           columns=size_of(columns), steps=size_of(op.reduce_axis), batch=batch,
+           layout=layout)  # fmt: skip
 
 
 def choose_tile(
@@ -84,19 +68,10 @@ def choose_tile(
     )
     if rows and most < target.vector_registers:
         text += "; of {most} rows at most, which fall into the same set of the L1 cache"
-    choose(
-        s,
-        "tile",
-        text,
-        stage=stage,
-        rows=tile.rows,
-        columns=tile.columns,
-        by=by,
-        filled=prod(filled),
-        registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
-        there=unit.registers,
-        most=most,
-    )
+    choose(s, "tile", text, stage=stage, rows=tile.rows, columns=tile.columns, by=by,
+           filled=prod(filled),
+           registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
+           there=unit.registers, most=most)  # fmt: skip
 
 
 def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: str = "") -> None:

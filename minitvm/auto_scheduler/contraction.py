@@ -13,6 +13,7 @@ from functools import partial
 from math import inf, prod
 from typing import final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -43,7 +44,7 @@ class Factor:
     @property
     def is_gathered(self) -> bool:
         """Whether data say which element is read."""
-        return any(isinstance(each, ProducerLoad) for each in walk_once(*self.load.indices))
+        return reads_tensors(*self.load.indices)
 
     def along(self, axis: IterVar) -> int:
         """The distance of neighbours along an axis, in elements."""
@@ -215,7 +216,6 @@ def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
 def factors_of(op: ComputeOp) -> list[Factor]:
     """The elements that one step of a reduction reads, each once. Reads inside of indices don't
     count."""
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
     found: list[Factor] = []
@@ -223,11 +223,11 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     while waiting:
         node = waiting.pop(0)
         if not isinstance(node, ProducerLoad):
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
+            waiting += children(node)
         elif isinstance(node.producer, Tensor) and not any(
             structural_equal(each.load, node) for each in found
         ):
-            found.append(Factor(node.producer, node, distances_of(node, axes)))
+            found.append(Factor(node.producer, node, distances_of(node, op)))
     return found
 
 
@@ -275,10 +275,11 @@ def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
         yield from (axis.dom.min, axis.dom.extent)
 
 
-def distances_of(load: ProducerLoad, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
-    """The distance in memory, in elements, of neighbouring reads along each axis; :data:`FAR` along
-    an axis in which an index isn't affine."""
+def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
+    """The distance in memory, in elements, of neighbouring reads along each axis of an operation;
+    :data:`FAR` along an axis in which an index isn't affine."""
     assert isinstance(load.producer, Tensor)
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
     distance: dict[Var, int] = {}
     step: int | None = 1
     for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):

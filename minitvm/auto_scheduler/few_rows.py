@@ -20,15 +20,9 @@ from collections.abc import Sequence
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    bytes_of,
-    extent_of,
-    is_uneven,
-    slides,
-)
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven, slides
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.loops import compute_of, fused, places_of
+from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import PAGE
 from minitvm.target import Target
@@ -122,25 +116,15 @@ def write_streamed(
     is_even = rows == 1 or (columns is not None and columns % lanes == 0)
     is_cheap = is_even or target.has_mask_registers
     together = _steps(None if steps is None else -(-steps // parts), is_cheap)
-    choose(
-        s,
-        "strategy",
-        "{b} is read once, {steps} rows of it at a time: {rows} rows alone use it, {most} at most; "
-        "{block} columns of sums stay in the L1 cache, of {parts} parts of the steps",
-        b=contraction.b.tensor.name,
-        steps=together,
-        rows=rows,
-        most=_MOST_ROWS,
-        block=vectors * lanes,
-        parts=parts,
-    )
+    choose(s, "strategy", "{b} is read once, {steps} rows of it at a time: {rows} rows alone use "
+           "it, {most} at most; {block} columns of sums stay in the L1 cache, of {parts} parts of "
+           "the steps", b=contraction.b.tensor.name, steps=together, rows=rows, most=_MOST_ROWS,
+           block=vectors * lanes, parts=parts)  # fmt: skip
     stage, tasks = s[total], list[IterVar]()
     if parts > 1:
-        part, _ = stage.split(k, nparts=parts)
-        stage = s[s.rfactor(total, part)]
+        row_axes, other_axes, column = places.of(stage)
+        stage = split_in_parts(s, stage, parts, lanes, (*other_axes, *row_axes, column))
         tasks.append(compute_of(stage).axis[0])
-        row_axes, other_axes, column = places.of(s[total])
-        write_total(s[total], [*other_axes, *row_axes], column, lanes)
     row_axes, other_axes, column = places.of(stage)
     tasks = [*other_axes, *tasks]
     write_lines(stage, tasks, row_axes, column, (vectors * lanes, lanes), together)
@@ -169,12 +153,19 @@ def write_lines(
     stage.parallel(fused(stage, tasks))
 
 
-def write_total(stage: Stage, others: Sequence[IterVar], column: IterVar, lanes: int) -> None:
-    """Combines the results of parts, in vectors along `column`."""
+def split_in_parts(
+    s: Schedule, stage: Stage, parts: int, lanes: int, axes: Sequence[IterVar] = ()
+) -> Stage:
+    """Combines the results of parts of a reduction's steps, in vectors along the last of its `axes`
+    in this order; returns the stage that computes them."""
+    *others, column = axes or compute_of(stage).axis
+    part, _ = stage.split(compute_of(stage).reduce_axis[0], nparts=parts)
+    made = factored(s, stage, part)
     column, lane = stage.split(column, factor=lanes)
     stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
     stage.vectorize(lane)
     stage.parallel(fused(stage, [*others, column]))
+    return made
 
 
 def parts_of_sum(steps: int, most: int) -> int:

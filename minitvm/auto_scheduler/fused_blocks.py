@@ -37,14 +37,8 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     usual_bytes_of,
 )
-from minitvm.auto_scheduler.loops import (
-    Part,
-    compute_of,
-    nest_of,
-    place_copy,
-    places_of,
-    places_of_part,
-)
+from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
+from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
@@ -271,9 +265,7 @@ class _Model:
 
     def _measured(self, product: Product) -> _Figures:
         contraction, target = product.contraction, self._target
-        dtypes = (each.tensor.dtype for each in (contraction.a, contraction.b))
-        made = nest_of(contraction, places_of(contraction), target, *dtypes)
-        nest = replace(made, is_packed=True)
+        nest = replace(nest_of(contraction, target), is_packed=True)
         tile = best_tile(nest, target)
         before = cost(nest, tile, blocks_of(nest, tile, target), target)
         after = cost(replace(nest, is_packed=False), tile, Blocks(), target)

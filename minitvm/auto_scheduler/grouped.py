@@ -18,18 +18,21 @@ the results stay in registers. So it does for two groups.
 
 from __future__ import annotations
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
+from minitvm.auto_scheduler.few_rows import split_in_parts
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, parts_of_rows, split_in_parts
+from minitvm.auto_scheduler.reductions import is_in_order, parts_of_rows
+from minitvm.auto_scheduler.running import lanes_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce
+from minitvm.tir.functor import mentions
 
 _FEW = 2  # groups with which each term may be compared
 
@@ -47,7 +50,7 @@ def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
         axis = next((each for each in op.axis if each.var is var), None)
         if axis is None or mentions(axis.var, key):
             continue
-        is_read = any(isinstance(each, ProducerLoad) for each in walk_once(key))
+        is_read = reads_tensors(key)
         if is_read and any(mentions(each.var, key) for each in op.reduce_axis):
             return axis, key
     return None

@@ -36,7 +36,6 @@ from functools import reduce
 from math import gcd, prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.accumulators import innermost, sums_in_registers, write_sums
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
 from minitvm.auto_scheduler.convolution import (
@@ -48,7 +47,7 @@ from minitvm.auto_scheduler.convolution import (
     row_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Tile
-from minitvm.auto_scheduler.lanes_of_steps import fills_lanes_with_steps, write_lanes_of_steps
+from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
     Loop,
     Places,
@@ -56,8 +55,12 @@ from minitvm.auto_scheduler.loops import (
     compute_of,
     fused,
     in_vectors,
+    innermost,
+    sums_in_registers,
+    write_sums,
     write_tiles,
 )
+from minitvm.auto_scheduler.packing import in_panels
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -402,12 +405,11 @@ def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile
     sizes = [extent_of(summed[i]) or 1 for i in places]
     first = len(data) - 1
 
-    def layout(*indices: Any) -> list[Any]:
-        outer, channel, inside = indices[:first], indices[first], indices[first + 1 :]
-        k = [flat([inside[i] for i in places], sizes)] if places else []
-        return [*outer, channel // tile.columns, *k, channel % tile.columns]
+    def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
+        steps = [indices[first + 1 + i] for i in places]
+        return indices[:first], indices[first], [flat(steps, sizes)] if places else []
 
-    loops = panel.transform_layout(layout)
+    loops = in_panels(panel, tile.columns, parts)
     panel.vectorize(loops[-1])
     return panel
 
@@ -443,9 +445,7 @@ def _flatten(
     panels.transform_layout(
         lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
     )
-    loops = panels.transform_layout(
-        lambda *i: [*i[:first], i[first] // columns, *i[first + 1 :], i[first] % columns]
-    )
+    loops = in_panels(panels, columns, lambda *i: (i[:first], i[first], i[first + 1 :]))
     return loops[: first + 1], loops[first + 1 :]
 
 

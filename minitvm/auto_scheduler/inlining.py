@@ -39,7 +39,7 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     is_cheap = _is_cheap(compute_of(stage))
     return all(
         isinstance(each.op, ComputeOp)
-        and (_reads_each_in_order(each, stage) or (is_cheap and _reads_each_once(each, stage)))
+        and (reads_in_order(each, stage) or (is_cheap and _reads_each_once(each, stage)))
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
@@ -51,10 +51,6 @@ def calls_functions(s: Schedule, stage: Stage) -> bool:
     op = compute_of(stage)
     inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
     return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
-
-
-def _reads_each_in_order(reader: Stage, stage: Stage) -> bool:
-    return is_elementwise(reader.op) and reads_in_order(reader, stage)
 
 
 def _reads_each_once(reader: Stage, stage: Stage) -> bool:

@@ -21,22 +21,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
-from minitvm.auto_scheduler.accumulators import sums_in_registers
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
 from minitvm.auto_scheduler.loops import (
-    Place,
     Places,
     compute_of,
-    make_copy,
     nest_of,
-    place_copy,
     places_of,
     run_in_vectors,
     run_outermost,
+    sums_in_registers,
     write_tiles,
 )
+from minitvm.auto_scheduler.packing import Place, in_panels, make_copy, place_copy
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import DType
@@ -265,8 +263,7 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
             is_exact=by.exact,
         )
     packed = DType.of(by.a), DType.of(by.b)
-    places = places_of(contraction)
-    return nest_of(contraction, places, target, *packed, unit=unit, terms=terms, pads=True)
+    return nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
 
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
@@ -343,22 +340,15 @@ def _write_panels(
     if k == last and place != len(op.axis) - 1:
         return True
 
-    def layout(*indices: Any) -> list[Any]:
+    def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
         first = [index for i, index in enumerate(indices) if i not in (k, j)]
-        inner = indices[j] % width * group + indices[k] % group
-        return [*first, indices[j] // width, indices[k] // group, inner]
+        return first, indices[j], [indices[k]]
 
-    choose(
-        s,
-        "packing",
-        "{factor} is packed into panels of {width}, groups of {group} together"
-        + ", ahead of the call" * (at == "ahead"),
-        factor=factor.name,
-        width=width,
-        group=group,
-    )
+    choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
+           + ", ahead of the call" * (at == "ahead"),
+           factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", readers)]
-    loops = panels.transform_layout(layout)
+    loops = in_panels(panels, width, parts, group)
     place_copy(panels, at)
     # Where extents are symbolic, the last panel and the last group are guarded.
     is_whole = None not in map(extent_of, (op.axis[place], op.reduce_axis[0]))

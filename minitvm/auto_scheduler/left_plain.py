@@ -69,6 +69,5 @@ def _waits_for_memory(op: ComputeOp) -> bool:
     contraction = contraction_of(op)
     if contraction is not None:
         return not is_left_plain(contraction)
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
-    distances = (distances_of(load, axes) for load in all_loads(op))
+    distances = (distances_of(load, op) for load in all_loads(op))
     return any(each is None or each.get(op.reduce_axis[-1].var, 0) > 1 for each in distances)

@@ -1,4 +1,4 @@
-"""The loops of tiles: of tasks, blocks of the sum, strips of rows, tiles.
+"""The loops of tiles: of tasks, blocks of the sum, strips of rows, tiles; and the sums of a tile.
 
 ::
 
@@ -13,14 +13,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Literal, TypeAlias, TypeVar, final
+from typing import TypeVar, final
 
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     bytes_at_once,
     extent_of,
+    is_uneven,
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
@@ -30,12 +31,11 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
-from minitvm.tir.expr import IterVar
-
-Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
-"""The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, Reduce
 
 _T = TypeVar("_T")
 EVEN = 4  # tasks of a core, from which on one more makes little difference
@@ -80,6 +80,12 @@ class Loop:
     axis: IterVar
     extent: int | None
 
+    def split(self, stage: Stage, factor: int) -> tuple[Loop, Loop]:
+        """Splits the loop of a stage into one over blocks and one inside of a block."""
+        outer, inner = stage.split(self.axis, factor=factor)
+        count = None if self.extent is None else -(-self.extent // factor)
+        return Loop(outer, count), Loop(inner, factor)
+
 
 @final
 @record()
@@ -118,15 +124,18 @@ def places_of_part(places: Places, part: Part) -> Places | None:
 
 def nest_of(
     contraction: Contraction,
-    places: Places,
     target: Target,
     *packed: DType,
+    places: Places | None = None,
     unit: Unit | None = None,
     terms: Terms | None = None,
     pads: bool = False,
 ) -> Nest:
-    """The model's view of a contraction whose factors are packed as these dtypes."""
+    """The model's view of a contraction whose factors are packed as these dtypes, by default as
+    their own."""
     op, a = contraction.op, contraction.a
+    places = places or places_of(contraction)
+    packed = packed or (a.tensor.dtype, contraction.b.tensor.dtype)
     itemsize = a.tensor.dtype.itemsize
     return Nest(
         tuple(extent_of(axis) for axis in contraction.rows),
@@ -158,25 +167,23 @@ def write_tiles(
     """The loops over tasks, over blocks of the sum and over tiles. `axes`: the loops of the stage
     over the axes of the sums, if these aren't its axes."""
     tasks, rows, column = write_blocks(stage, places, blocks, axes)
-    outer, inner = stage.split(column.axis, factor=tile.columns)
-    tiles, tile_row = [Loop(outer, _trip_count(column.extent, tile.columns))], None
+    around, inner = column.split(stage, tile.columns)
+    tiles, inside = [around], [inner.axis]
     if rows:
         *before, row = rows
         if blocks.strip is not None:
-            strips, inside_strip = stage.split(row.axis, factor=blocks.strip)
-            before.append(Loop(strips, _trip_count(row.extent, blocks.strip)))
-            row = Loop(inside_strip, blocks.strip)
-        row_outer, tile_row = stage.split(row.axis, factor=tile.rows)
-        around = Loop(row_outer, _trip_count(row.extent, tile.rows))
+            strips, row = row.split(stage, blocks.strip)
+            before.append(strips)
+        around, tile_row = row.split(stage, tile.rows)
+        inside.insert(0, tile_row.axis)
         # A tile of rows stays in L1 while all columns are read from L2. Along all other axes of
         # rows it may read the same elements, through windows.
         is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
         tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
-    inside = [inner] if tile_row is None else [tile_row, inner]
     loops = [each.axis for each in tasks], [each.axis for each in tiles]
     stage.reorder(*loops[0], *summed, *loops[1], *inside)
-    return Tiles(tasks, tiles, tile_row, inner)
+    return Tiles(tasks, tiles, inside[0] if rows else None, inner.axis)
 
 
 def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
@@ -200,21 +207,14 @@ def write_blocks(
 ) -> tuple[list[Loop], list[Loop], Loop]:
     """Writes the loops over tasks; returns them, and the rows and the column of a task. `axes`: as
     for :func:`write_tiles`."""
-    axes = axes or [Loop(axis, extent_of(axis)) for axis in compute_of(stage).axis]
-    inside, tasks, column = places.among(axes)
+    inside, tasks, column = places.among(axes or loops_over(compute_of(stage).axis))
     if blocks.columns is not None:
-        outer, inner = stage.split(column.axis, factor=blocks.columns)
-        tasks.append(Loop(outer, _trip_count(column.extent, blocks.columns)))
-        column = Loop(inner, blocks.columns)
+        outer, column = column.split(stage, blocks.columns)
+        tasks.append(outer)
     if blocks.rows is not None:
-        outer, inner = stage.split(inside[0].axis, factor=blocks.rows)
-        tasks.append(Loop(outer, _trip_count(inside[0].extent, blocks.rows)))
-        inside[0] = Loop(inner, blocks.rows)
+        outer, inside[0] = inside[0].split(stage, blocks.rows)
+        tasks.append(outer)
     return tasks, inside, column
-
-
-def _trip_count(extent: int | None, factor: int) -> int | None:
-    return None if extent is None else -(-extent // factor)
 
 
 def run_parallel(
@@ -270,7 +270,7 @@ def shared(stage: Stage, axes: Sequence[IterVar], target: Target) -> IterVar:
     return loop
 
 
-def run_outermost(stage: Stage, tiles: Tiles) -> Place:
+def run_outermost(stage: Stage, tiles: Tiles) -> tuple[Stage, IterVar] | None:
     """Runs the outermost loop with several iterations in parallel. Returns the place where each
     task packs its panels.
 
@@ -282,40 +282,99 @@ def run_outermost(stage: Stage, tiles: Tiles) -> Place:
     return (stage, tiles.tasks[-1].axis) if tiles.tasks else None
 
 
-def write_copy(stage: Stage, target: Target) -> None:
-    """Writes a padded or widened copy, in vectors."""
-    lanes = target.lanes(stage.op.output(0).dtype)
-    _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
-    stage.vectorize(inner)
+# -- The sums of a tile --
 
 
-def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
-    """Writes a padded copy. If it is read `in_order`, it is made in vectors, at the place of its
-    reader, or before a reader that is made ahead; otherwise it is inlined."""
-    if not in_order:
-        stage.compute_inline()
-        return
-    write_copy(stage, target)
-    place_copy(stage, None if at == "ahead" else at)
+def sums_in_registers(s: Schedule, contraction: Contraction, last: Tensor) -> Tensor:
+    """The stage that keeps a contraction's sums in registers: the contraction itself, if `last` is
+    an epilogue; otherwise a new stage, from which the contraction's tensor is copied."""
+    if last.op is contraction.op:
+        return cached(s, s[last], "local").op.output(0)
+    sums = contraction.op.output(0)
+    s[sums].set_scope("local")
+    return sums
 
 
-def place_copy(stage: Stage, at: Place) -> None:
-    """Makes a copy at a place; in parallel where the place is outside of all loops, or inside of a
-    scan on whose steps the copy doesn't depend."""
-    if isinstance(at, tuple) and at[0].time is stage.time:
-        stage.compute_at(*at)
-        return
-    if stage.op.output(0).ndim > 1:
-        stage.parallel(stage.leaf_iter_vars[0])
-    if at == "ahead":
-        stage.compute_ahead()
+def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterVar]]:
+    """The loops over the steps of a reduction; and inside of them a loop over steps that are
+    combined at once, where this is cheaper. Two minima or maxima of floats share one test for
+    NaN."""
+    op = compute_of(stage)
+    (reduce, *_) = op.body
+    assert isinstance(reduce, Reduce)
+    *before, k = op.reduce_axis
+    (result, *others) = reduce.combiner.result
+    is_extremum = isinstance(result, (e.Min, e.Max)) and result.dtype.is_float
+    if not is_extremum or others or is_uneven(op) or target.keeps_nan:
+        return [*before, k], []
+    step, together = stage.split(k, factor=2)
+    return [*before, step], [together]
 
 
-def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
-    """Some loops, fused into one."""
-    return stage.fuse(*loops) if len(loops) > 1 else loops[0]
+def write_sums(
+    inner: Stage,
+    at: tuple[Stage, IterVar],
+    tile: Sequence[IterVar],
+    steps: Sequence[IterVar],
+    together: Sequence[IterVar] = (),
+    vectors: tuple[int, int] = (0, 1),
+) -> None:
+    """Computes the sums of a tile at a loop of the stage that reads them. From outside to inside,
+    the loops are those over `steps`, those over `together`, which are unrolled, and those of the
+    `tile`, whose last axis is vectorised. `vectors`: the extent of this axis and the lanes, where
+    vectors needn't divide it."""
+    *rows, column = tile
+    inner.compute_at(*at)
+    rest = [axis for axis in compute_of(inner).axis if axis not in tile]
+    inner.reorder(*rest, *steps, *rows, *together, column)
+    for axis in (*rows, *together):
+        inner.unroll(axis)
+    in_vectors(inner, column, *vectors)
+
+
+def innermost(axes: Sequence[IterVar], most: int) -> list[IterVar]:
+    """The innermost axes that have at most `most` iterations together."""
+    found, count = list[IterVar](), 1
+    for axis in reversed(axes):
+        count *= extent_of(axis) or most + 1
+        if count > most:
+            break
+        found.insert(0, axis)
+    return found
+
+
+# -- Stages --
+
+
+def cached(s: Schedule, stage: Stage, scope: str) -> Stage:
+    """Lets a stage of its own compute the results of a stage, which copies them."""
+    outputs = compute_of(stage).outputs
+    made = s.cache_write(outputs[0] if len(outputs) == 1 else list(outputs), scope)
+    return s[made[0] if isinstance(made, list) else made]
+
+
+def factored(s: Schedule, stage: Stage, loop: IterVar, *place: int) -> Stage:
+    """Lets a stage of its own compute the partial results along a loop of a reduction, which are a
+    dimension at a `place`, by default the first, and are combined by the stage."""
+    made = s.rfactor(compute_of(stage).outputs[0], loop, *place)
+    return s[made[0] if isinstance(made, list) else made]
+
+
+def loops_over(axes: Iterable[IterVar]) -> list[Loop]:
+    """The loops over some axes."""
+    return [Loop(axis, extent_of(axis)) for axis in axes]
+
+
+def fused_loop(stage: Stage, axes: Sequence[IterVar]) -> Loop:
+    """The loop over some axes, fused into one."""
+    return Loop(fused(stage, axes), product_of_extents(axes))
 
 
 def compute_of(stage: Stage) -> ComputeOp:
     assert isinstance(stage.op, ComputeOp)
     return stage.op
+
+
+def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:
+    """Some loops, fused into one."""
+    return stage.fuse(*loops) if len(loops) > 1 else loops[0]

@@ -23,7 +23,7 @@ from typing import Any
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, factors_of
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.loops import cached, compute_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -34,7 +34,7 @@ from minitvm.tir.functor import walk_once
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
 
-def write_phases(s: Schedule, stage: Stage) -> Stage | None:
+def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
     """Lets another stage compute the elements of each phase; returns it. None for a stage whose
     terms don't depend on remainders of its places."""
     op = compute_of(stage)
@@ -44,9 +44,7 @@ def write_phases(s: Schedule, stage: Stage) -> Stage | None:
     choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
            axes=" and ".join(f"{axis.name} % {period}" for axis, period
                              in zip(op.axis, periods, strict=True) if period))  # fmt: skip
-    several = len(op.outputs) > 1
-    made = s.cache_write([*op.outputs] if several else op.output(0), "global")
-    phases = s[made[0] if several else made]
+    phases = cached(s, stage, "global")
 
     def layout(*indices: Any) -> list[Any]:
         pairs = list(zip(indices, periods, strict=True))
@@ -55,7 +53,7 @@ def write_phases(s: Schedule, stage: Stage) -> Stage | None:
 
     phases.transform_layout(layout)
     phases.simplify()
-    return phases
+    return [phases]
 
 
 def _periods(op: ComputeOp) -> Sequence[int]:

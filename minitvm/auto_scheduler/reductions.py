@@ -25,8 +25,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt, lcm, prod
 
-from minitvm.arith.accesses import step_of
-from minitvm.auto_scheduler.accumulators import innermost, write_sums
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -43,21 +41,32 @@ from minitvm.auto_scheduler.few_rows import (
     LEAST_VECTORS,
     STEPS,
     parts_of_sum,
+    split_in_parts,
     write_lines,
-    write_total,
 )
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused
-from minitvm.auto_scheduler.running import running_axis, write_running
+from minitvm.auto_scheduler.lines import is_line
+from minitvm.auto_scheduler.loops import (
+    Loop,
+    cached,
+    compute_of,
+    factored,
+    fused,
+    fused_loop,
+    innermost,
+    loops_over,
+    write_sums,
+)
+from minitvm.auto_scheduler.running import lanes_of, results_in_cache, running_axis, write_running
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import CommReducer, IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import children, mentions, walk_once
+from minitvm.tir.expr import CommReducer, IterVar, Reduce
+from minitvm.tir.functor import mentions, walk_once
 
 _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
@@ -118,11 +127,6 @@ def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) 
     return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
 
 
-def lanes_of(op: ComputeOp, target: Target) -> int:
-    """The number of lanes of a vector of the widest of a reduction's results."""
-    return min(target.lanes(body.dtype) for body in op.body)
-
-
 # -- Results in registers --
 
 
@@ -154,7 +158,6 @@ def write_in_registers(
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
-    given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
     choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
            columns=columns)  # fmt: skip
     # Axes that are shorter than a vector together form one axis of the registers.
@@ -163,7 +166,7 @@ def write_in_registers(
     if line > 1:
         _split_line(stage, line, columns)
     is_kept = last is not stage and line == 1
-    results = stage.set_scope("local") if is_kept else s[_first(s.cache_write(given, "local"))]
+    results = stage.set_scope("local") if is_kept else cached(s, stage, "local")
     if last is not stage and not is_kept:
         stage.compute_inline()
     outer, block, column = _split_line(last, line, columns)
@@ -198,7 +201,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
            terms=part)  # fmt: skip
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
-    sums = _partial(s, results, outer, 0)
+    sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
     results.vectorize(whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
@@ -208,10 +211,8 @@ def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop
     """Splits the last axes, fused into one; returns the other loops, the loop over blocks, and the
     columns of a block."""
     axes = compute_of(stage).axis
-    outer = [Loop(axis, extent_of(axis)) for axis in axes[:-line]]
-    extent = product_of_extents(axes[-line:])
-    block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
-    return outer, Loop(block, None if extent is None else -(-extent // columns)), column
+    block, column = fused_loop(stage, axes[-line:]).split(stage, columns)
+    return loops_over(axes[:-line]), block, column.axis
 
 
 def _is_window(op: ComputeOp, columns: int) -> bool:
@@ -249,9 +250,7 @@ def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool)
     parts."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
-    width = sum(body.dtype.itemsize for body in op.body)
-    extent = extent_of(op.axis[-1])
-    most = max(lanes, target.cache_bytes(1) // 2 // width // lanes * lanes)
+    extent, most = extent_of(op.axis[-1]), results_in_cache(op, target)
     parts = 1 if in_order else parts_of_rows(op, target)
     if parts > 1:
         stage = split_in_parts(s, stage, parts, lanes)
@@ -288,16 +287,6 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
     return parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
 
 
-def split_in_parts(s: Schedule, stage: Stage, parts: int, lanes: int) -> Stage:
-    """Combines the parts of a reduction's steps; returns the stage that computes them."""
-    op = compute_of(stage)
-    part, _ = stage.split(op.reduce_axis[0], nparts=parts)
-    factored = s.rfactor(op.outputs[0], part)
-    *others, column = op.axis
-    write_total(stage, others, column, lanes)
-    return s[_first(factored)]
-
-
 # -- Results along the reduction --
 
 
@@ -326,12 +315,12 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             stage = parts or stage
         if not _is_vectorized(op):
             (*_, last) = compute_of(stage).reduce_axis
-            along = reduced[-1] if parts is None else Loop(last, extent_of(last))
+            along = reduced[-1] if parts is None else loops_over([last])[0]
             partial = _write_lanes(s, stage, along, target)
         else:
             if parts is not None and _is_rounded(op):
                 block, _ = compute_of(stage).reduce_axis
-                partial = [_partial(s, stage, block, 0)]
+                partial = [factored(s, stage, block, 0).set_scope("local")]
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
@@ -375,8 +364,7 @@ def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
         if axes != list(op.reduce_axis):
             stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    outer = [Loop(axis, extent_of(axis)) for axis in axes[:first]]
-    return [*outer, Loop(fused(stage, axes[first:]), product_of_extents(axes[first:]))]
+    return [*loops_over(axes[:first]), fused_loop(stage, axes[first:])]
 
 
 def _combiner(op: ComputeOp) -> CommReducer:
@@ -425,7 +413,7 @@ def _write_parts(
     choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)
-    return s[_first(s.rfactor(op.outputs[0], part))]
+    return factored(s, stage, part)
 
 
 def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Stage]:
@@ -441,7 +429,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
         return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     _, lane = stage.split(k.axis, factor=width)
-    vectors = _partial(s, stage, lane, len(op.axis))
+    vectors = factored(s, stage, lane, len(op.axis)).set_scope("local")
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
     vectors.reorder(*others, *compute_of(vectors).reduce_axis, vector, lane)
@@ -450,66 +438,10 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     if width == lanes or not is_commutative(_combiner(compute_of(stage))):
         return [vectors]
     vector, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
-    total = _partial(s, stage, lane, len(op.axis))
+    total = factored(s, stage, lane, len(op.axis)).set_scope("local")
     *others, lane = compute_of(total).axis
     (vector,) = compute_of(total).reduce_axis
     total.reorder(*others, vector, lane)
     total.unroll(vector)
     total.vectorize(lane)
     return [total, vectors]
-
-
-def _partial(s: Schedule, stage: Stage, axis: IterVar, place: int) -> Stage:
-    """The stage of partial results along a loop, a dimension at `place`, in registers."""
-    made = _first(s.rfactor(compute_of(stage).outputs[0], axis, place))
-    return s[made].set_scope("local")
-
-
-def _first(made: Tensor | list[Tensor]) -> Tensor:
-    return made[0] if isinstance(made, list) else made
-
-
-# -- Lines of memory --
-
-
-def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    """Whether some axes together run along one line of memory of every tensor, or don't index it.
-    Fused into one loop, these axes need no index arithmetic."""
-    variables = frozenset(axis.var for axis in line)
-    waiting, seen = list(op.body), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Var) and node in variables:
-            return False
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
-            waiting += node.indices[: -len(line)]
-        else:
-            waiting += [each for each in children(node) if isinstance(each, PrimExpr)]
-    return True
-
-
-def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
-    except in the first of these dimensions, along which a window may lie anywhere."""
-    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
-        return False
-    first, *indices = load.indices[-len(line) :]
-    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
-    along, *inside = line
-    return (
-        step_of(first, along.var) == 1
-        and not any(mentions(axis.var, first) for axis in inside)
-        and all(
-            index is axis.var and _is_same(extent, axis)
-            for index, extent, axis in zip(indices, extents, inside, strict=True)
-        )
-    )
-
-
-def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
-    assert axis.dom is not None
-    known = e.const_int(extent)
-    return extent is axis.dom.extent if known is None else known == extent_of(axis)

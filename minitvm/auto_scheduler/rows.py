@@ -16,7 +16,7 @@ along neighbours is left as a plain loop, which LLVM turns into vectors of parti
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -24,7 +24,13 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
-from minitvm.auto_scheduler.digits import first_of_digits, write_line
+from minitvm.auto_scheduler.lines import (
+    first_of_digits,
+    is_line,
+    store_past_caches,
+    write_line,
+    write_pieces,
+)
 from minitvm.auto_scheduler.loops import (
     Loop,
     Part,
@@ -34,12 +40,9 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     shared,
 )
-from minitvm.auto_scheduler.nontemporal import store_past_caches
-from minitvm.auto_scheduler.pieces import write_pieces
 from minitvm.auto_scheduler.reductions import (
     in_parts,
     is_in_order,
-    is_line,
     is_streamed,
     rows_of,
     runs_in_columns,
@@ -47,13 +50,15 @@ from minitvm.auto_scheduler.reductions import (
     write_in_registers,
     write_streamed,
 )
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
-from minitvm.tir.expr import Call, IterVar, Reduce, Select, const_int
+from minitvm.tir.expr import IterVar, Reduce, Select, const_int
 from minitvm.tir.functor import mentions, walk_once
 
 
@@ -96,16 +101,16 @@ def write_rows(
     loops: dict[Stage, IterVar] = {}
     for root in stages:
         if places[root].root is root:
-            inside = [(stage, places[stage].rows) for stage in members.get(root, [])]
+            inside = {stage: places[stage].rows for stage in members.get(root, [])}
+            rows = _Rows(s, root, inside, target, strict)
             if root in parts:
-                write = partial(_write_part, s, root, inside, parts[root], target, strict)
-                loop = attempt.follow("rows", root, write)
+                loop = attempt.follow("rows", root, partial(rows.write_part, parts[root]))
                 loops |= {} if loop is None else {root: loop}
                 continue
             across = partial(write_across, s, root, target)
             in_blocks = not inside and bool(attempt.follow("blocks across", root, across))
             if not in_blocks:
-                attempt.follow("rows", root, partial(_write_root, s, root, inside, target, strict))
+                attempt.follow("rows", root, rows.write)
             store_past_caches(s, root, target, in_blocks=in_blocks)
         else:
             choose(s, "strategy", "computed row by row within {root}",
@@ -113,114 +118,7 @@ def write_rows(
     return loops
 
 
-def _write_root(
-    s: Schedule, root: Stage, inside: Sequence[tuple[Stage, int]], target: Target, strict: bool
-) -> bool:
-    """Schedules a stage and the stages `inside` of its rows, with the number of rows for each."""
-    _choose_rows(s, root, target)
-    rows = min((most for _, most in inside), default=len(compute_of(root).axis))
-    beside = {stage for stage, _ in inside}
-    short = _short_rows(root, beside, rows, target, strict)
-    if short:
-        if root not in short:
-            _write_columns(s, root, rows, target, strict, beside)
-        block = write_short_rows(s, short, root, rows, target, strict=strict)
-        _write_inside(s, root, block, [each for each in inside if each[0] not in short], rows,
-                      target, strict)  # fmt: skip
-        return True
-    if not inside:
-        _write_alone(s, root, target, strict)
-        return True
-    if len(inside) == 1 and _is_tail_of(root, inside[0][0], target):
-        ((stage, _),) = inside
-        in_order = is_in_order(compute_of(stage), strict)
-        loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
-        run_parallel(root, loops, target)
-        return True
-    _write_columns(s, root, rows, target, strict, beside)
-    row = fused(root, compute_of(root).axis[:rows])
-    root.parallel(row)
-    _write_inside(s, root, row, inside, rows, target, strict)
-    return True
-
-
-def _write_part(
-    s: Schedule,
-    root: Stage,
-    inside: Sequence[tuple[Stage, int]],
-    part: Part | None,
-    target: Target,
-    strict: bool,
-) -> IterVar:
-    """Schedules a stage that is computed in parts; returns the loop over the parts. With no `part`,
-    the stage is computed in the loop over parts of a reader."""
-    _choose_rows(s, root, target)
-    axes = list(compute_of(root).axis)
-    alone = max(0, len(axes) - 1) if part is None else part.axis + 1
-    rows = min((most for _, most in inside), default=alone)
-    _write_columns(s, root, rows, target, strict, {stage for stage, _ in inside})
-    loop = axes[0]
-    if part is not None:
-        tasks = axes[: part.axis]
-        if part.rows is not None:
-            outer, axes[part.axis] = root.split(axes[part.axis], factor=part.rows)
-            tasks.append(outer)
-        loop = shared(root, tasks, target)
-    if inside:
-        _write_inside(s, root, axes[rows - 1], inside, rows, target, strict)
-    return loop
-
-
-def _write_inside(
-    s: Schedule,
-    root: Stage,
-    row: IterVar,
-    inside: Sequence[tuple[Stage, int]],
-    rows: int,
-    target: Target,
-    strict: bool,
-) -> None:
-    """Schedules the stages `inside`, which are computed in one row of `root`."""
-    beside = {stage for stage, _ in inside}
-    for stage, _ in inside:
-        _write_columns(s, stage, rows, target, strict, beside)
-        stage.compute_at(root, row)
-
-
-def _choose_rows(s: Schedule, root: Stage, target: Target) -> None:
-    op = compute_of(root)
-    in_columns = not op.reduce_axis or runs_in_columns(op, target)
-    how = "in vectors of what lies side by side" if in_columns else "each along its line of memory"
-    choose(s, "strategy", f"row by row, {how}", stage=root.name)
-
-
 # -- Stages that are computed together --
-
-
-def _short_rows(
-    root: Stage, inside: Collection[Stage], rows: int, target: Target, strict: bool
-) -> list[Stage]:
-    """The reductions among a stage and those `inside` of its first `rows` axes, if all of them are
-    along short rows, with one result for each row; none otherwise."""
-    if waits_for_memory(compute_of(root)):
-        return []
-    found = [each for each in (root, *inside) if compute_of(each).reduce_axis]
-    if any(each.is_output for each in found if each is not root):
-        return []  # results in memory that the caller gives
-    is_each = all(
-        len(op.axis) == rows and are_short_rows(op, target, strict=strict)
-        for op in map(compute_of, found)
-    )
-    return found if is_each else []
-
-
-def _is_tail_of(root: Stage, stage: Stage, target: Target) -> bool:
-    """Whether `root` reads, element by element, the results of a reduction that is computed in
-    columns."""
-    op, last = compute_of(stage), compute_of(root)
-    if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
-        return False
-    return runs_in_columns(op, target) and _rows_in_common(last, stage) == len(op.axis)
 
 
 def _place_of_readers(
@@ -256,7 +154,7 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         return False
     return not any(
         isinstance(each, Select)
-        or (isinstance(each, Call) and each.op == "if_then_else")
+        or is_lazy(each)
         or (isinstance(each, Reduce) and const_int(each.condition) != 1)
         for reader in _all_readers(s, stage)
         for each in walk_once(*compute_of(reader).body)
@@ -299,69 +197,182 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
     return rows
 
 
-# -- The loops of a stage --
+# -- Loops --
 
 
-def _write_alone(s: Schedule, stage: Stage, target: Target, strict: bool) -> None:
-    """The loops of a stage in whose rows no other stage is computed."""
-    op = compute_of(stage)
-    if op.reduce_axis:
-        in_order = is_in_order(op, strict)
-        if not runs_in_columns(op, target):
-            write_along(s, stage, target, in_order=in_order, alone=True)
-        elif is_streamed(op, target):
-            write_streamed(s, stage, target, in_order=in_order)
+@final
+@record()
+class _Rows:
+    """The loops of a stage, `root`, and of the stages `inside` of its rows, each with the number of
+    leading axes that are rows."""
+
+    s: Schedule
+    root: Stage
+    inside: Mapping[Stage, int]
+    target: Target
+    strict: bool
+
+    def write(self) -> bool:
+        """Schedules the stages, on all threads."""
+        s, root, target = self.s, self.root, self.target
+        rows = self._rows(len(compute_of(root).axis))
+        short = self._short_rows(rows)
+        if short:
+            if root not in short:
+                self._choose()
+                self._write_columns(root, rows)
+            block = write_short_rows(s, short, root, rows, target, strict=self.strict)
+            self._write_inside(block, rows, short)
+        elif not self.inside:
+            self._write_alone()
+        elif (stage := self._tail_of()) is not None:
+            self._choose()
+            in_order = is_in_order(compute_of(stage), self.strict)
+            loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
+            run_parallel(root, loops, target)
         else:
-            stage = in_parts(s, stage, target, in_order=in_order)
-            loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
-            run_parallel(stage, loops, target)
-    elif op.axis and not write_pieces(s, stage):
-        first = _first_of_vectors(s, stage, target, ())
-        vectors = _write_columns(s, stage, first, target, strict, ())
-        lines = compute_of(stage).axis[:first]
-        assert vectors is not None
-        stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
+            self._choose()
+            self._write_columns(root, rows)
+            row = fused(root, compute_of(root).axis[:rows])
+            root.parallel(row)
+            self._write_inside(row, rows)
+        return True
 
+    def write_part(self, part: Part | None) -> IterVar:
+        """Schedules stages that are computed in parts; returns the loop over the parts. With no
+        `part`, they are computed in the loop over parts of a reader."""
+        self._choose()
+        root = self.root
+        axes = list(compute_of(root).axis)
+        rows = self._rows(max(0, len(axes) - 1) if part is None else part.axis + 1)
+        self._write_columns(root, rows)
+        loop = axes[0]
+        if part is not None:
+            tasks = axes[: part.axis]
+            if part.rows is not None:
+                outer, axes[part.axis] = root.split(axes[part.axis], factor=part.rows)
+                tasks.append(outer)
+            loop = shared(root, tasks, self.target)
+        if self.inside:
+            self._write_inside(axes[rows - 1], rows)
+        return loop
 
-def _write_columns(
-    s: Schedule, stage: Stage, rows: int, target: Target, strict: bool, beside: Collection[Stage]
-) -> Loop | None:
-    """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors of
-    an elementwise stage. The stages `beside` are computed in the same row."""
-    op = compute_of(stage)
-    if op.reduce_axis:
-        if not runs_in_columns(op, target):
-            write_along(s, stage, target, in_order=is_in_order(op, strict), alone=False)
-        elif rows < len(op.axis):
-            write_in_registers(s, stage, stage, rows, target)
-        return None
-    if rows == len(op.axis):
-        return None
-    first = _first_of_vectors(s, stage, target, beside)
-    return write_line(s, stage, op.axis[max(rows, first) :], target)
+    def _rows(self, alone: int) -> int:
+        """The number of axes that are rows of all stages; `alone`: without others inside."""
+        return min(self.inside.values(), default=alone)
 
+    def _write_inside(self, row: IterVar, rows: int, done: Container[Stage] = ()) -> None:
+        """Schedules the stages inside of a row that aren't `done`."""
+        for stage in self.inside:
+            if stage not in done:
+                self._write_columns(stage, rows)
+                stage.compute_at(self.root, row)
 
-# -- Neighbours in memory --
+    def _choose(self) -> None:
+        op = compute_of(self.root)
+        how = "each along its line of memory"
+        if not op.reduce_axis or runs_in_columns(op, self.target):
+            how = "in vectors of what lies side by side"
+        choose(self.s, "strategy", f"row by row, {how}", stage=self.root.name)
 
+    def _short_rows(self, rows: int) -> list[Stage]:
+        """The reductions, if all of them are along short rows, with one result for each of the
+        `rows`; none otherwise."""
+        if waits_for_memory(compute_of(self.root)):
+            return []
+        found = [each for each in (self.root, *self.inside) if compute_of(each).reduce_axis]
+        if any(each.is_output for each in found if each is not self.root):
+            return []  # results in memory that the caller gives
+        is_each = all(
+            len(op.axis) == rows and are_short_rows(op, self.target, strict=self.strict)
+            for op in map(compute_of, found)
+        )
+        return found if is_each else []
 
-def _first_of_vectors(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
-    """The first axis of the line that an elementwise stage computes in vectors. The stages `beside`
-    are computed in the same row."""
-    return first_of_digits(s, stage, _first_of_line(s, stage, target, beside), target)
+    def _tail_of(self) -> Stage | None:
+        """The only stage inside, if it is a reduction in columns whose results the root reads
+        element by element."""
+        if len(self.inside) != 1:
+            return None
+        (stage,) = self.inside
+        op, last = compute_of(stage), compute_of(self.root)
+        if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
+            return None
+        is_each = _rows_in_common(last, stage) == len(op.axis)
+        return stage if runs_in_columns(op, self.target) and is_each else None
 
+    def _write_alone(self) -> None:
+        """The loops of a stage in whose rows no other stage is computed."""
+        s, stage, target = self.s, self.root, self.target
+        op = compute_of(stage)
+        if op.reduce_axis:
+            in_order = is_in_order(op, self.strict)
+            if not runs_in_columns(op, target):
+                if running_axis(op, in_order=in_order) is None:
+                    self._choose()
+                write_along(s, stage, target, in_order=in_order, alone=True)
+            elif is_streamed(op, target):
+                write_streamed(s, stage, target, in_order=in_order)
+            else:
+                self._choose()
+                stage = in_parts(s, stage, target, in_order=in_order)
+                loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
+                run_parallel(stage, loops, target)
+        elif not op.axis:
+            self._choose()
+        elif not write_pieces(s, stage):
+            self._choose()
+            first = self._first_of_vectors(stage)
+            vectors = self._write_columns(stage, first)
+            lines = compute_of(stage).axis[:first]
+            assert vectors is not None
+            stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
 
-def _first_of_line(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
-    """The first axis of those that together run along one line of memory of every tensor, or don't
-    index it. Fused into one loop, these axes need no index arithmetic."""
-    op = compute_of(stage)
-    last = len(op.axis) - 1
-    first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
-    for each in {s[tensor] for tensor in op.input_tensors}:
-        if each.inlined:
-            first = max(first, _first_of_line(s, each, target, beside))
-        elif each in beside and _is_read_along(op, each):
-            first = max(first, len(op.axis) - _unbroken(s, each, target, beside))
-    return min(first, last)
+    def _write_columns(self, stage: Stage, rows: int) -> Loop | None:
+        """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors
+        of an elementwise stage."""
+        op, target = compute_of(stage), self.target
+        if op.reduce_axis:
+            if not runs_in_columns(op, target):
+                in_order = is_in_order(op, self.strict)
+                write_along(self.s, stage, target, in_order=in_order, alone=False)
+            elif rows < len(op.axis):
+                write_in_registers(self.s, stage, stage, rows, target)
+            return None
+        if rows == len(op.axis):
+            return None
+        first = max(rows, self._first_of_vectors(stage))
+        return write_line(self.s, stage, op.axis[first:], target)
+
+    # -- Neighbours in memory --
+
+    def _first_of_vectors(self, stage: Stage) -> int:
+        """The first axis of the line that an elementwise stage computes in vectors."""
+        return first_of_digits(self.s, stage, self._first_of_line(stage), self.target)
+
+    def _first_of_line(self, stage: Stage) -> int:
+        """The first axis of those that together run along one line of memory of every tensor, or
+        don't index it. Fused into one loop, these axes need no index arithmetic."""
+        op = compute_of(stage)
+        last = len(op.axis) - 1
+        first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
+        for each in {self.s[tensor] for tensor in op.input_tensors}:
+            if each.inlined:
+                first = max(first, self._first_of_line(each))
+            elif each in self.inside and _is_read_along(op, each):
+                first = max(first, len(op.axis) - self._unbroken(each))
+        return min(first, last)
+
+    def _unbroken(self, stage: Stage) -> int:
+        """The number of the last axes along which a row of a stage is contiguous. A line whose
+        length is no multiple of a vector is padded with unused memory."""
+        op = compute_of(stage)
+        if not op.axis or (op.reduce_axis and not runs_in_columns(op, self.target)):
+            return len(op.axis)
+        first = len(op.axis) - 1 if op.reduce_axis else self._first_of_vectors(stage)
+        extent = product_of_extents(op.axis[first:])
+        is_whole = extent is not None and extent % lanes_of(op, self.target) == 0
+        return len(op.axis) if is_whole else len(op.axis) - first
 
 
 def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
@@ -373,16 +384,3 @@ def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
         if load.producer in stage.op.outputs
         for index in load.indices
     )
-
-
-def _unbroken(s: Schedule, stage: Stage, target: Target, beside: Collection[Stage]) -> int:
-    """The number of the last axes along which a row of a stage is contiguous. A line whose length
-    is no multiple of a vector is padded with unused memory."""
-    op = compute_of(stage)
-    if not op.axis or (op.reduce_axis and not runs_in_columns(op, target)):
-        return len(op.axis)
-    lanes = min(target.lanes(body.dtype) for body in op.body)
-    is_split = bool(op.reduce_axis)
-    first = len(op.axis) - 1 if is_split else _first_of_vectors(s, stage, target, beside)
-    extent = product_of_extents(op.axis[first:])
-    return len(op.axis) if extent is not None and extent % lanes == 0 else len(op.axis) - first

@@ -15,16 +15,10 @@ from __future__ import annotations
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    FAR,
-    contraction_of,
-    extent_of,
-    factors_of,
-    is_uneven,
-)
-from minitvm.auto_scheduler.loops import compute_of
-from minitvm.auto_scheduler.reductions import is_in_order, lanes_of, runs_in_columns
-from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.contraction import FAR, contraction_of, extent_of, factors_of, is_uneven
+from minitvm.auto_scheduler.loops import compute_of, factored
+from minitvm.auto_scheduler.reductions import is_in_order, runs_in_columns
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -36,7 +30,9 @@ _LEAST = 16  # pieces, from which on one more step for each place in a piece cos
 _BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
-def write_short_lines(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> Stage | None:
+def write_short_lines(
+    s: Schedule, stage: Stage, target: Target, strict: bool
+) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
     op = compute_of(stage)
@@ -46,8 +42,7 @@ def write_short_lines(s: Schedule, stage: Stage, target: Target, *, strict: bool
     choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
            "then together", stage=stage.name, places=extent_of(piece),
            axis=piece.var.name)  # fmt: skip
-    made = s.rfactor(op.outputs[0], piece, len(op.axis))
-    return s[made[0] if isinstance(made, list) else made]
+    return [factored(s, stage, piece, len(op.axis))]
 
 
 def _piece_of(op: ComputeOp, target: Target, strict: bool) -> IterVar | None:

@@ -18,6 +18,7 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
         columns[k, 0:8] = X[0:8, k], transposed
         for k, written out:
             Y[0:8] += columns[k, 0:8]
+
 Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
 left as it is, since it waits for memory.
 """
@@ -25,6 +26,7 @@ left as it is, since it waits for memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
@@ -40,9 +42,17 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.few_rows import is_left_plain
 from minitvm.auto_scheduler.inlining import calls_functions
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused, run_parallel
-from minitvm.auto_scheduler.reductions import is_in_order, is_line, lanes_of
-from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.lines import is_line
+from minitvm.auto_scheduler.loops import (
+    cached,
+    compute_of,
+    factored,
+    fused,
+    loops_over,
+    run_parallel,
+)
+from minitvm.auto_scheduler.reductions import is_in_order
+from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
@@ -111,7 +121,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         is_plain = is_free and is_dense and is_line(op, op.reduce_axis)
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
-    steps = lanes * -(-size // _width_of(op, size, target))
+    steps = lanes * -(-size // _width_of(op, target))
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
     if is_free and is_one_line and steps * (1 + values) <= most:
@@ -146,9 +156,9 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
     return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
-def _width_of(op: ComputeOp, size: int | None, target: Target) -> int:
+def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    lanes = lanes_of(op, target)
+    size, lanes = product_of_extents(op.reduce_axis), lanes_of(op, target)
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
@@ -167,26 +177,35 @@ def write_short_rows(
     """Writes reductions along short rows, in blocks of the first `rows` axes of `root`: of the
     reduction itself, or of a stage that reads their results. Returns the loop over blocks."""
     lanes = lanes_of(compute_of(stages[0]), target)
+    writers = [_writer_of(compute_of(stage), target, strict) for stage in stages]
+    for stage, write in zip(stages, writers, strict=True):
+        _choose(s, stage, write, target)
     if root in stages:
-        op = compute_of(root)
-        given = op.outputs[0] if len(op.outputs) == 1 else list(op.outputs)
-        sums = s[_tensors(s.cache_write(given, "local"))[0]]
+        sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
-    *outer, row = compute_of(root).axis[:rows]
-    block, lane = root.split(row, factor=lanes)
-    is_each = rows == len(compute_of(root).axis)
+    axes = compute_of(root).axis
+    *outer, row = loops_over(axes[:rows])
+    blocks, inside = row.split(root, lanes)
+    is_each = rows == len(axes)
     if is_each:
-        root.vectorize(lane)
-    for stage in stages:
-        stage.set_scope("local" if is_each else "global")
-        stage.compute_at(root, block)
-        write = _writer_of(compute_of(stage), target, strict)
+        root.vectorize(inside.axis)
+    for stage, write in zip(stages, writers, strict=True):
         assert write is not None
-        write(s, stage, (root, block), target)
-    extent = extent_of(row)
-    blocks = Loop(block, None if extent is None else -(-extent // lanes))
-    loops = [*(Loop(axis, extent_of(axis)) for axis in outer), blocks]
-    return run_parallel(root, loops, target)[-1]
+        stage.set_scope("local" if is_each else "global")
+        stage.compute_at(root, blocks.axis)
+        write(s, stage, (root, blocks.axis), target)
+    return run_parallel(root, [*outer, blocks], target)[-1]
+
+
+def _choose(s: Schedule, stage: Stage, write: _Write | None, target: Target) -> None:
+    op = compute_of(stage)
+    note = partial(choose, s, "strategy", stage=stage.name, rows=lanes_of(op, target))
+    if write is _write_steps:
+        note("{rows} rows together: their elements are transposed in registers, and combined step "
+             "by step")  # fmt: skip
+    else:
+        note("{rows} rows together: {width} partial results of each are the lanes of a vector, and "
+             "the vectors are transposed in registers", width=_width_of(op, target))  # fmt: skip
 
 
 def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -194,13 +213,9 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    width = _width_of(op, size, target)
-    choose(s, "strategy", "{rows} rows together: {width} partial results of each are the lanes of "
-           "a vector, and the vectors are transposed in registers", stage=stage.name,
-           rows=lanes_of(op, target), width=width)  # fmt: skip
-    _, lane = stage.split(fused(stage, op.reduce_axis), factor=width)
-    partial = _tensors(s.rfactor(op.outputs[0], lane, len(op.axis)))
-    for tensor in partial:
+    _, lane = stage.split(fused(stage, op.reduce_axis), factor=_width_of(op, target))
+    vectors = factored(s, stage, lane, len(op.axis))
+    for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
         turned.compute_at(*at)
         turned.transform_layout(lambda *axes: [*axes[:-2], axes[-1], axes[-2]])
@@ -210,8 +225,7 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage.reorder(lane, row)
     stage.unroll(lane)
     stage.vectorize(row)
-    vectors = s[partial[0]].set_scope("local")
-    vectors.compute_at(*at)
+    vectors.set_scope("local").compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     if size is None and calls_functions(s, stage):
@@ -227,8 +241,6 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
     """Combines the rows of one block step by step, `at` the loop over blocks of another stage."""
     op = compute_of(stage)
-    choose(s, "strategy", "{rows} rows together: their elements are transposed in registers, and "
-           "combined step by step", stage=stage.name, rows=lanes_of(op, target))  # fmt: skip
     for tensor in dict.fromkeys(each.tensor for each in _reads_along(op)):
         while (which := _first_across(compute_of(stage), tensor)) is not None:
             copy = s.cache_access(tensor, "local", stage.op, which)
@@ -259,7 +271,3 @@ def _write_copy(copy: Stage, op: ComputeOp, at: tuple[Stage, IterVar]) -> None:
     copy.transform_layout(lambda *axes: [*axes[:place], *axes[place + 1 :], axes[place]])
     copy.compute_at(*at)
     copy.vectorize(copy.leaf_iter_vars[-1])
-
-
-def _tensors(made: Tensor | list[Tensor]) -> list[Tensor]:
-    return made if isinstance(made, list) else [made]

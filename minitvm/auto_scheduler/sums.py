@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Container
-from typing import final
+from typing import TypeGuard, final
 
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -113,8 +113,9 @@ def sums_of(
 
 
 def reads_in_order(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads only the element at the same indices."""
-    assert isinstance(reader.op, ComputeOp)
+    """Whether the reader is elementwise, and reads only the element at the same indices."""
+    if not is_elementwise(reader.op):
+        return False
     axes = [axis.var for axis in reader.op.axis]
     loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
     return all(
@@ -129,9 +130,7 @@ def epilogue_of(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
     reader = stage
     while not reader.is_output:
         readers = s.readers(reader)
-        if len(readers) != 1 or not is_elementwise(readers[0].op):
-            return stage
-        if not reads_in_order(readers[0], reader):
+        if len(readers) != 1 or not reads_in_order(readers[0], reader):
             return stage
         reader = readers[0]
         if not reader.inlined:
@@ -156,5 +155,6 @@ def _ahead(
     return None
 
 
-def is_elementwise(op: Operation) -> bool:
+def is_elementwise(op: Operation) -> TypeGuard[ComputeOp]:
+    """Whether an operation computes one element of one tensor after the other."""
     return isinstance(op, ComputeOp) and not op.reduce_axis and len(op.body) == 1

@@ -130,7 +130,7 @@ class _Counter:
         if node in self._counted or isinstance(node, ProducerLoad):
             return 0.0
         self._counted.add(node)
-        below = sum(map(self.operations, _operands(node)))
+        below = sum(map(self.operations, children(node)))
         return below + (_operations(node, self._target) if all(self._depends(node)) else 0.0)
 
     def registers(self, node: PrimExpr) -> int:
@@ -138,7 +138,7 @@ class _Counter:
         (Ershov's number, with leaves of none)."""
         if isinstance(node, ProducerLoad) or not all(self._depends(node)):
             return 0
-        most, *others = sorted(map(self.registers, _operands(node)), reverse=True) or [0]
+        most, *others = sorted(map(self.registers, children(node)), reverse=True) or [0]
         more = max((count + 1 for count in others if count == most), default=1)
         return max(most, more, 1) + (_FUNCTION if is_long(node) else 0)
 
@@ -148,16 +148,10 @@ class _Counter:
             if isinstance(node, Var):
                 found = node in self._across, node in self._beside
             else:
-                each = [
-                    self._depends(child) for child in children(node) if isinstance(child, PrimExpr)
-                ]
+                each = [*map(self._depends, children(node))]
                 found = any(a for a, _ in each), any(b for _, b in each)
             self._seen[node] = found
         return found
-
-
-def _operands(node: PrimExpr) -> list[PrimExpr]:
-    return [each for each in children(node) if isinstance(each, PrimExpr)]
 
 
 def _operations(node: PrimExpr, target: Target) -> float:

@@ -24,20 +24,8 @@ from functools import partial
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.accumulators import split_steps, sums_in_registers, write_sums
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    extent_of,
-    is_uneven,
-)
-from minitvm.auto_scheduler.copies import (
-    beside,
-    copied_axes,
-    copied_by_axes,
-    write_panels,
-)
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, is_uneven
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
@@ -56,16 +44,26 @@ from minitvm.auto_scheduler.loops import (
     Part,
     Places,
     compute_of,
+    factored,
     fused,
     nest_of,
-    place_copy,
     places_of,
     places_of_part,
     run_in_vectors,
     run_parallel,
+    split_steps,
+    sums_in_registers,
     write_blocks,
-    write_copy,
+    write_sums,
     write_tiles,
+)
+from minitvm.auto_scheduler.packing import (
+    beside,
+    copied_axes,
+    copied_by_axes,
+    place_copy,
+    write_copy,
+    write_panels,
 )
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
@@ -165,7 +163,7 @@ def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
 def _nest_of_one(sums: Sums, places: Places) -> Nest:
     contraction = sums.contraction
     wide = (contraction.op.output(0) if _widens(contraction) else contraction.a.tensor).dtype
-    return nest_of(contraction, places, sums.target, wide, contraction.b.tensor.dtype)
+    return nest_of(contraction, sums.target, wide, contraction.b.tensor.dtype, places=places)
 
 
 def _packed(nest: Nest) -> Nest:
@@ -219,13 +217,7 @@ def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
 
 
 def _write_factors(
-    sums: Sums,
-    made: _Made,
-    copies: Sequence[_Copy],
-    tile: Tile,
-    blocks: Blocks,
-    *,
-    is_placed: bool,
+    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, blocks: Blocks, *, is_placed: bool
 ) -> Iterator[tuple[Contraction, Factor, Stage]]:
     """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
@@ -267,12 +259,7 @@ class _Made:
 
 
 def _write_whole(
-    group: Sequence[Sums],
-    last: Tensor,
-    places: Places,
-    tile: Tile,
-    blocks: Blocks,
-    in_panels: bool,
+    group: Sequence[Sums], last: Tensor, places: Places, tile: Tile, blocks: Blocks, in_panels: bool
 ) -> list[_Made]:
     """Keeps the sums in registers over all steps: those of the last contraction until the epilogue
     has read them, and those of the others until the next one begins."""
@@ -314,9 +301,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     reduced = compute_of(stage).reduce_axis
     steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
     steps = fused(stage, [*reduced[: blocks.cut], steps])
-    made = s.rfactor(total, steps)
-    part = made[0] if isinstance(made, list) else made
-    s[part].set_scope("local")
+    part = factored(s, stage, steps).set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
     outside = blocks
     if s[last] is not stage:
@@ -334,8 +319,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    _write_sums(s[part], stage, tiles.loops[-1].axis, places, target)
-    return _Made(part, stage, steps, tiles.strip, copy)
+    _write_sums(part, stage, tiles.loops[-1].axis, places, target)
+    return _Made(part.op.output(0), stage, steps, tiles.strip, copy)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -440,11 +425,10 @@ def with_best_row(contraction: Contraction, target: Target) -> Contraction:
     window, another axis may fill the registers."""
     if len(contraction.rows) < 2 or is_uneven(contraction.op):
         return contraction
-    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
     cycles = dict[IterVar, float]()
     for row in contraction.rows:
         each = replace(contraction, row=row)
-        nest = _packed(nest_of(each, places_of(each), target, a, b))
+        nest = _packed(nest_of(each, target))
         cycles[row] = cost(nest, best_tile(nest, target), Blocks(), target)
     best = min(cycles, key=lambda row: cycles[row])
     is_better = cycles[best] * ALIKE < cycles[contraction.rows[-1]]
@@ -455,8 +439,7 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction of two factors by the better of both ways, with the copies that
     it makes of factors in another layout."""
     contraction = with_best_row(contraction, target)
-    a, b = contraction.a.tensor.dtype, contraction.b.tensor.dtype
-    nest = nest_of(contraction, places_of(contraction), target, a, b)
+    nest = nest_of(contraction, target)
     tiles = best_tile(nest, target), best_tile(_packed(nest), target)
     as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
     size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize

@@ -26,10 +26,10 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
-from minitvm.auto_scheduler.copies import can_be_copied
 from minitvm.auto_scheduler.cost import copy_cycles
 from minitvm.auto_scheduler.few_rows import is_streamed, streamed_cycles
 from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.packing import can_be_copied
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target

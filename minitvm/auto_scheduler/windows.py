@@ -13,6 +13,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import elements_of, extent_of, is_uneven, product_of_extents
@@ -23,7 +24,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
@@ -74,9 +75,9 @@ def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
     loads = reads_of(op, tensor)
     if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
         return False
-    if any(isinstance(each, ProducerLoad) for each in walk_once(*loads[0].indices)):
+    if reads_tensors(*loads[0].indices):
         return False
-    if any(isinstance(each, Call) and is_lazy(each) for each in walk_once(*op.body)):
+    if any(is_lazy(each) for each in walk_once(*op.body)):
         return False
     axes = (*op.axis, *op.reduce_axis)
     steps = product_of_extents(axes)

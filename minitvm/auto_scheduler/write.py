@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
-from minitvm.auto_scheduler.factor_order import write_factor_order
+from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
-from minitvm.auto_scheduler.hoisting import write_hoisted
 from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.inlining import can_be_inlined
 from minitvm.auto_scheduler.instructions import (
@@ -22,21 +22,16 @@ from minitvm.auto_scheduler.instructions import (
     matrix_product_for,
     write_by_instruction,
 )
-from minitvm.auto_scheduler.lanes_of_sums import Lanes, in_lanes, write_lanes
-from minitvm.auto_scheduler.loops import Part, compute_of, place_copy, write_copy
+from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
+from minitvm.auto_scheduler.loops import Part, compute_of
+from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.running import running_axis
-from minitvm.auto_scheduler.scans import write_running_scans, write_steps
+from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, sums_of
-from minitvm.auto_scheduler.tiled import (
-    are_alike,
-    pays_together,
-    with_best_row,
-    write_tiled,
-)
+from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.auto_scheduler.unstacked import write_unstacked
 from minitvm.auto_scheduler.windows import write_windows
@@ -176,11 +171,7 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
 
 
 def _write_program(
-    attempt: Attempt,
-    target: Target,
-    kept: set[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
+    attempt: Attempt, target: Target, kept: set[Stage], strict: bool, prepacked: Collection[Tensor]
 ) -> None:
     s, given = attempt.schedule, kept
     write_running_scans(attempt, kept)
@@ -192,13 +183,7 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
-    stages = [each for stage in stages for each in _by_choices(attempt, stage)]
-    stages = [each for stage in stages for each in _with_parts_ahead(attempt, stage, target)]
-    if not strict:
-        stages = [each for stage in stages for each in _in_factor_order(attempt, stage, target)]
-    stages = [each for stage in stages for each in _by_phases(attempt, stage)]
-    stages = [each for stage in stages for each in _with_borders(attempt, stage)]
-    stages = [each for stage in stages for each in _by_places(attempt, stage, target, strict)]
+    stages = _with_stages_ahead(attempt, stages, target, strict)
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -271,13 +256,10 @@ def _fused(
 
 def _is_tiled(sums: Sums) -> bool:
     """Whether no strategy before the tiles of sums fits a contraction."""
-    contraction, target = sums.contraction, sums.target
-    is_factor = sums.ahead is contraction.b.tensor
-    return bool(contraction.rows) and not (
+    return bool(sums.contraction.rows) and not (
         _leaves_epilogue(sums)
-        or is_convolution(contraction, target)
-        or matrix_product_for(contraction, target) is not None
-        or dot_product_for(contraction, target, is_factor) is not None
+        or is_convolution(sums.contraction, sums.target)
+        or _has_instruction(sums)
     )
 
 
@@ -285,7 +267,21 @@ def _leaves_epilogue(sums: Sums) -> bool:
     """Whether a contraction is computed as a whole, before the stage that reads its sums."""
     contraction, target = sums.contraction, sums.target
     is_whole = is_left_plain(contraction) or is_streamed(contraction, target)
-    return is_whole or _in_lanes(sums) is not None
+    return is_whole or _tile_in_lanes(sums) is not None
+
+
+def _has_instruction(sums: Sums) -> bool:
+    found = _matrix_product_for(sums) or _dot_product_for(sums)
+    return found is not None
+
+
+def _matrix_product_for(sums: Sums) -> MatrixProduct | None:
+    return matrix_product_for(sums.contraction, sums.target)
+
+
+def _dot_product_for(sums: Sums) -> DotProduct | None:
+    is_factor = sums.ahead is sums.contraction.b.tensor
+    return dot_product_for(sums.contraction, sums.target, is_factor)
 
 
 def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
@@ -371,53 +367,32 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     return True
 
 
-def _by_choices(attempt: Attempt, stage: Stage) -> list[Stage]:
-    write = partial(write_unstacked, attempt.schedule, stage)
-    places = attempt.follow("places", stage, write) or []
-    for each in places:
-        attempt.count_as(each, stage)
-    return [*places, stage]
+# The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
+# order in which they are tried. Each returns these stages, or None where it doesn't fit.
+AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
+    ("places", lambda s, stage, *_: write_unstacked(s, stage)),
+    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
+    ("order of factors", write_factor_order),
+    ("phases", lambda s, stage, *_: write_phases(s, stage)),
+    ("borders", lambda s, stage, *_: write_windows(s, stage)),
+    ("short lines", write_short_lines),
+)
 
 
-def _with_parts_ahead(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
-    write = partial(write_hoisted, attempt.schedule, stage, target)
-    parts = attempt.follow("parts ahead", stage, write) or []
-    for each in parts:
-        attempt.count_as(each, stage)
-    return [*parts, stage]
-
-
-def _in_factor_order(attempt: Attempt, stage: Stage, target: Target) -> list[Stage]:
-    write = partial(write_factor_order, attempt.schedule, stage, target)
-    sums = attempt.follow("order of factors", stage, write) or []
-    for each in sums:
-        attempt.count_as(each, stage)
-    return [*sums, stage]
-
-
-def _by_phases(attempt: Attempt, stage: Stage) -> list[Stage]:
-    phases = attempt.follow("phases", stage, partial(write_phases, attempt.schedule, stage))
-    if phases is None:
-        return [stage]
-    attempt.count_as(phases, stage)
-    return [phases, stage]
-
-
-def _with_borders(attempt: Attempt, stage: Stage) -> list[Stage]:
-    write = partial(write_windows, attempt.schedule, stage)
-    copies = attempt.follow("borders", stage, write) or []
-    for each in copies:
-        attempt.count_as(each, stage)
-    return [*copies, stage]
-
-
-def _by_places(attempt: Attempt, stage: Stage, target: Target, strict: bool) -> list[Stage]:
-    write = partial(write_short_lines, attempt.schedule, stage, target, strict=strict)
-    places = attempt.follow("short lines", stage, write)
-    if places is None:
-        return [stage]
-    attempt.count_as(places, stage)
-    return [places, stage]
+def _with_stages_ahead(
+    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+) -> list[Stage]:
+    """The stages, behind the new stages that compute something for them."""
+    s = attempt.schedule
+    for name, write in AHEAD:
+        made = list[Stage]()
+        for stage in stages:
+            ahead = attempt.follow(name, stage, partial(write, s, stage, target, strict)) or []
+            for each in ahead:
+                attempt.count_as(each, stage)
+            made += [*ahead, stage]
+        stages = made
+    return [*stages]
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
@@ -450,9 +425,7 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
 
 def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     s, contraction, target = sums.schedule, sums.contraction, sums.target
-    if sums.ahead is not None or sums.stage.time is not None:
-        return None
-    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
+    if sums.ahead is not None or sums.stage.time is not None or _has_instruction(sums):
         return None
     column = turned_column(contraction, target)
     if column is None:
@@ -468,22 +441,19 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     return next(done for write in others if (done := write(turned)) is not None)
 
 
-def _in_lanes(sums: Sums) -> Lanes | None:
-    """A contraction by lanes of sums, if that is allowed and takes fewer cycles."""
-    contraction, target = sums.contraction, sums.target
-    if sums.in_order or sums.inline_columns or sums.ahead is not None:
+def _tile_in_lanes(sums: Sums) -> Tile | None:
+    """The tile of a contraction by lanes of sums, if that is allowed and takes fewer cycles."""
+    if sums.in_order or sums.inline_columns or sums.ahead is not None or _has_instruction(sums):
         return None
-    if dot_product_for(contraction, target) or matrix_product_for(contraction, target):
-        return None
-    return in_lanes(contraction, target)
+    return tile_in_lanes(sums.contraction, sums.target)
 
 
 def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
-    found = _in_lanes(sums)
-    if found is None:
+    tile = _tile_in_lanes(sums)
+    if tile is None:
         return None
     choose_form(sums.schedule, sums.contraction, "matrix product")
-    write_lanes(sums.schedule, sums.contraction, found, sums.target)
+    write_lanes(sums.schedule, sums.contraction, tile, sums.target)
     return (sums.stage,)
 
 
@@ -517,12 +487,11 @@ def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
 
 
 def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:
-    return _write_by(sums, matrix_product_for(sums.contraction, sums.target))
+    return _write_by(sums, _matrix_product_for(sums))
 
 
 def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
-    is_factor = sums.ahead is sums.contraction.b.tensor
-    return _write_by(sums, dot_product_for(sums.contraction, sums.target, is_factor))
+    return _write_by(sums, _dot_product_for(sums))
 
 
 def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:

@@ -134,9 +134,14 @@ def build(
         raise CompileError(
             f"{called}: prepacked: expected a list of placeholders, got {described(prepacked)}"
         )
-    vector_bytes = options.target.vector_bits // 8
-    kind = options.target.kind.name
-    lowered = partial(lower, name=called, debug=debug, vector_bytes=vector_bytes, kind=kind)
+    lowered = partial(
+        lower,
+        name=called,
+        debug=debug,
+        vector_bytes=options.target.vector_bits // 8,
+        mask_registers=options.target.has_mask_registers,
+        kind=options.target.kind.name,
+    )
 
     def compiled(program: Any) -> Module:
         made = _also_in_place(lowered(program, args, binds=binds), in_place)

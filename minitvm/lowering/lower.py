@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,12 @@ from minitvm.transform.widen_indices import widen_indices
 
 
 def pipeline(
-    config: PassConfig, *, is_written: bool, vector_bytes: int = VECTOR_BYTES, kind: str = ""
+    config: PassConfig,
+    *,
+    is_written: bool,
+    vector_bytes: int = VECTOR_BYTES,
+    mask_registers: bool = False,
+    kind: str = "",
 ) -> tuple[Pass, ...]:
     """The passes, in order, each bound to its options. `is_written`: the loops are the user's own,
     and their accesses are checked here; the loops of a schedule are checked where they are made,
@@ -72,10 +77,13 @@ def pipeline(
         (
             ("clip_loops", clip_loops),
             ("compute_padding", compute_padding),
-            ("overlap_tiles", partial(overlap_tiles, vector_bytes=vector_bytes)),
+            (
+                "overlap_tiles",
+                partial(overlap_tiles, vector_bytes=vector_bytes, mask_registers=mask_registers),
+            ),
             (
                 "partition_loops",
-                partial(partition_loops, options=config.partition, vector_bytes=vector_bytes),
+                partial(partition_loops, options=config.partition, mask_registers=mask_registers),
             ),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
@@ -88,7 +96,10 @@ def pipeline(
             ("widen_indices", widen_indices),
             ("limit_indices", limit_indices),
             ("transpose_copies", partial(transpose_copies, vector_bytes=vector_bytes)),
-            ("vectorize_loops", partial(vectorize_loops, vector_bytes=vector_bytes)),
+            (
+                "vectorize_loops",
+                partial(vectorize_loops, vector_bytes=vector_bytes, mask_registers=mask_registers),
+            ),
             ("stream_stores", stream_stores),
         ),
     )
@@ -112,6 +123,7 @@ def lower(
     *,
     debug: str | None = None,
     vector_bytes: int = VECTOR_BYTES,
+    mask_registers: bool = False,
     kind: str = "",
 ) -> IRModule:
     """The loop IR of a schedule.
@@ -134,6 +146,8 @@ def lower(
         docs/bounds.md.
     vector_bytes
         The bytes of a vector register of the target, for which ``build`` passes its own.
+    mask_registers
+        Whether the target holds the masks of vectors in registers. ``build`` passes it.
     kind
         The kind of the target, ``"llvm"``: calls with a rule for it are replaced, and an output
         that is no argument is refused. ``build`` passes it.
@@ -156,7 +170,10 @@ def lower(
     if debug is not None and not (isinstance(debug, str) and debug in _DEBUG_MODES):
         raise CompileError(f"{name}: expected debug to be None or 'bounds', got {debug!r}")
     with deep_expressions(name):
-        return _lower(sch, args, name, binds or {}, simple_mode, debug, vector_bytes, kind)
+        passes_for = partial(
+            pipeline, vector_bytes=vector_bytes, mask_registers=mask_registers, kind=kind
+        )
+        return _lower(sch, args, name, binds or {}, simple_mode, debug, passes_for, kind)
 
 
 _DEBUG_MODES = ("bounds",)
@@ -185,7 +202,7 @@ def _lower(
     binds: Mapping[Tensor, Buffer],
     simple_mode: bool,
     debug: str | None,
-    vector_bytes: int,
+    passes_for: Callable[..., tuple[Pass, ...]],
     kind: str,
 ) -> IRModule:
     context = PassContext.current()
@@ -193,7 +210,7 @@ def _lower(
     if debug == "bounds":
         config = replace(config, check_accesses=True)
     is_written = isinstance(sch, (IRModule, PrimFunc))
-    passes = pipeline(config, is_written=is_written, vector_bytes=vector_bytes, kind=kind)
+    passes = passes_for(config, is_written=is_written)
     if simple_mode:
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):

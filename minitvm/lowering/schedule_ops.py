@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, cast, final
 
@@ -37,8 +37,8 @@ from minitvm.lowering.stage_bodies import (
     store_all,
     without_marks,
 )
-from minitvm.lowering.tensorize import Match, Region, Tensorized, View, match_computation, tensorize
-from minitvm.runtime.dtype import HANDLE, INT64
+from minitvm.lowering.stage_memory import StageMemory
+from minitvm.lowering.tensorize import Tensorized, match_computation, tensorize
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.accumulation import Accumulation, checked_accumulation
@@ -53,7 +53,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
-from minitvm.tir.functor import Substitution, rebuild, substitute, walk_once
+from minitvm.tir.functor import substitute, walk_once
 from minitvm.tir.op import likely
 from minitvm.tir.stmt import (
     INDEPENDENT,
@@ -115,54 +115,23 @@ def inferred_ranges(
     return lowering.ranges()
 
 
-@final
-@record()
-class _Moved:
-    """The buffer that holds the elements of a stage's plain buffer, and their place in it."""
-
-    buffer: Buffer
-    begins: tuple[PrimExpr, ...]
-
-
-class _Move(Substitution):
-    """Moves accesses of plain buffers to the buffers that hold the elements, and replaces axes by
-    their values."""
-
-    def __init__(self, moved: Mapping[Buffer, _Moved], values: Mapping[Var, PrimExpr]) -> None:
-        super().__init__(values)
-        self._moved = moved
-
-    def _access(self, node: Any) -> Any:
-        made = self.descend(node)
-        moved = self._moved.get(made.buffer)
-        if moved is None:
-            return made
-        indices = tuple(map(e.subtract, made.indices, moved.begins))
-        return rebuild(made, {"buffer": moved.buffer, "indices": indices})
-
-    visit_BufferLoad = visit_BufferStore = _access
-
-
 class _Lowering:
     def __init__(
         self, schedule: Schedule, buffers: Mapping[Tensor, Buffer], func: PrimFunc
     ) -> None:
         self._schedule = schedule
-        self._given = dict(buffers)
         self._func = func
         self._stages = [
             each
             for each in schedule.stages
             if not isinstance(each.op, PlaceholderOp) and not each.inlined
         ]
-        self._buffers: dict[Tensor, Buffer] = {}  # the plain ones: arguments, or of full size
         self._bodies: dict[Stage, StageBody] = {}
         self._plain: dict[Stage, Stmt] = {}
         self._inferred = Inferred()
         self._at: dict[Loop | None, list[Stage]] = {}  # the stages of each place, in order
         self._scans = find_scans(schedule)
-        self._shared: dict[Tensor, Tensor] = {}  # parts of scans, and the scans' results
-        self._moved: dict[Buffer, _Moved] = {}
+        self._arguments = buffers
         self._grown: dict[Stage, Accumulation] = {
             stage: checked_accumulation(stage, stage.accumulates)
             for stage in self._stages
@@ -173,13 +142,14 @@ class _Lowering:
     def prepare(self) -> Callable[[Stmt], Stmt]:
         """Checks the accesses of the plain loops, and infers the bounds of the scheduled ones.
         Returns the function that adds the checks at entry to a body."""
-        self._name_buffers()
+        self.memory = StageMemory(self._schedule, self._arguments, self._scans)
+        plain = self.memory.plain
         self._check_arguments()
-        self.reader = reader = ReadBuffers(self._schedule, self._buffers)
+        self.reader = reader = ReadBuffers(self._schedule, plain)
         for stage in self._stages:
             grown = self._grown.get(stage)
             condition = None if grown is None else grown.condition
-            self._bodies[stage] = body_of(stage, reader, self._buffers, condition)
+            self._bodies[stage] = body_of(stage, reader, plain, condition)
             times, domain = self._scans.times.get(stage), partial(self._domain, stage)
             self._plain[stage] = plain_nest(stage, self._bodies[stage], reader, domain, times)
         checked, at_entry = check_statements(self._func, self._plain.values())
@@ -214,7 +184,7 @@ class _Lowering:
     def _check_arguments(self) -> None:
         """Checks that every argument made by a stage is computed, in the caller's memory."""
         for stage in self._schedule.stages:
-            if isinstance(stage.op, PlaceholderOp) or not self._is_argument(stage):
+            if isinstance(stage.op, PlaceholderOp) or not self.memory.is_argument(stage):
                 continue
             advice = f"leave {stage.name} out of the arguments"
             if stage.inlined:
@@ -265,43 +235,6 @@ class _Lowering:
                     body = AssertStmt(held, message, body, (part,), "ValueError")
         return body
 
-    def _name_buffers(self) -> None:
-        for stage in self._schedule.stages:
-            for tensor in stage.op.outputs:
-                self._buffers[tensor] = self._given.get(tensor) or _allocated(tensor, stage.scope)
-        for stage in self._schedule.stages:
-            if isinstance(stage.op, ScanOp):
-                self._share_buffers(stage, stage.op)
-        for stage in self._schedule.stages:
-            if isinstance(stage.op, PlaceholderOp) and not self._is_given(stage):
-                raise CompileError(
-                    f"{stage.op.name}: expected every placeholder that is read to be an argument, "
-                    "found it missing: add it to the list of arguments"
-                )
-
-    def _share_buffers(self, scan: Stage, op: ScanOp) -> None:
-        """Makes the states, the updates and the first parts of a scan share the memory of its
-        result."""
-        for i, tensor in enumerate(op.outputs):
-            buffer = self._buffers[tensor]
-            parts = [op.state_placeholder[i], op.update[i]]
-            if self._scans.inits.get(self._schedule[op.init[i]]) is scan:
-                parts.append(op.init[i])
-            for part in parts:
-                self._check_not_given(scan, part)
-                self._buffers[part] = buffer
-                self._shared[part] = tensor
-
-    def _check_not_given(self, scan: Stage, tensor: Tensor) -> None:
-        if tensor in self._given:
-            raise CompileError(
-                f"{scan.name}: expected {tensor.name}, which is part of a scan, to be no argument: "
-                f"pass {scan.name}"
-            )
-
-    def _is_given(self, stage: Stage) -> bool:
-        return all(each in self._given or each in self._shared for each in stage.op.outputs)
-
     def _learn_checks(self, stage: Stage, nest: Stmt) -> None:
         """Keeps the checks that became a part of a stage's body."""
         self._plain[stage] = nest
@@ -329,10 +262,10 @@ class _Lowering:
             for stage, body in self._bodies.items()
         }
         makes = {
-            self._buffers[tensor]: stage
+            self.memory.plain[tensor]: stage
             for stage in self._stages
             for tensor in stage.op.outputs
-            if tensor not in self._shared
+            if tensor not in self.memory.shared
         }
         readers: dict[Stage, list[Stage]] = {stage: [] for stage in self._stages}
         for stage, loads in reads.items():
@@ -351,8 +284,8 @@ class _Lowering:
             reads,
             readers.__getitem__,
             lambda load, stage: makes.get(load.buffer) is stage,
-            self._is_internal,
-            self._is_argument,
+            self.memory.is_internal,
+            self.memory.is_argument,
             self._scans,
             read,
             self._domain,
@@ -360,22 +293,7 @@ class _Lowering:
         for stage in self._stages:
             self._at.setdefault(self._inferred.places.get(stage), []).append(stage)
         for stage in self._stages:
-            bounds = self._inferred.bounds[stage]
-            if not self._is_internal(stage) or not isinstance(stage.op, ComputeOp):
-                continue
-            for tensor in stage.op.outputs:
-                plain = self._buffers[tensor]
-                shape = plain.shape if bounds.shape is None else bounds.shape
-                strides = _aligned_strides(stage, stage.op, shape)
-                if bounds.shape is not None or strides:
-                    begins = bounds.begins or tuple(const(0, d.dtype) for d in shape)
-                    self._moved[plain] = _Moved(_sized(plain, shape, strides), begins)
-
-    def _is_argument(self, stage: Stage) -> bool:
-        return any(each in self._given for each in stage.op.outputs)
-
-    def _is_internal(self, stage: Stage) -> bool:
-        return not any(each in self._given or each in self._shared for each in stage.op.outputs)
+            self.memory.fit(stage, self._inferred.bounds[stage])
 
     # -- Places -----------------------------------------------------------------------------------
 
@@ -385,8 +303,8 @@ class _Lowering:
         first: dict[Buffer, Stage] = {}
         for stage in here:
             for tensor in stage.op.outputs:
-                if self._shared.get(tensor, tensor) not in self._given:
-                    first.setdefault(self.real(tensor), stage)
+                if not self.memory.is_given(tensor):
+                    first.setdefault(self.memory.real(tensor), stage)
         for together in reversed(in_shared_loops(self._schedule, here)):
             loops = self._nest(together[0]) if len(together) == 1 else self._shared_nest(together)
             body = seq(loops, body)
@@ -396,7 +314,7 @@ class _Lowering:
                     if owner is stage and stage not in self._scans.updates:
                         body = Allocate(buffer, body)
                 for var, value in reversed(self._inferred.bounds[stage].names):
-                    body = LetStmt(var, self._named(place, self.moved(value, {})), body)
+                    body = LetStmt(var, self._named(place, self.memory.moved(value, {})), body)
         return body
 
     def _shared_nest(self, together: Sequence[Stage]) -> Stmt:
@@ -422,12 +340,6 @@ class _Lowering:
         nest = _Nest(self, stage, self._inferred.bounds[stage])
         return nest.where_inside(value, stage.leaf_iter_vars.index(leaf) + 1)
 
-    def real(self, tensor: Tensor) -> Buffer:
-        """The memory of a tensor."""
-        plain = self._buffers[self._schedule.now(tensor)]
-        moved = self._moved.get(plain)
-        return plain if moved is None else moved.buffer
-
     # -- Loops ------------------------------------------------------------------------------------
 
     def body_of(self, stage: Stage) -> StageBody:
@@ -436,7 +348,7 @@ class _Lowering:
 
     def store(self, stage: Stage, op: ComputeOp, results: list[PrimExpr]) -> Stmt:
         """The store of an element of each output of a stage, at its axes."""
-        outputs = tuple(self._buffers[tensor] for tensor in op.outputs)
+        outputs = tuple(self.memory.plain[tensor] for tensor in op.outputs)
         axes = tuple(axis.var for axis in op.axis)
         return store_all(outputs, results, at_step(stage, outputs[0], axes))
 
@@ -447,55 +359,31 @@ class _Lowering:
         loops."""
         buffers = {load.buffer for load in reads_of(read)}
         for guest, (parent, axis) in self._inferred.places.items() if buffers else ():
-            made = any(self._buffers[tensor] in buffers for tensor in guest.op.outputs)
+            made = any(self.memory.plain[tensor] in buffers for tensor in guest.op.outputs)
             if parent is stage and axis in inside and made:
                 raise CompileError(
                     f"{guest.name}: computed at loop {axis.name} of {stage.name}, which is inside "
                     f"of {what} {guest.name}: compute it further out"
                 )
 
-    def move(self, values: Mapping[IterVar, PrimExpr]) -> _Move:
-        """The substitution that gives the axes these values."""
-        places = _Move(self._moved, {})
-        return _Move(self._moved, {axis.var: places.expr(each) for axis, each in values.items()})
-
-    def moved(self, bound: PrimExpr, values: Mapping[IterVar, PrimExpr]) -> PrimExpr:
-        """An expression of a range or guard, for these values of the axes."""
-        if isinstance(bound, e.IntImm | Var):
-            return bound
-        return self.move(values).expr(bound)
-
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined operation."""
         body = map_body(op.body, InlineReads(self._schedule).expr)
         return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
-
-    def in_memory(self, match: Match, outputs: tuple[Tensor, ...]) -> list[View]:
-        """The operands of an intrinsic as regions of the buffers that hold their elements."""
-        sources = [*(region.source for region in match.inputs), *outputs]
-        return list(map(self._view, sources, (*match.inputs, *match.outputs)))
-
-    def _view(self, source: Tensor | Buffer, region: Region) -> View:
-        plain = self._buffers[source] if isinstance(source, Tensor) else source
-        moved = self._moved.get(plain)
-        if moved is None:
-            return View(plain, region.begins, region.extents)
-        begins = tuple(map(e.subtract, region.begins, moved.begins))
-        return View(moved.buffer, begins, region.extents)
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
         if isinstance(stage.op, ScanOp):
             return self._scan(stage, stage.op.scan_axis)
         if not isinstance(stage.op, ComputeOp):
-            return _Move(self._moved, {}).stmt(self._bodies[stage].update)
+            return self.memory.move({}).stmt(self._bodies[stage].update)
         if stage.accumulates is not None:
             return _Accumulating(self, stage, self._inferred.bounds[stage]).make()
         if not _is_scheduled(stage) and not self._has_placed(stage):
-            return _Move(self._moved, {}).stmt(without_marks(self._plain[stage]))
+            return self.memory.move({}).stmt(without_marks(self._plain[stage]))
         made = _Nest(self, stage, self._inferred.bounds[stage]).make()
         return (
-            AttrStmt(self.real(stage.op.output(0)), "double_buffer_scope", const(1), made)
+            AttrStmt(self.memory.real(stage.op.output(0)), "double_buffer_scope", const(1), made)
             if stage.is_double_buffered
             else made
         )
@@ -504,7 +392,7 @@ class _Lowering:
         """The copies of the first parts, and the loop over time with the stages placed in it."""
         range_ = self._inferred.bounds[stage].ranges[axis]
         attrs = stage.attrs_of(axis)
-        low, extent = self.moved(range_.min, {}), self.moved(range_.extent, {})
+        low, extent = self.memory.moved(range_.min, {}), self.memory.moved(range_.extent, {})
         steps = For(axis.var, low, extent, attrs.kind, self.placed((stage, axis), _NOTHING))
         return seq(self._bodies[stage].update, steps)
 
@@ -540,13 +428,25 @@ class _Shared:
         return seq(*(each.init(position) for each in nests), self._first.loop(position, body))
 
 
+@final
+@record()
+class _Iteration:
+    """The iteration in which a statement stands: the values of the axes, in terms of the loops'
+    variables, some of which have other names."""
+
+    values: Mapping[IterVar, PrimExpr]
+    renamed: Mapping[Var, Var] = field(default_factory=dict)
+
+
 class _Nest:
     """The loops of one stage that computes elements."""
 
     def __init__(self, lowering: _Lowering, stage: Stage, bounds: Bounds) -> None:
         self._lowering = lowering
+        self._memory = lowering.memory
         self._stage = stage
         self._bounds = bounds
+        self._here = _Iteration(bounds.values)
         self._body = lowering.body_of(stage)
         self._op = cast(ComputeOp, stage.op)
         self._leaves = stage.leaf_iter_vars
@@ -573,7 +473,7 @@ class _Nest:
     def loop(self, position: int, body: Stmt) -> Stmt:
         """The loop at a position around `body`."""
         leaf = self._leaves[position]
-        return self._loop(leaf, self._stage.attrs_of(leaf), leaf.var, self._bounds.values, body)
+        return self._loop(leaf, self._stage.attrs_of(leaf), self._here, body)
 
     def depth_of(self, scope: IterVar) -> int:
         """The number of loops down to one of them."""
@@ -597,7 +497,7 @@ class _Nest:
             )
         ranges = self._bounds.ranges[mine], other._bounds.ranges[theirs]
         extents = [
-            self._lowering.moved(each.extent, nest._bounds.values)
+            self._memory.moved(each.extent, nest._bounds.values)
             for each, nest in zip(ranges, (self, other), strict=True)
         ]
         if not Analyzer().can_prove(e.equal(*extents)):
@@ -620,7 +520,7 @@ class _Nest:
 
     def _loops_from(self, position: int) -> Stmt:
         if position == len(self._leaves):
-            return self._guarded(self._body.update, self._bounds.values, with_reduction=True)
+            return self._guarded(self._body.update, self._here, with_reduction=True)
         leaf = self._leaves[position]
         if self._stage.attrs_of(leaf).intrin is not None:
             return self._tensorized(position)
@@ -643,7 +543,7 @@ class _Nest:
             if leaf not in self._reduced
         }
         values = values_of(self._stage.relations, self._bounds.ranges, loops)
-        renamed: dict[Var, PrimExpr] = {leaf.var: var for leaf, var in own.items()}
+        at = _Iteration(values, {leaf.var: var for leaf, var in own.items()})
         replaced = [
             i
             for i, leaf in enumerate(self._leaves)
@@ -655,10 +555,10 @@ class _Nest:
             body = self._reset(replaced[0], values)
             inside = [leaf for leaf in inside if self._leaves.index(leaf) < replaced[0]]
         else:
-            body = self._guarded(self._body.init, values, with_reduction=False, renamed=renamed)
+            body = self._guarded(self._body.init, at, with_reduction=False)
         for leaf in reversed(inside):
             attrs = replace(self._stage.attrs_of(leaf), prefetches=[])  # only the sums read
-            body = self._loop(leaf, attrs, own[leaf], values, body)
+            body = self._loop(leaf, attrs, at, body)
         return body
 
     # -- Tensor intrinsics ------------------------------------------------------------------------
@@ -705,7 +605,7 @@ class _Nest:
         domain = self._domain(position, inside, values)
         op = self._lowering.inlined(self._op)
         match = match_computation(intrin, op, domain, self._stage.name, leaf.name)
-        views = self._lowering.in_memory(match, self._op.outputs)
+        views = self._memory.in_memory(match, self._op.outputs)
         made = tensorize(intrin, views, match.scalars, self._stage.name, leaf.name)
         self._lowering.knows_layout |= made.knows_layout
         return made
@@ -750,7 +650,7 @@ class _Nest:
                         f"{self._where(position)}: expected loops that come out even, found the "
                         f"remainder {guard}: split by a divisor, or pad the tensor"
                     )
-                body = IfThenElse(likely(self._condition(guard, values, None)), body)
+                body = IfThenElse(likely(self._condition(guard, _Iteration(values))), body)
         return body
 
     def _where(self, position: int) -> str:
@@ -759,22 +659,16 @@ class _Nest:
     def _is_once(self, leaf: IterVar) -> bool:
         return isinstance(self._bounds.values[leaf], e.IntImm)
 
-    def _loop(
-        self,
-        leaf: IterVar,
-        attrs: LoopAttrs,
-        var: Var,
-        values: Mapping[IterVar, PrimExpr],
-        body: Stmt,
-    ) -> Stmt:
+    def _loop(self, leaf: IterVar, attrs: LoopAttrs, at: _Iteration, body: Stmt) -> Stmt:
         if self._is_once(leaf):  # no later iteration
             attrs = replace(attrs, prefetches=[])
         if any(name == "debug_skip_region" for name, _ in attrs.pragmas):
             body = seq()
         if not self._is_once(leaf) or attrs.kind == ForKind.THREAD_BINDING:
             range_ = self._bounds.ranges[leaf]
-            low = self._bound(range_.min, leaf, values)
-            extent = self._bound(range_.extent, leaf, values)
+            low = self._bound(range_.min, leaf, at.values)
+            extent = self._bound(range_.extent, leaf, at.values)
+            var = at.renamed.get(leaf.var, leaf.var)
             notes: dict[str, Any] = {}
             if attrs.thread is not None:
                 notes["thread"] = attrs.thread.thread_tag
@@ -785,7 +679,7 @@ class _Nest:
 
     def _annotated(self, leaf: IterVar, attrs: LoopAttrs, loop: Stmt) -> Stmt:
         for tensor, offset in attrs.prefetches:
-            buffer = self._lowering.real(tensor)
+            buffer = self._memory.real(tensor)
             loop = AttrStmt(buffer, "prefetch_scope", offset, loop)
         for name, value in attrs.pragmas:
             loop = AttrStmt(leaf, f"pragma_{name}", value, loop)
@@ -795,7 +689,7 @@ class _Nest:
         self, bound: PrimExpr, leaf: IterVar, values: Mapping[IterVar, PrimExpr]
     ) -> PrimExpr:
         """A bound of a loop; it may depend on loops further out only."""
-        made = e.cast(leaf.var.dtype, self._lowering.moved(bound, values))
+        made = e.cast(leaf.var.dtype, self._memory.moved(bound, values))
         place = self._leaves.index(leaf)
         around = self._leaves[:place]
         if not isinstance(bound, e.IntImm | Var):
@@ -817,71 +711,42 @@ class _Nest:
         inside = {leaf.var for leaf in self._leaves[position:]}
         for guards in reversed(self._bounds.guards.values()):  # those of reductions may read, too
             for guard in guards:
-                held = self._condition(guard, self._bounds.values, None)
+                held = self._condition(guard, self._here)
                 if inside.isdisjoint(walk_once(held)):
                     zero = const(0, bound.dtype)
                     bound = e.intrinsic("if_then_else", bound.dtype, held, bound, zero)
         return bound
 
-    def _guarded(
-        self,
-        body: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        with_reduction: bool,
-        renamed: Mapping[Var, PrimExpr] | None = None,
-    ) -> Stmt:
-        """`body` at the values of the axes, under all guards."""
-        made = self._lowering.move(values).stmt(body)
-        made = self._inside(made, self._op.axis, values, renamed)
-        return self._at_steps(made, values, renamed) if with_reduction else made
+    def _guarded(self, body: Stmt, at: _Iteration, *, with_reduction: bool) -> Stmt:
+        """`body` in an iteration, under all guards."""
+        made = self._inside(self._memory.move(at.values).stmt(body), self._op.axis, at)
+        return self._at_steps(made, at) if with_reduction else made
 
-    def _inside(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _inside(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
         """A statement under the guards of some data axes."""
-        guarded = self._under_guards(made, axes, values, renamed)
+        guarded = self._under_guards(made, axes, at)
         if guarded is not made and self._bounds.is_padded:
             for tensor in self._op.outputs:
-                guarded = AttrStmt(self._lowering.real(tensor), "padded_buffer", const(1), guarded)
+                guarded = AttrStmt(self._memory.real(tensor), "padded_buffer", const(1), guarded)
         return guarded
 
-    def _at_steps(
-        self,
-        made: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _at_steps(self, made: Stmt, at: _Iteration) -> Stmt:
         """A statement under the guards and conditions of a reduction."""
-        made = self._under_guards(made, self._op.reduce_axis, values, renamed)
-        move = self._lowering.move(values)
+        made = self._under_guards(made, self._op.reduce_axis, at)
+        move = self._memory.move(at.values)
         for condition in reversed(self._body.reduced_where):
             made = IfThenElse(move.expr(condition), made)
         return made
 
-    def _under_guards(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
+    def _under_guards(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
         guards = [guard for axis in axes for guard in self._bounds.guards[axis]]
         for guard in reversed(guards):
-            made = IfThenElse(likely(self._condition(guard, values, renamed)), made)
+            made = IfThenElse(likely(self._condition(guard, at)), made)
         return made
 
-    def _condition(
-        self,
-        guard: PrimExpr,
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> PrimExpr:
-        made = self._lowering.moved(guard, values)
-        return substitute(made, renamed) if renamed else made
+    def _condition(self, guard: PrimExpr, at: _Iteration) -> PrimExpr:
+        made = self._memory.moved(guard, at.values)
+        return substitute(made, at.renamed) if at.renamed else made
 
 
 class _Accumulating(_Nest):
@@ -895,7 +760,7 @@ class _Accumulating(_Nest):
         self._reduced = {*self._reduced, *self._along}
         self._init_at = min(i for i, leaf in enumerate(self._leaves) if leaf in self._along)
         self._kept = [leaf for leaf in self._leaves[self._init_at :] if leaf not in self._reduced]
-        outputs = [lowering.real(tensor) for tensor in self._op.outputs]
+        outputs = [lowering.memory.real(tensor) for tensor in self._op.outputs]
         extents = [(leaf, bounds.ranges[leaf].extent) for leaf in self._kept]
         shape = tuple(self._bound(extent, leaf, bounds.values) for leaf, extent in extents)
         self._outputs = outputs
@@ -903,7 +768,7 @@ class _Accumulating(_Nest):
 
     def loops(self, position: int) -> Stmt:
         made = super().loops(position)
-        return self._totals().within(made) if position == self._init_at else made
+        return self._totals(self._here).within(made) if position == self._init_at else made
 
     def _loops_from(self, position: int) -> Stmt:
         leaf = self._leaves[position] if position < len(self._leaves) else None
@@ -915,34 +780,22 @@ class _Accumulating(_Nest):
                 return self._in_lanes(leaf, extent)
         return super()._loops_from(position)
 
-    def _totals(self, renamed: Mapping[Var, PrimExpr] | None = None) -> Totals:
-        """The totals of the element at the values of the loops."""
+    def _totals(self, at: _Iteration) -> Totals:
+        """The totals of the element of an iteration."""
         loops = [self._bounds.values[leaf] for leaf in self._kept] or [const(0)]
-        return Totals(self._buffers, tuple(substitute(each, renamed or {}) for each in loops))
+        return Totals(self._buffers, tuple(substitute(each, at.renamed) for each in loops))
 
-    def _guarded(
-        self,
-        body: Stmt,
-        values: Mapping[IterVar, PrimExpr],
-        with_reduction: bool,
-        renamed: Mapping[Var, PrimExpr] | None = None,
-    ) -> Stmt:
-        totals = self._totals(renamed)
-        made = Onto(self._outputs, totals).stmt(self._lowering.move(values).stmt(body))
+    def _guarded(self, body: Stmt, at: _Iteration, *, with_reduction: bool) -> Stmt:
+        totals = self._totals(at)
+        made = Onto(self._outputs, totals).stmt(self._memory.move(at.values).stmt(body))
         if not with_reduction:
             others = [axis for axis in self._op.axis if axis is not self._stage.accumulates]
-            return self._inside(made, others, values, renamed)
-        made = seq(self._at_steps(made, values, renamed), self._stored(totals.load()))
-        return self._inside(made, self._op.axis, values, renamed)
+            return self._inside(made, others, at)
+        made = seq(self._at_steps(made, at), self._stored(totals.load()))
+        return self._inside(made, self._op.axis, at)
 
-    def _inside(
-        self,
-        made: Stmt,
-        axes: Iterable[IterVar],
-        values: Mapping[IterVar, PrimExpr],
-        renamed: Mapping[Var, PrimExpr] | None,
-    ) -> Stmt:
-        guarded = super()._inside(made, axes, values, renamed)
+    def _inside(self, made: Stmt, axes: Iterable[IterVar], at: _Iteration) -> Stmt:
+        guarded = super()._inside(made, axes, at)
         if guarded is not made:  # the totals' memory covers all iterations
             for buffer in self._buffers:
                 guarded = AttrStmt(buffer, "padded_buffer", const(1), guarded)
@@ -950,40 +803,33 @@ class _Accumulating(_Nest):
 
     def _stored(self, results: list[PrimExpr]) -> Stmt:
         """Stores an element of each output."""
-        return self._lowering.move(self._bounds.values).stmt(
+        return self._memory.move(self._bounds.values).stmt(
             self._lowering.store(self._stage, self._op, results)
         )
 
     def _in_lanes(self, leaf: IterVar, width: int) -> Stmt:
         """The elements of a vector."""
-        values, combiner = self._bounds.values, cast(e.Reduce, self._op.body[0]).combiner
-        move = self._lowering.move(values)
+        combiner = cast(e.Reduce, self._op.body[0]).combiner
+        move = self._memory.move(self._bounds.values)
 
         def read(value: PrimExpr) -> PrimExpr:
             return move.expr(self._lowering.reader.expr(value))
 
         lanes = Totals(totals_of(self._outputs, (const(width),), "lanes", "local"), (leaf.var,))
         terms = Onto(self._outputs, lanes).stmt(move.stmt(self._body.update))
-        terms = self._inside(self._at_steps(terms, values, None), self._op.axis, values, None)
-        totals = self._totals()
+        terms = self._inside(self._at_steps(terms, self._here), self._op.axis, self._here)
+        totals = self._totals(self._here)
         results = self._stored(combined(combiner, totals.load(), lanes.load(), read))
         last = lanes.at(const(width - 1)).load()
         made = seq(
             in_lanes(combiner, lanes, width, terms, read),
-            each_lane(leaf.var, width, self._inside(results, self._op.axis, values, None)),
+            each_lane(leaf.var, width, self._inside(results, self._op.axis, self._here)),
             totals.store(combined(combiner, totals.load(), last, read)),
         )
         return self._annotated(leaf, self._stage.attrs_of(leaf), lanes.within(made))
 
-    def _loop(
-        self,
-        leaf: IterVar,
-        attrs: LoopAttrs,
-        var: Var,
-        values: Mapping[IterVar, PrimExpr],
-        body: Stmt,
-    ) -> Stmt:
-        made = super()._loop(leaf, attrs, var, values, body)
+    def _loop(self, leaf: IterVar, attrs: LoopAttrs, at: _Iteration, body: Stmt) -> Stmt:
+        made = super()._loop(leaf, attrs, at, body)
         if leaf in self._along and isinstance(made, For) and made.kind == ForKind.VECTORIZED:
             return replace(made, kind=ForKind.SERIAL)  # lanes depend on each other
         return made
@@ -992,31 +838,3 @@ class _Accumulating(_Nest):
 def _is_scheduled(stage: Stage) -> bool:
     """Whether a primitive was applied to the loops of a stage."""
     return bool(stage.iter_var_attrs) or stage.has_new_loops
-
-
-def _allocated(tensor: Tensor, scope: str) -> Buffer:
-    """New memory for a tensor that is no argument."""
-    return Buffer(
-        Var(tensor.name, HANDLE), tensor.shape, tensor.dtype, tensor.name, scope=scope or "global"
-    )
-
-
-def _sized(buffer: Buffer, shape: tuple[PrimExpr, ...], strides: tuple[PrimExpr, ...]) -> Buffer:
-    data = Var(buffer.name, HANDLE)
-    return Buffer(data, shape, buffer.dtype, buffer.name, strides, scope=buffer.scope)
-
-
-def _aligned_strides(
-    stage: Stage, op: ComputeOp, shape: tuple[PrimExpr, ...]
-) -> tuple[PrimExpr, ...]:
-    """The strides that `storage_align` asks for; no strides for a stage without it."""
-    if not stage.storage_alignments:
-        return ()
-    strides: list[PrimExpr] = []
-    stride: PrimExpr = const(1, INT64)
-    for axis, extent in zip(reversed(op.axis), reversed(shape), strict=True):
-        factor, offset = stage.storage_alignments.get(axis, (1, 0))
-        stride = stride + e.floormod(factor + offset - e.floormod(stride, factor), factor)
-        strides.insert(0, stride)
-        stride = stride * e.cast(INT64, extent)
-    return tuple(strides)

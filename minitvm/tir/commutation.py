@@ -73,7 +73,7 @@ def _form(node: PrimExpr, names: Mapping[Var, tuple[str, int]], order: tuple[int
         return _named(order, names[node]) if node in names else id(node)
     if isinstance(node, (e.IntImm, e.FloatImm)):
         return type(node).__name__, str(node.dtype), str(node.value)
-    parts = [_form(each, names, order) for each in children(node) if isinstance(each, PrimExpr)]
+    parts = [_form(each, names, order) for each in children(node)]
     match node, parts:
         case ((e.LT() | e.LE() | e.GT() | e.GE() | e.EQ() | e.NE() | e.Min() | e.Max()), [a, b]):
             sign = _sign(a, b, order)

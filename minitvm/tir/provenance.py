@@ -41,7 +41,8 @@ class Work:
 @record(eq=False)
 class StageWork:
     """The work of a stage: elements of the shape `extents`, each computed in steps of the shape
-    `summed`. `work` is None for a stage that isn't an expression. `named` are the same operations
+    `summed`. `work` is None for a stage that isn't an expression, and empty for a
+    stage that the schedule computes nowhere. `named` are the same operations
     and all others on values, under names such as ``"multiply-adds"`` or ``"comparisons"``."""
 
     name: str

@@ -201,7 +201,7 @@ class _Limits:
         self._seen.add(id(node))
         if isinstance(node, e.Let):
             self._name(node.var, node.value)
-        below = [each for each in children(node) if isinstance(each, PrimExpr)]
+        below = children(node)
         if isinstance(node, e.BufferLoad | e.Comparison) or (
             _is_operator(node) and not wraps(node)
         ):

@@ -14,7 +14,7 @@ from minitvm.arith.work import code_size
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import BufferLoad, PrimExpr, Var
+from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
 from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
@@ -22,15 +22,16 @@ from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 
-_WITH_MASKS = 64  # bytes of the vectors that have registers for masks
-_WHOLE = 4  # bytes of the least elements that such vectors load and store under masks
+_WHOLE = 4  # bytes of the least elements that masks go with where no registers hold these
 
 _LITTLE = 4  # statements of a tile, of which a copy for the last tile costs little
 _LONG = 32  # statements of a tile, of which a copy takes long to compile
 _MANY = 8  # tiles, of which one takes little of the time
 
 
-def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFunc:
+def overlap_tiles(
+    func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES, mask_registers: bool = False
+) -> PrimFunc:
     """Lets the last tile of an extent end where the extent does, so that no tile has a masked part,
     wherever there are as many elements as in one tile.
 
@@ -74,8 +75,12 @@ def overlap_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFu
     be read in it, unless it is the tile's own memory. Where it is an array that a caller can pass
     as an input, too, the condition asks whether both are apart. Everything in the tile has to be a
     function of ``io * 16``.
+
+    A tile at the end of a constant extent overlaps where a mask takes longer: on targets without
+    `mask_registers`, whose vectors have `vector_bytes`.
     """
-    return with_body(func, _Overlap(func, vector_bytes).stmt(func.body))
+    masked_bytes = 0 if mask_registers else vector_bytes
+    return with_body(func, _Overlap(func, masked_bytes).stmt(func.body))
 
 
 @final
@@ -90,12 +95,23 @@ class _Tiles:
 
 
 @final
+@record()
+class _Accesses:
+    """The buffers that a tile reads and writes, without its own."""
+
+    read: frozenset[Buffer]
+    written: frozenset[Buffer]
+
+
+@final
 class _Overlap(ScopedMutator):
-    def __init__(self, func: PrimFunc, vector_bytes: int) -> None:
+    """`masked_bytes`: those of a vector of a target without registers for masks, otherwise 0."""
+
+    def __init__(self, func: PrimFunc, masked_bytes: int) -> None:
         super().__init__(prover_of(func))
         self._func = func
         self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
-        self._vector_bytes = vector_bytes
+        self._masked_bytes = masked_bytes
         self._forms = Conditions(self._prover)
 
     def visit_For(self, node: s.For) -> Stmt:
@@ -120,7 +136,8 @@ class _Overlap(ScopedMutator):
         if loop.kind not in (ForKind.SERIAL, ForKind.PARALLEL):
             return loop
         tiles = self._tiles(loop)
-        if tiles is None or (apart := self._if_repeated(loop.body)) is None:
+        accesses = None if tiles is None else _accesses(loop.body)
+        if tiles is None or accesses is None or (apart := self._if_repeated(accesses)) is None:
             return loop
         is_long = code_size(loop.body) >= _LONG
         if loop.kind == ForKind.PARALLEL and not is_long:
@@ -128,7 +145,7 @@ class _Overlap(ScopedMutator):
         count = tiles.last.constant // tiles.size + 1
         if tiles.last.terms or (is_long and count >= _MANY):
             return self._overlapping(loop, tiles, apart) or loop
-        is_dear = tiles.last.constant >= 0 and self._masks_are_dear(loop, tiles)
+        is_dear = tiles.last.constant >= 0 and self._masks_are_dear(accesses, tiles)
         return self._behind(loop, tiles) if is_dear and e.const_int(apart) == 1 else loop
 
     def _tiles(self, loop: s.For) -> _Tiles | None:
@@ -166,34 +183,25 @@ class _Overlap(ScopedMutator):
                 return None  # a loop around it gets a main part without guards
         return _Tiles(size, last, tuple(found))
 
-    def _if_repeated(self, body: Stmt) -> PrimExpr | None:
+    def _if_repeated(self, tile: _Accesses) -> PrimExpr | None:
         """The condition under which a tile may be computed again, in parts: it reads nothing that
-        it writes but its own memory, whichever arrays a caller passes. None where it does, or calls
-        functions."""
-        if calls_out(body) or any(isinstance(each, s.While) for each in walk_once(body)):
+        it writes but its own memory, whichever arrays a caller passes. None where it does."""
+        both = [(a, b) for a in tile.written for b in tile.read]
+        if any(a.data is b.data for a, b in both):
             return None
-        nodes = [*walk_once(body)]
-        own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
-        read = {each.buffer for each in nodes if isinstance(each, BufferLoad)} - own
-        written = written_buffers(body) - own
-        if any(a.data is b.data for a in written for b in read):
-            return None
-        pairs = [(a, b) for a in written for b in read if may_be_one_array(self._func, b, a)]
+        pairs = [(a, b) for a, b in both if may_be_one_array(self._func, b, a)]
         apart: PrimExpr = e.const(True)
         for each in sorted(pairs, key=lambda pair: [self._order[buffer] for buffer in pair]):
             apart = e.logical_and(apart, are_apart(*(buffer.data for buffer in each)))
         return apart
 
-    def _masks_are_dear(self, loop: s.For, tiles: _Tiles) -> bool:
+    def _masks_are_dear(self, tile: _Accesses, tiles: _Tiles) -> bool:
         """Whether the last tile of a constant extent takes longer under masks than as a whole."""
-        if self._vector_bytes >= _WITH_MASKS:
+        if not self._masked_bytes:
             return False
-        nodes = [*walk_once(loop.body)]
-        own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
-        used = {each.buffer for each in nodes if isinstance(each, BufferLoad | s.BufferStore)} - own
-        least = min((each.dtype.itemsize for each in used), default=_WHOLE)
+        least = min((each.dtype.itemsize for each in tile.read | tile.written), default=_WHOLE)
         left = tiles.last.constant % tiles.size
-        vectors = [-(-n * least // self._vector_bytes) for n in (left, tiles.size)]
+        vectors = [-(-n * least // self._masked_bytes) for n in (left, tiles.size)]
         is_vector = left & (left - 1) == 0  # without a mask
         return not is_vector and (least < _WHOLE or vectors[0] == vectors[1])
 
@@ -240,6 +248,16 @@ class _Overlap(ScopedMutator):
         made = s.LetStmt(name, e.Select(apart, begin, aligned), body)
         end = Simplifier(self._prover).stmt(substitute(loop.body, {var: whole}))
         return s.IfThenElse(e.logical_or(var < whole, apart), made, end)
+
+
+def _accesses(body: Stmt) -> _Accesses | None:
+    """The accesses of a tile; None where it calls functions, or may not end."""
+    nodes = [*walk_once(body)]
+    if calls_out(body) or any(isinstance(each, s.While) for each in nodes):
+        return None
+    own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+    read = {each.buffer for each in nodes if isinstance(each, BufferLoad)}
+    return _Accesses(frozenset(read - own), written_buffers(body) - own)
 
 
 @final

@@ -28,7 +28,7 @@ from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_f
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
-from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
+from minitvm.transform.transpose_copies import ends_of_blocks
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
 # stay where they are: correct, and slower.
@@ -41,7 +41,6 @@ _MOST = 7 / 8  # of a loop's iterations
 # multiply-adds: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for
 # each lane on NEON.
 _MASKED = 32
-_WITH_MASKS = 64  # the vector bytes of targets with such registers
 _WRITTEN_OUT = 256  # statements at most
 _FEW = 64  # values of a form beyond an end of a range of unknown size
 
@@ -65,7 +64,7 @@ class LoopPartitionOptions:
 
 
 def partition_loops(
-    func: PrimFunc, options: LoopPartitionOptions | None = None, *, vector_bytes: int = VECTOR_BYTES
+    func: PrimFunc, options: LoopPartitionOptions | None = None, *, mask_registers: bool = False
 ) -> PrimFunc:
     """Runs the iterations in which a guard surely holds without it.
 
@@ -109,8 +108,11 @@ def partition_loops(
     A loop over blocks of tiles stays whole if a guard fails in several of its blocks, or in an
     unknown number of them. The loop over tiles inside is split instead: its tail is shorter, and
     few columns of a symbolic extent, which fill no block, run without guards.
+
+    `mask_registers`: the target holds the masks of vectors in registers, so that stores under masks
+    cost no more than others.
     """
-    masked = 1 if vector_bytes >= _WITH_MASKS else _MASKED
+    masked = 1 if mask_registers else _MASKED
     return with_body(
         func, _Partition(func, options or LoopPartitionOptions(), masked).stmt(func.body)
     )

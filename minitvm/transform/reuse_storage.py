@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import loads
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes
@@ -221,7 +222,7 @@ def _in_place(member: Stmt, dying: Buffer, born: Buffer) -> bool:
     one loop."""
     counters: list[Var] = []
     while isinstance(member, s.For):
-        if any(isinstance(each, BufferLoad) for each in walk_once(member.min, member.extent)):
+        if loads(member.min, member.extent):
             return False
         counters.append(member.loop_var)
         member = member.body

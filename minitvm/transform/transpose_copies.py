@@ -10,7 +10,7 @@ from typing import final
 
 from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure, structural_key
-from minitvm.arith.effects import is_stable
+from minitvm.arith.effects import is_stable, loads
 from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import clipped, conjuncts, limits
 from minitvm.arith.prover import Prover
@@ -406,9 +406,7 @@ class _Across:
                 return self._is_condition(inner)
             case e.Comparison(a, b):
                 return a.dtype.is_int and all(
-                    not any(isinstance(each, BufferLoad) for each in walk_once(side))
-                    and step_of(side, self._k) is not None
-                    for side in (a, b)
+                    not loads(side) and step_of(side, self._k) is not None for side in (a, b)
                 )
         return False
 

@@ -13,7 +13,7 @@ from minitvm.tir.op import likely
 from minitvm.tir.stmt import ForKind, Stmt
 
 
-def in_whole_vectors(node: s.Allocate, vector_bytes: int) -> s.Allocate | None:
+def in_whole_vectors(node: s.Allocate, masked_bytes: int) -> s.Allocate | None:
     """An allocation of registers, of a number of lanes that is no power of two, with as many lanes
     as a whole vector has; None for any other allocation.
 
@@ -32,13 +32,14 @@ def in_whole_vectors(node: s.Allocate, vector_bytes: int) -> s.Allocate | None:
 
     All accesses must be those of lanes, ``[..., j]``, in loops over all of them. Where masks cost
     nothing, one such vector takes the time of the least of those which make up nine lanes.
+    `masked_bytes` are those of a vector of a target with registers for masks, otherwise 0.
     """
     buffer = node.buffer
     lanes = e.const_int(buffer.shape[-1]) if buffer.shape else None
     if lanes is None or buffer.scope != "local" or buffer.strides or buffer.elem_offset is not None:
         return None
     width = 1 << max(0, lanes - 1).bit_length()
-    if not 2 < lanes < width <= vector_bytes // buffer.dtype.itemsize:
+    if not 2 < lanes < width <= masked_bytes // buffer.dtype.itemsize:
         return None
     whole = e.const(width, buffer.shape[-1].dtype)
     padded = replace(

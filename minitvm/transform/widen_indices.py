@@ -132,7 +132,7 @@ class _Widen(Mutator):
         if isinstance(node, (*_ARITHMETIC, e.Select, e.Let, e.Ramp, e.Broadcast)) or (
             is_exact_call(node)
         ):
-            return any(self._may_leave(x) for x in children(node) if isinstance(x, PrimExpr))
+            return any(map(self._may_leave, children(node)))
         return False
 
     def _fits(self, node: PrimExpr) -> bool:

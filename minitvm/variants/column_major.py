@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast, final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
 from minitvm.te.schedules.rewrite_operations import ReadOthers, map_body, reading
@@ -121,8 +122,7 @@ def _reversible(ops: Collection[Operation], column_major: Collection[Tensor]) ->
             found -= {
                 cast(Tensor, load.producer)
                 for load in walk_once(*op.body)
-                if isinstance(load, ProducerLoad)
-                and any(isinstance(node, ProducerLoad) for node in walk_once(*load.indices))
+                if isinstance(load, ProducerLoad) and reads_tensors(*load.indices)
             }
         else:
             found -= set(op.input_tensors)

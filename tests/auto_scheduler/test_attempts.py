@@ -195,8 +195,8 @@ def assert_computes(f: Any, tensors: Tensors) -> None:
 def test_the_plain_loops_are_the_last(monkeypatch: pytest.MonkeyPatch, dropped: list[str]) -> None:
     tensors = product(20, 40, 30)
     monkeypatch.setattr(write, "STRATEGIES", tuple((name, fails) for name, _ in STRATEGIES))
-    for name in ("_write_root", "_place_of_readers"):
-        monkeypatch.setattr(rows, name, fails)
+    monkeypatch.setattr(rows, "_place_of_readers", fails)
+    monkeypatch.setattr(rows._Rows, "write", fails)
     monkeypatch.setattr(write, "_write_inlined", fails)
     f = tvm.build(tensors[-1], tensors, name="f")
     expected = ["inlining", *(name for name, _ in STRATEGIES), "rows of its readers", "rows"]

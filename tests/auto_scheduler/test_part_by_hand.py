@@ -321,7 +321,7 @@ def test_wrong_arguments_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         tvm.auto_schedule(chain.s, prepacked=[chain.D])
     with pytest.raises(tvm.CompileError):
         tvm.auto_schedule(chain.s, "llvm -mcpu=nothing-such")
-    monkeypatch.setattr(rows, "_write_alone", interrupted)
+    monkeypatch.setattr(rows._Rows, "_write_alone", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tvm.auto_schedule(chain.s)
     assert chain.s.trace() == text

@@ -377,3 +377,36 @@ def test_outputs_are_computed_in_the_rows_of_their_readers(
     np.testing.assert_allclose(found[0], expected, rtol=200 * UNIT)
     scale = (wide - sums[:, None]) * expected[:, None]
     np.testing.assert_allclose(found[1], scale, rtol=200 * UNIT)
+
+
+def prefix_sums(x: Tensor) -> Tensor:
+    k = te.reduce_axis((0, x.shape[1]), name="k")
+    made: Tensor = te.compute(
+        x.shape, lambda i, j: te.sum(x[i, k], axis=k, where=k <= j), name="prefix"
+    )
+    return made
+
+
+def triangle(x: Tensor) -> Tensor:
+    made: Tensor = te.compute(
+        x.shape, lambda i, j: te.if_then_else(j < i, x[i, j], x[i, 99 - j]), name="triangle"
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (total(1, matrix(1000, 12)), "rows together"),
+        (total(1, matrix(10, 1200)), "each along its line"),
+        (total(0, matrix(40, 100)), "in vectors of what lies side by side"),
+        (total(0, matrix(4096, 4096)), "rows are read whole"),
+        (prefix_sums(matrix(40, 100)), "goes on from the one before"),
+        (triangle(matrix(100, 100, dtype="int8")), "in pieces"),
+    ],
+)
+def test_one_strategy_is_noted(made: Tensor, said: str) -> None:
+    choices = auto_schedule(made, "llvm -mcpu=haswell -num-cores=4").choices
+    (strategy,) = (str(each) for each in choices if each.about == "strategy")
+    assert said in strategy
+    assert {each.stage for each in choices} == {made.op.name}

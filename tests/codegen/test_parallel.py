@@ -32,7 +32,7 @@ from minitvm.codegen.parallel import (
     LAUNCH_POINT,
     PARALLEL_FOR,
     STRIDE_PATTERN,
-    choice_in,
+    divided,
 )
 from minitvm.runtime.dtype import BOOL, FLOAT64, DType
 from minitvm.target import Target
@@ -171,7 +171,7 @@ def test_a_choice_that_changes_once(
     func = built(write, Z)
     func = PrimFunc((*func.params, m), func.body, func.buffer_map, "write")
     (loop,) = (each for each in walk_once(func.body) if isinstance(each, For))
-    assert (choice_in(loop) is not None) == is_once
+    assert len(divided(loop, loop.min, loop.min + loop.extent)) == 1 + is_once
     kernel = build(func)
     for size in SIZES:
         both(func, np.arange(size, dtype="int32") % 7, 5, kernel=kernel)

@@ -117,6 +117,17 @@ def test_indices_and_conditions_are_no_work() -> None:
     assert operations(figures(tvm.build([Y], [X, Y]))) == {("float32",): 32}
 
 
+def test_a_stage_that_is_not_computed_is_no_work() -> None:
+    X = te.placeholder((64,), name="X")
+    Y = te.compute((64,), lambda i: te.exp(X[i]), name="Y")
+    Z = te.compute((64,), lambda i: te.if_then_else(i < 64, X[i] + 1.0, Y[i]), name="Z")
+    found = figures(tvm.build([Z], [X, Z]))
+    assert operations(found) == {("float32",): 64}
+    unread = found.stages[0]
+    assert (unread.name, unread.shape, unread.operations) == ("Y", (64,), ())
+    assert str(unread.choices[0]) == "not computed: nothing needs it"
+
+
 def test_of_a_table_the_rows_that_are_read_count() -> None:
     table, rows = te.placeholder((1000, 16), name="table"), te.placeholder((5,), "int32", "rows")
     Y = te.compute((5, 16), lambda i, j: table[rows[i], j], name="Y")

@@ -271,4 +271,14 @@ def test_masks_in_registers_need_no_overlap() -> None:
     s = te.create_schedule(B.op)
     _, lane = s[B].split(B.op.axis[1], factor=32)
     s[B].vectorize(lane)
-    assert "mask" in str(tvm.lower(s, [A, B], vector_bytes=64))
+    assert "mask" in str(tvm.lower(s, [A, B], vector_bytes=64, mask_registers=True))
+
+
+def test_a_form_without_blocks_keeps_its_masks() -> None:
+    """The loops for calls in place are lowered for vectors of no bytes."""
+    A = te.placeholder((5, 29), name="A")
+    B = te.compute((5, 29), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[1], factor=8)
+    s[B].vectorize(lane)
+    assert "mask" in str(tvm.lower(s, [A, B], vector_bytes=0))

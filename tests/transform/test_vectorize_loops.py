@@ -634,11 +634,12 @@ def test_functions_of_an_odd_number_of_lanes_are_masked() -> None:
         taken, "padded_buffer", const(1), store(taken, e.intrinsic("exp", FLOAT32, A[v]), 0, v)
     )
     made = function_of(A, taken)(vectorized(12, padded))
-    wide = str(vectorize_loops(made, vector_bytes=64))
+    wide = str(vectorize_loops(made, vector_bytes=64, mask_registers=True))
     assert "T[0, ramp(0, 1, 16), where=" in wide and "A[ramp(0, 1, 16), where=" in wide
-    assert "where=" not in str(vectorize_loops(made, vector_bytes=32))
+    assert "where=" not in str(vectorize_loops(made, vector_bytes=64))
+    assert "where=" not in str(vectorize_loops(made, vector_bytes=32, mask_registers=True))
     plain = function_of(A, taken)(vectorized(12, store(taken, A[v] + 1.0, 0, v)))
-    assert "where=" not in str(vectorize_loops(plain, vector_bytes=64))
+    assert "where=" not in str(vectorize_loops(plain, vector_bytes=64, mask_registers=True))
 
 
 def test_widths_are_put_together() -> None:

@@ -18,7 +18,6 @@ from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import PrimFunc
 
-MASKS, NARROW = 64, 32  # bytes of a vector with, and without registers for masks
 Value = Callable[[Any, Any], Any]
 
 
@@ -44,8 +43,9 @@ def narrow(
     return made, [A, B, C]
 
 
-def lowered(made: Schedule, args: list[Tensor], vector_bytes: int) -> PrimFunc:
-    func = tvm.lower(made, args, vector_bytes=vector_bytes)["main"]
+def lowered(made: Schedule, args: list[Tensor], *, masks: bool = True) -> PrimFunc:
+    """The loops for vectors of 64 bytes, with or without registers for masks."""
+    func = tvm.lower(made, args, vector_bytes=64, mask_registers=masks)["main"]
     assert isinstance(func, PrimFunc)
     return func
 
@@ -64,7 +64,7 @@ def check(made: Schedule, args: list[Tensor]) -> None:
         for t in args[:2]
     )
     for call in (
-        lambda *arrays: interpret(lowered(made, args, MASKS), *arrays),
+        lambda *arrays: interpret(lowered(made, args), *arrays),
         tvm.build(made, args, "llvm"),
     ):
         c = np.full((12, b.shape[1]), 7, a.dtype)
@@ -76,8 +76,8 @@ def check(made: Schedule, args: list[Tensor]) -> None:
 def test_registers_become_whole_vectors(columns: int) -> None:
     made, args = narrow(columns)
     width = 1 << (columns - 1).bit_length()
-    assert registers(lowered(made, args, MASKS)) == [width]
-    assert registers(lowered(made, args, NARROW)) == [columns]
+    assert registers(lowered(made, args)) == [width]
+    assert registers(lowered(made, args, masks=False)) == [columns]
     check(made, args)
 
 
@@ -86,7 +86,7 @@ def test_registers_become_whole_vectors(columns: int) -> None:
 )
 def test_any_type(dtype: str, columns: int) -> None:
     made, args = narrow(columns, dtype)
-    assert registers(lowered(made, args, MASKS)) == [1 << (columns - 1).bit_length()]
+    assert registers(lowered(made, args)) == [1 << (columns - 1).bit_length()]
     check(made, args)
 
 
@@ -94,7 +94,7 @@ def test_any_type(dtype: str, columns: int) -> None:
 def test_others_stay(dtype: str, columns: int) -> None:
     """Powers of two, two lanes, and more lanes than a vector has."""
     made, args = narrow(columns, dtype)
-    assert registers(lowered(made, args, MASKS)) == [columns]
+    assert registers(lowered(made, args)) == [columns]
     check(made, args)
 
 
@@ -118,7 +118,7 @@ def test_lanes_that_are_read_otherwise_stay() -> None:
     made[B].set_scope("local")
     made[B].vectorize(B.op.axis[1])
     made[C].vectorize(C.op.axis[1])
-    assert registers(lowered(made, [A, C], MASKS)) == [9]
+    assert registers(lowered(made, [A, C])) == [9]
     a = np.random.default_rng(0).random((4, 9), "float32")
     c = np.zeros_like(a)
     tvm.build(made, [A, C], "llvm")(a, c)

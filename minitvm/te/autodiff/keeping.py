@@ -21,10 +21,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, prod
 from typing import cast, final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
-from minitvm.te.schedules.rewrite_operations import reading
+from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
@@ -72,13 +73,9 @@ def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[
 
 def reading_kept(adjoints: Sequence[Tensor], kept: Mapping[Tensor, Tensor]) -> list[Tensor]:
     """The adjoints, reading placeholders in place of the kept tensors."""
-    now: dict[Tensor, Tensor] = dict(kept)
-    for op in in_order([each.op for each in adjoints]):
-        if not any(each in now for each in op.outputs):
-            made = reading(op, now)
-            if made is not op:
-                now.update(zip(op.outputs, made.outputs, strict=True))
-    return [now.get(each, each) for each in adjoints]
+    ops = in_order([each.op for each in adjoints])
+    computed = [op for op in ops if kept.keys().isdisjoint(op.outputs)]
+    return rewritten(adjoints, computed, reading, kept)
 
 
 @final
@@ -197,7 +194,7 @@ def _cost(node: object) -> float:
 
 def _number(extent: PrimExpr) -> float:
     """An extent as a number; a usual number for a symbolic one."""
-    if any(isinstance(node, ProducerLoad) for node in walk_once(extent)):
+    if reads_tensors(extent):
         return TRIPS_FROM_DATA
     known = e.const_int(extent)
     return float(USUAL_TRIPS if known is None else known)

@@ -24,12 +24,12 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.functions import zeros_like
+from minitvm.te.autodiff.known_values import forward_and_backward
 from minitvm.te.autodiff.products import Product, factor_of, product_of, sum_of, terms_of
 from minitvm.te.autodiff.reductions import is_sum
 from minitvm.te.autodiff.stages import new_data_axes, new_reduce_axes, place_in, stage
-from minitvm.te.schedules.operation_graph import in_order
-from minitvm.te.schedules.rewrite_operations import reading
-from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, domain_of
+from minitvm.te.schedules.rewrite_operations import reading, rewritten
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var, const_int
@@ -57,22 +57,19 @@ def reading_sums(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> list[
     >>> reading_sums([D], [S])[0].op.body[0]
     v[i] * S[i] * 3.0
     """
-    forward = in_order([each.op for each in results])
-    if any(isinstance(op, ScanOp) for op in forward):
-        return [*adjoints]  # the stages of a step have no values after it
-    backward = [op for op in in_order([each.op for each in adjoints]) if op not in set(forward)]
-    known = _Known()
+    forward, backward = forward_and_backward(adjoints, results)
+    known, program = _Known(), {*forward}
     for op in forward:
         known.learn(op)
-    now: dict[Tensor, Tensor] = {}
-    for op in backward:
+
+    def rewrite(op: Operation, now: Mapping[Tensor, Tensor]) -> Operation:
         made = reading(op, now)
         if (plain := _plain_sum_of(made)) is not None:
-            made = _rewritten(plain, known, {*forward}) or made
+            made = _rewritten(plain, known, program) or made
         known.learn(made)
-        if made is not op:
-            now.update(zip(op.outputs, made.outputs, strict=True))
-    return [now.get(each, each) for each in adjoints]
+        return made
+
+    return rewritten(adjoints, backward if forward else (), rewrite)
 
 
 # -- Sums -----------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.products import Product, factor_of, product_of
 from minitvm.te.schedules.operation_graph import in_order
-from minitvm.te.schedules.rewrite_operations import reading
+from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
@@ -53,11 +53,20 @@ def reading_values(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> lis
     >>> reading_values([D], [Y])[0].op.body[0]
     Y[i, j] * (S[i] - 1.0)
     """
-    forward = in_order([each.op for each in results])
+    forward, backward = forward_and_backward(adjoints, results)
     known = [found for op in forward if (found := _known_of(op)) is not None]
-    if not known or any(isinstance(op, ScanOp) for op in forward):
-        return [*adjoints]  # the stages of a step have no values after it
-    return _Rewriting(adjoints, {*forward}, known).made()
+    return _Rewriting(adjoints, backward, known).made() if known else [*adjoints]
+
+
+def forward_and_backward(
+    adjoints: Sequence[Tensor], results: Sequence[Tensor]
+) -> tuple[list[Operation], list[Operation]]:
+    """The operations of a program whose values adjoints may read, and those of the adjoints alone,
+    in order. A program with scans has none: the stages of a step have no values after it."""
+    forward, both = (in_order([x.op for x in each]) for each in (results, adjoints))
+    known = {*forward}
+    backward = [op for op in both if op not in known]
+    return [] if any(isinstance(op, ScanOp) for op in forward) else forward, backward
 
 
 # -- Values of the program ------------------------------------------------------------------------
@@ -134,10 +143,10 @@ class _Rewriting:
     """The graph of adjoints, rewritten from the first to the last."""
 
     def __init__(
-        self, adjoints: Sequence[Tensor], forward: set[Operation], known: Sequence[_Known]
+        self, adjoints: Sequence[Tensor], ops: Sequence[Operation], known: Sequence[_Known]
     ) -> None:
         self._adjoints = adjoints
-        self._order = [op for op in in_order([each.op for each in adjoints]) if op not in forward]
+        self._order = ops
         self._known = known
         readers = Counter(t for op in self._order for t in set(op.input_tensors))
         self._parts = {
@@ -150,13 +159,11 @@ class _Rewriting:
         }
 
     def made(self) -> list[Tensor]:
-        now: dict[Tensor, Tensor] = {}
-        for op in self._order:
-            is_one = isinstance(op, ComputeOp) and _is_elementwise(op)
-            rewritten = reading(self._rewritten(cast(ComputeOp, op)) if is_one else op, now)
-            if rewritten is not op:
-                now.update(zip(op.outputs, rewritten.outputs, strict=True))
-        return [now.get(each, each) for each in self._adjoints]
+        return rewritten(self._adjoints, self._order, self._made)
+
+    def _made(self, op: Operation, now: Mapping[Tensor, Tensor]) -> Operation:
+        is_one = isinstance(op, ComputeOp) and _is_elementwise(op)
+        return reading(self._rewritten(cast(ComputeOp, op)) if is_one else op, now)
 
     def _rewritten(self, op: ComputeOp) -> ComputeOp:
         """An elementwise stage, with its parts and reading known values; the stage itself, if there

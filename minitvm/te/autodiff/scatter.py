@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import cast, final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.record import record
 from minitvm.te.operation import extern
 from minitvm.te.schedules.rewrite_operations import ReadOthers
@@ -131,7 +132,7 @@ def _is_apart(axis: IterVar, loops: Sequence[IterVar], indices: Sequence[PrimExp
     dom = domain_of(axis)
     others = [each.var for each in loops if each is not axis]
     depends = any(mentions(var, dom.min, dom.extent) for var in others)
-    is_read = any(isinstance(each, ProducerLoad) for each in walk_once(dom.min, dom.extent))
+    is_read = reads_tensors(dom.min, dom.extent)
     return any(index is axis.var for index in indices) and not depends and not is_read
 
 

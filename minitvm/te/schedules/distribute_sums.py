@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.factors import Times, divided, product
@@ -89,9 +90,7 @@ def times_of(op: ComputeOp) -> Times | None:
     if not isinstance(reduce, Reduce) or len(op.body) > 1 or reduce.init:
         return None
     ends = [end for k in op.reduce_axis for end in (domain_of(k).min, domain_of(k).extent)]
-    if _uses_any(ends, [axis.var for axis in (*op.axis, *op.reduce_axis)]) or any(
-        isinstance(each, ProducerLoad) for each in walk_once(*ends)
-    ):
+    if _uses_any(ends, [axis.var for axis in (*op.axis, *op.reduce_axis)]) or reads_tensors(*ends):
         return None
     if any(isinstance(x, Call) and x.op in IMPURE_CALLS for x in walk_once(*reduce.source)):
         return None

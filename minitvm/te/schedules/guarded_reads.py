@@ -4,10 +4,11 @@ well."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, cast, final
+from typing import TypeAlias, TypeGuard, cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import is_pure
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -106,7 +107,7 @@ def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
 def _choice_of(op: ComputeOp, value: PrimExpr, known: Analyzer) -> e.Call | None:
     """The choice between a value and a number that surrounds each use of the value; None if there
     is no such choice, or its condition depends on further axes."""
-    choices = (each for each in walk_once(*op.body) if isinstance(each, e.Call) and is_lazy(each))
+    choices = (each for each in walk_once(*op.body) if is_lazy(each))
     found = next((each for each in choices if structural_equal(each.args[1], value)), None)
     if found is None:
         return None
@@ -124,7 +125,7 @@ def _has_axes_of(op: ComputeOp, condition: PrimExpr, value: PrimExpr, known: Ana
     return {*_axes_in(op, known.simplify(condition))} <= {*axes}
 
 
-def is_lazy(node: Node) -> bool:
+def is_lazy(node: Node) -> TypeGuard[e.Call]:
     """Whether a node evaluates only one of its branches."""
     return isinstance(node, e.Call) and node.op == "if_then_else"
 
@@ -135,7 +136,7 @@ def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: An
     guards = _guards_of(op, load, value)
     if not guards:
         return ()
-    plain = [each for each in guards if not _reads_any(each)]
+    plain = [each for each in guards if not reads_tensors(each)]
     few = tuple(each for each in plain if _has_axes_of(op, each, value, known))
     inside: list[PrimExpr] = []
     while isinstance(value, e.Call):
@@ -158,7 +159,7 @@ def _guards_of(op: ComputeOp, load: ProducerLoad, value: PrimExpr) -> Guards:
     first = found[0]
     if all(structural_equal(each, first) for each in found):
         return first
-    if any(_reads_any(*each) for each in found):
+    if any(reads_tensors(*each) for each in found):
         raise CompileError(
             f"cache_access of {load}: expected it to be read under the same conditions wherever "
             f"{op.name} reads it, got {' and '.join(str([*map(str, each)]) for each in found)}"
@@ -170,10 +171,6 @@ def _guards_of(op: ComputeOp, load: ProducerLoad, value: PrimExpr) -> Guards:
             held = e.logical_and(held, each)
         anywhere = e.logical_or(anywhere, held)
     return (anywhere,)
-
-
-def _reads_any(*values: PrimExpr) -> bool:
-    return any(isinstance(each, ProducerLoad) for each in walk_once(*values))
 
 
 def _is_inside(load: ProducerLoad, guards: Sequence[PrimExpr], known: Analyzer) -> bool:
@@ -210,7 +207,7 @@ def _evaluated(
 
 def _below(node: Node, guards: Guards) -> Iterator[tuple[Node, Guards]]:
     """The children of a node, with the conditions under which they are evaluated."""
-    if isinstance(node, e.Call) and is_lazy(node):
+    if is_lazy(node):
         condition, a, b = node.args
         yield condition, guards
         yield a, (*guards, *conjuncts(condition))

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import map_body
@@ -207,8 +208,7 @@ class _Parts:
                 yield part
             if part is None or part.element is None:
                 within = inside or found.axes != (1 << len(self._axes)) - 1
-                below = [each for each in children(value) if isinstance(each, PrimExpr)]
-                waiting += [(each, within) for each in reversed(below)]
+                waiting += [(each, within) for each in reversed(children(value))]
 
     def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:
         is_computed = isinstance(value, e.Arithmetic | Call | e.Select) and value.dtype.is_float
@@ -226,17 +226,16 @@ class _Parts:
         waiting = [root]
         while waiting:
             node = waiting[-1]
-            below = [each for each in children(node) if isinstance(each, PrimExpr)]
-            unknown = [each for each in below if each not in self._summaries]
+            unknown = [each for each in children(node) if each not in self._summaries]
             if unknown:
                 waiting += unknown
             else:
                 waiting.pop()
                 if node not in self._summaries:
-                    self._summaries[node] = self._summary(node, below)
+                    self._summaries[node] = self._summary(node)
 
-    def _summary(self, node: PrimExpr, below: Sequence[PrimExpr]) -> _Summary:
-        each = [self._summaries[child] for child in below]
+    def _summary(self, node: PrimExpr) -> _Summary:
+        each = [self._summaries[child] for child in children(node)]
         axes = self._bits.get(node, 0) if isinstance(node, Var) else 0
         for known in each:
             axes |= known.axes
@@ -260,7 +259,7 @@ class _Parts:
         return all(map(self._exists, loads))
 
     def _exists(self, load: ProducerLoad) -> bool:
-        if any(isinstance(each, ProducerLoad) for each in walk_once(*load.indices)):
+        if reads_tensors(*load.indices):
             return False
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.work import named_operations, value_operations
@@ -21,7 +21,8 @@ _Needs = dict[int, frozenset[Var]]
 
 def origin_of(schedule: Schedule) -> Origin:
     """The origin of the loops of a schedule."""
-    stages = stage_works(schedule.calls.outputs)
+    unread = {each.origin_op for each in schedule.stages if each.inlined and not each.is_read}
+    stages = stage_works(schedule.calls.outputs, unread)
     if schedule.is_as_chosen:
         how = (
             "by hand, the rest by auto_schedule"
@@ -32,8 +33,11 @@ def origin_of(schedule: Schedule) -> Origin:
     return Origin(stages, "by hand" if schedule.is_touched else "not", ())
 
 
-def stage_works(outputs: Iterable[Operation]) -> tuple[StageWork, ...]:
-    """The work of all stages that `outputs` need.
+def stage_works(
+    outputs: Iterable[Operation], unread: Container[Operation] = ()
+) -> tuple[StageWork, ...]:
+    """The work of all stages that `outputs` need; none for those of `unread`, which a schedule
+    computes nowhere.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 16), name="B")
@@ -44,10 +48,12 @@ def stage_works(outputs: Iterable[Operation]) -> tuple[StageWork, ...]:
     [(('float32',), 2, (8, 16, 4))]
     """
     computed = (op for op in in_order(outputs) if not isinstance(op, PlaceholderOp))
-    return tuple(map(_stage_work, computed))
+    return tuple(_stage_work(op, is_computed=op not in unread) for op in computed)
 
 
-def _stage_work(op: Operation) -> StageWork:
+def _stage_work(op: Operation, *, is_computed: bool) -> StageWork:
+    if isinstance(op, ComputeOp) and not is_computed:
+        return StageWork(op.name, _extents(op.axis), _extents(op.reduce_axis), ())
     if isinstance(op, ComputeOp):
         needs = _needs(_sources(op), op)
         work, named = _works(_counts(op, needs), op), _works(_named(op, needs), op)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
@@ -94,6 +95,23 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
         case ScanOp():
             return replace(op, init=now(op.init), update=now(op.update), inputs=now(op.inputs))
     raise e.unknown_node(op, "a schedule")
+
+
+def rewritten(
+    outputs: Iterable[Tensor],
+    ops: Iterable[Operation],
+    rewrite: Callable[[Operation, Mapping[Tensor, Tensor]], Operation],
+    others: Mapping[Tensor, Tensor] | None = None,
+) -> list[Tensor]:
+    """`outputs` of a graph after `rewrite` has made each of `ops`, given after their inputs, anew.
+    Its second argument maps tensors to those that are to be read in their place: to `others` at
+    first, and to the outputs of what was made before."""
+    now = dict(others or {})
+    for op in ops:
+        made = rewrite(op, now)
+        if made is not op:
+            now.update(zip(op.outputs, made.outputs, strict=True))
+    return [now.get(each, each) for each in outputs]
 
 
 def reading_elsewhere(
@@ -296,11 +314,6 @@ class _WhereRead(Mutator):
         return _or_zero(self._condition, node)
 
 
-def _reads_any(value: PrimExpr) -> bool:
-    """Whether a value reads elements of tensors, which may not exist where padding is computed."""
-    return any(isinstance(node, ProducerLoad) for node in walk_once(value))
-
-
 # -- transform_layout -----------------------------------------------------------------------------
 
 
@@ -381,7 +394,7 @@ def check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     """Refuses an axis whose range differs between elements of an operation."""
     own = {each.var for each in (*op.axis, *op.reduce_axis)}
     extent = domain_of(axis).extent
-    if any(node in own for node in walk_once(extent)) or _reads_any(extent):
+    if any(node in own for node in walk_once(extent)) or reads_tensors(extent):
         raise CompileError(
             f"{where}: expected a loop that is as long for each element, got {axis.name} of "
             f"{extent} iterations: {remedy}"

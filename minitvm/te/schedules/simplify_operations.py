@@ -208,8 +208,7 @@ def _parts_outside(nodes: Container[int], roots: Sequence[PrimExpr]) -> list[Pri
     for root in roots:
         if id(root) not in nodes:
             is_around = any(id(each) in nodes for each in walk_once(root))
-            inner = [each for each in children(root) if isinstance(each, PrimExpr)]
-            found += _parts_outside(nodes, inner) if is_around else [root]
+            found += _parts_outside(nodes, children(root)) if is_around else [root]
     return found
 
 

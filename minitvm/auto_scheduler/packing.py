@@ -1,15 +1,18 @@
-"""Copies of a contraction's factors, in which each dimension is an axis of the contraction."""
+"""Copies of tensors: padded, in vectors, and of a contraction's factors in panels.
+
+A panel holds a few neighbours along one axis for all steps of the others, one behind the other::
+
+    panels[..., j // width, k..., j % width] = B[k..., ..., j]
+
+Each dimension of a factor's copy is an axis of the contraction.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    Factor,
-    is_uneven,
-    plain_axes_of,
-)
+from minitvm.auto_scheduler.contraction import Contraction, Factor, is_uneven, plain_axes_of
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.target import Target
@@ -17,10 +20,47 @@ from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 from minitvm.tir.structural_equal import structural_equal
+
+Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
+"""The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
+
+
+# -- Copies --
+
+
+def write_copy(stage: Stage, target: Target) -> None:
+    """Writes a padded or widened copy, in vectors."""
+    lanes = target.lanes(stage.op.output(0).dtype)
+    _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
+    stage.vectorize(inner)
+
+
+def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
+    """Writes a padded copy. If it is read `in_order`, it is made in vectors, at the place of its
+    reader, or before a reader that is made ahead; otherwise it is inlined."""
+    if not in_order:
+        stage.compute_inline()
+        return
+    write_copy(stage, target)
+    place_copy(stage, None if at == "ahead" else at)
+
+
+def place_copy(stage: Stage, at: Place) -> None:
+    """Makes a copy at a place; in parallel where the place is outside of all loops, or inside of a
+    scan on whose steps the copy doesn't depend."""
+    if isinstance(at, tuple) and at[0].time is stage.time:
+        stage.compute_at(*at)
+        return
+    if stage.op.output(0).ndim > 1:
+        stage.parallel(stage.leaf_iter_vars[0])
+    if at == "ahead":
+        stage.compute_ahead()
+
+
+# -- Panels --
 
 
 def can_be_copied(contraction: Contraction, factor: Factor) -> bool:
@@ -36,7 +76,7 @@ def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | Non
     if plain is not None:
         return plain
     op = contraction.op
-    chosen = any(isinstance(each, e.Call) and is_lazy(each) for each in walk_once(op.body[0]))
+    chosen = any(is_lazy(each) for each in walk_once(op.body[0]))
     if chosen or is_uneven(op):
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
@@ -72,6 +112,27 @@ def copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Ten
     return s.cache_access(factor.tensor, "global", stage.op, which)
 
 
+def in_panels(
+    copy: Stage,
+    width: int,
+    parts: Callable[..., tuple[Sequence[Any], Any, Sequence[Any]]],
+    group: int = 1,
+) -> list[IterVar]:
+    """Lets a copy lie in panels; returns its loops. `parts` makes of its indices those of panels,
+    that of the `width` neighbours, and those of steps, of which a `group` of the last lies
+    together for each neighbour."""
+
+    def layout(*indices: Any) -> list[Any]:
+        outside, column, steps = parts(*indices)
+        outer, inner = column // width, column % width
+        if group > 1:
+            *steps, last = steps
+            steps, inner = [*steps, last // group], inner * group + last % group
+        return [*outside, outer, *steps, inner]
+
+    return copy.transform_layout(layout)
+
+
 def write_panels(
     panels: Stage, contraction: Contraction, factor: Factor, width: int, target: Target
 ) -> None:
@@ -83,11 +144,10 @@ def write_panels(
     reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
     first = [i for i in range(len(axes)) if i not in reduced and i != place]
 
-    def layout(*indices: Any) -> list[Any]:
-        outer, inner = indices[place] // width, indices[place] % width
-        return [*(indices[i] for i in first), outer, *(indices[i] for i in reduced), inner]
+    def parts(*indices: Any) -> tuple[list[Any], Any, list[Any]]:
+        return [indices[i] for i in first], indices[place], [indices[i] for i in reduced]
 
-    loops = panels.transform_layout(layout)
+    loops = in_panels(panels, width, parts)
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
     if place == len(axes) - 1:  # row after row is read, for a few panels

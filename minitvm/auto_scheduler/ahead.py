@@ -1,6 +1,16 @@
-"""The order of the sums over a product of several factors.
+"""Parts of a stage that other stages compute ahead of it, so that fewer operations are left.
 
-::
+Values that are the same in many iterations are computed once::
+
+    C[i, j] = sum(exp(A[i, k]) * B[k, j], k)       # m * n * k exponentials
+
+    C.exp[i, k] = exp(A[i, k])                     # m * k
+    C[i, j] = sum(C.exp[i, k] * B[k, j], k)
+
+What changes along outer axes alone, as the scale of a row, is computed once for the inner ones
+anyway.
+
+The sums over a product of several factors are computed in the best order::
 
     D[i, j] = sum(A[i, k] * B[k, l] * C[l, j], (k, l))       # n^4 steps
 
@@ -21,31 +31,88 @@ from typing import TypeAlias, final
 
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import elements_of, extent_of
+from minitvm.auto_scheduler.contraction import extent_of
+from minitvm.auto_scheduler.cost import transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
 from minitvm.te.schedules.factors import factors_in
+from minitvm.te.schedules.hoist_values import Part, parts_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
+_FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
+_LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory of its own, pays
+_SHARE = 0.1  # of the computation's cycles
 _MOST = 10  # reduction axes of a search
 _TOGETHER = 6  # reduction axes up to which groups of several axes are tried: 3^6 pairs of sets
-_SIZE = 128  # taken for an axis of symbolic extent
+_SIZE = 128  # taken for a symbolic extent
 _GAIN = 1.25  # the factor in cycles from which on another stage pays
 
 _Axes: TypeAlias = frozenset[IterVar]
 _Groups: TypeAlias = tuple[_Axes, ...]
 
 
-def write_factor_order(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
-    """Lets other stages compute inner sums of a stage, in the order that takes the fewest cycles;
-    returns them. None for a stage that is best as it is."""
+# -- Values that are computed once --
+
+
+def write_hoisted(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+    """Lets other stages compute parts of a stage once; returns them. None if none is worth it."""
     if stage.time is not None:
+        return None
+    made = list[Stage]()
+    while (part := _best_part(compute_of(stage), target)) is not None:
+        axes = ", ".join(axis.name for axis in part.axes)
+        text = "the part that changes along {axes} alone is computed once"
+        choose(s, "parts", text, stage=stage.name, axes=axes)
+        new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
+        made += [*(write_hoisted(s, new, target) or ()), new]
+    return made or None
+
+
+def _best_part(op: ComputeOp, target: Target) -> Part | None:
+    """The part that saves the most cycles, if any is worth a stage."""
+    saved = [(_cycles_saved(op, part, target), part) for part in parts_of(op)]
+    most, best = max(saved, key=lambda each: each[0], default=(0.0, None))
+    if best is None:
+        return None
+    all_axes = (*op.axis, *op.reduce_axis)
+    steps = _size(all_axes) / target.lanes(op.output(0).dtype)
+    return best if most >= max(_LEAST, _SHARE * (most + steps)) else None
+
+
+def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
+    """The cycles saved by computing a part once, less than 0 where it takes more."""
+    axes = (*op.axis, *op.reduce_axis)
+    last = max(axes.index(axis) for axis in part.axes)
+    evaluated = _size(axes[: last + 1])
+    size, dtype = _number(part.shape), part.value.dtype
+    tensors = [_elements(each) for each in (*op.outputs, *op.input_tensors)]
+    is_cheap = part.operations < _FEWEST
+    most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
+    if is_cheap or size > max(*tensors, most):
+        return 0.0
+    bytes_ = size * dtype.itemsize
+    moved = _moving(bytes_, target)
+    # The stored value is read.
+    computed = (part.operations * (evaluated - size) - evaluated) / target.lanes(dtype)
+    return computed - moved
+
+
+# -- The order of sums --
+
+
+def write_factor_order(
+    s: Schedule, stage: Stage, target: Target, strict: bool
+) -> list[Stage] | None:
+    """Lets other stages compute inner sums of a stage, in the order that takes the fewest cycles;
+    returns them. None for a stage that is best as it is, or whose sums have an order (`strict`)."""
+    if strict or stage.time is not None:
         return None
     groups = _groups_of(compute_of(stage), target)
     made = list[Stage]()
@@ -96,11 +163,8 @@ class _Search:
         self._dtype = op.body[0].dtype
         self._found: dict[_Axes, tuple[float, _Groups]] = {}
         tensors = [*op.outputs, *op.input_tensors]
-        sizes = [
-            _SIZE**each.ndim if (known := elements_of(each)) is None else known for each in tensors
-        ]
         # The sums kept between two steps are no larger than the largest tensor of the program.
-        self._largest = max(*sizes, target.cache_bytes(2) // self._dtype.itemsize)
+        self._largest = max(*map(_elements, tensors), target.cache_bytes(2) // self._dtype.itemsize)
 
     def best(self, left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
         """The cycles of the sums over the axes `left`, and the groups in which these are done."""
@@ -123,7 +187,8 @@ class _Search:
             rest, groups = self.best(left - group, [*outside, kept])
             here = self._cycles(kept | group, inside)
             # The sums of a tile pass to the stage that reads them in registers.
-            moved = 0.0 if group == left else self._moving(kept)
+            size = _size(kept) * self._dtype.itemsize
+            moved = 0.0 if group == left else _moving(size, self._target)
             if (here + moved + rest) * _GAIN < best[0]:
                 best = here + moved + rest, (group, *groups)
         return best
@@ -143,15 +208,7 @@ class _Search:
         the caches that hold them, or no less than the arithmetic."""
         arithmetic = _size(axes) * max(1, len(factors) - 1) / self._target.lanes(self._dtype)
         sizes = [_size(each) * self._dtype.itemsize for each in factors]
-        levels = zip(sizes, map(self._target.level_of, sizes), strict=True)
-        far = [size / self._target.bytes_per_cycle(level) for size, level in levels if level > 1]
-        return max(arithmetic, sum(far))
-
-    def _moving(self, kept: _Axes) -> float:
-        """The cycles in which kept sums are stored and read again."""
-        size = _size(kept) * self._dtype.itemsize
-        level = max(2, self._target.level_of(size))
-        return 2.0 * size / self._target.bytes_per_cycle(level)
+        return max(arithmetic, sum(transfer_cycles(n, n, self._target) for n in sizes))
 
 
 def _is_used_again(inside: Sequence[_Axes], kept: _Axes) -> bool:
@@ -160,4 +217,19 @@ def _is_used_again(inside: Sequence[_Axes], kept: _Axes) -> bool:
 
 
 def _size(axes: Iterable[IterVar]) -> int:
-    return prod(_SIZE if (extent := extent_of(axis)) is None else extent for axis in axes)
+    """The iterations of some axes together."""
+    return _number(domain_of(axis).extent for axis in axes)
+
+
+def _elements(tensor: Tensor) -> int:
+    return _number(tensor.shape)
+
+
+def _number(extents: Iterable[PrimExpr]) -> int:
+    """The product of extents, with a usual number for each symbolic one."""
+    return prod(_SIZE if (n := e.const_int(each)) is None else n for each in extents)
+
+
+def _moving(size: int, target: Target) -> float:
+    """The cycles in which `size` bytes are stored and read again, at least in the L2 cache."""
+    return transfer_cycles(2 * size, max(size, target.cache_bytes(1) + 1), target)

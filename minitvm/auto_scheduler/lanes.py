@@ -1,0 +1,221 @@
+"""Contractions whose lanes are steps of the sum.
+
+The elements of both factors are neighbours along the sum. Both factors are read in vectors, in the
+order in which they lie, or are copied into; at the end, the lanes of each sum are added.
+
+A few long sums::
+
+    b[j, k] = B[k, j]                                # if the elements of B lie otherwise
+    for each tile of rows and columns:               # on all threads
+        for k.outer:
+            for i, j of the tile, unrolled:
+                sums[i, j, 0:lanes] += A[i, k.outer * lanes ...] * b[j, k.outer * lanes ...]
+        C[i, j] = all lanes of sums[i, j]
+
+The lanes of a sum are added once, which takes about two operations for each. So this form is for
+sums that are long enough, and few enough to leave both factors in the caches; and for results too
+narrow to fill vectors.
+
+Sums over images, for each channel by itself: the weights of a depthwise convolution get as their
+gradient a few sums over the image, at the places of a window. These don't fill vectors, but
+neighbours in a row of the image do::
+
+    for each channel, on all threads:
+        parts[r, q, lane] = 0                        # "local": vector registers
+        for y, and x in vectors:
+            for all r and q, written out:
+                parts[r, q, lane] += image[y + r, x + lane + q] * adjoint[y, x + lane]
+        W[r, q] = sum of parts[r, q, lane] over lanes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import Contraction, Factor, can_be_packed, extent_of
+from minitvm.auto_scheduler.cost import (
+    Blocks,
+    Nest,
+    Tile,
+    Unit,
+    copy_cycles,
+    cost,
+    usual_bytes_of,
+)
+from minitvm.auto_scheduler.loops import (
+    EVEN,
+    compute_of,
+    factored,
+    fused,
+    innermost,
+    nest_of,
+    places_of,
+    run_parallel,
+    write_sums,
+    write_tiles,
+)
+from minitvm.auto_scheduler.packing import (
+    can_be_copied,
+    copied_by_axes,
+    place_copy,
+    write_lines,
+)
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
+from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
+from minitvm.auto_scheduler.turned import is_plain, least_cycles
+from minitvm.target import Target
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.tir.commutation import is_commutative
+from minitvm.tir.expr import IterVar, Reduce
+
+_ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
+
+
+# -- A few long sums --
+
+
+def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
+    """The tile of a contraction by lanes of sums, if that takes fewer cycles than tiles of sums.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((16, 4096), name="A"), te.placeholder((16, 4096), name="B")
+    >>> k = te.reduce_axis((0, 4096), name="k")
+    >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
+    >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
+    >>> tile_in_lanes(contraction_of(C.op), znver3)
+    Tile(rows=6, columns=2)
+    """
+    op, axes = contraction.op, contraction.op.reduce_axis
+    if len(axes) != 1 or len(contraction.rows) != 1:
+        return None
+    if not is_plain(contraction) or not can_be_packed(contraction):
+        return None
+    copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
+    if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
+        return None
+    if replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
+        return None
+    found = _nest(contraction, target)
+    if found.depth < lanes:
+        return None
+    tile = best_tile(found, target, lambda tile: Blocks())
+    added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
+    copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
+    cycles = cost(found, tile, Blocks(), target) + added + copies
+    return tile if cycles * ALIKE < least_cycles(contraction, target) else None
+
+
+def _copied(contraction: Contraction) -> list[Factor]:
+    """The factors whose elements aren't neighbours along the sum."""
+    (k,) = contraction.op.reduce_axis
+    return [each for each in (contraction.a, contraction.b) if each.along(k) != 1]
+
+
+def _nest(contraction: Contraction, target: Target) -> Nest:
+    """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
+    dtype = contraction.op.output(0).dtype
+    made = vectors(dtype, target)
+    unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
+    found = nest_of(contraction, target, dtype, unit=unit, terms=MULTIPLY_ADD)
+    if contraction.a in _copied(contraction):
+        size = found.itemsize
+        found = replace(found, row_bytes=found.depth * size, step_bytes=size)
+    if found.row_bytes % (target.vector_bits // 8) == 0:
+        return found
+    # A vector of a row may lie across two lines of the cache.
+    return replace(found, terms=replace(MULTIPLY_ADD, scalars=2))
+
+
+def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
+    """Writes the schedule."""
+    total = contraction.op.output(0)
+    lanes, copied = target.lanes(total.dtype), _copied(contraction)
+    choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
+           "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
+           "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
+           k=contraction.op.reduce_axis[0].var.name,
+           copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
+    stage = s[total]
+    copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
+    _, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
+    sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
+    stage = s[total]
+    tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
+    for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
+        if axis is not None:
+            stage.unroll(axis)
+    loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
+    op = compute_of(sums)
+    write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
+    for factor, tensor in copies:
+        made = tensor or s.cache_read(factor.tensor, "global", [sums.op])
+        write_lines(s[made], contraction, factor)
+        place_copy(s[made], None)
+
+
+# -- Sums over images --
+
+
+def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
+    """Whether columns along the last axis leave lanes idle, while the last reduction axis is as
+    long as a vector, and each of its steps goes to the neighbouring element of both factors."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    if not op.reduce_axis or len(contraction.factors) != 2 or len(op.outputs) > 1:
+        return False
+    if not is_commutative(reduce.combiner):
+        return False
+    lanes, step = target.lanes(op.output(0).dtype), op.reduce_axis[-1]
+    columns, steps = extent_of(contraction.column), extent_of(step)
+    if columns is None or steps is None or columns >= lanes or steps < lanes:
+        return False
+    shared, window = _axes_of(contraction)
+    are_neighbours = all(each.along(step) == 1 for each in (a, b))
+    return are_neighbours and bool(shared) and bool(_written_out(window, target))
+
+
+def write_lanes_of_steps(
+    s: Schedule, contraction: Contraction, target: Target
+) -> tuple[list[Stage], IterVar]:
+    """Writes the schedule; returns the scheduled stages, and the loop over channels."""
+    total = contraction.op.output(0)
+    lanes = target.lanes(total.dtype)
+    shared, window = ([*map(contraction.op.axis.index, axes)] for axes in _axes_of(contraction))
+    several = [contraction.op.axis[i] for i in window]
+    written = [contraction.op.axis.index(each) for each in _written_out(several, target)]
+    choose(s, "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in the "
+           "lanes, {sums} sums at once", stage=total.op.name, lanes=lanes,
+           sums=prod(extent_of(contraction.op.axis[i]) or 1 for i in written))  # fmt: skip
+    stage = s[total]
+    _, lane = stage.split(compute_of(stage).reduce_axis[-1], factor=lanes)
+    part = factored(s, stage, lane, len(contraction.op.axis)).set_scope("local")
+    axes = compute_of(stage).axis
+    channels = [axes[i] for i in shared]
+    outside = [axes[i] for i in range(len(axes)) if i not in shared and i not in written]
+    stage.reorder(*channels, *outside, *(axes[i] for i in written))
+    *own, lane = (op := compute_of(part)).axis
+    tile = [*(own[i] for i in written), lane]
+    write_sums(part, (stage, [*channels, *outside][-1]), tile, op.reduce_axis)
+    task = fused(stage, channels)
+    stage.parallel(task)
+    if not outside:
+        part.compute_at(stage, task)
+    return [stage, part], task
+
+
+def _axes_of(contraction: Contraction) -> tuple[list[IterVar], list[IterVar]]:
+    """The data axes that both factors read, and the other data axes of more than one element."""
+    axes, a, b = contraction.op.axis, contraction.a, contraction.b
+    shared = [axis for axis in axes if a.reads(axis) and b.reads(axis)]
+    return shared, [axis for axis in axes if axis not in shared and extent_of(axis) != 1]
+
+
+def _written_out(axes: Sequence[IterVar], target: Target) -> list[IterVar]:
+    """The axes of the sums that registers hold together."""
+    return innermost(axes, target.vector_registers - 4)

@@ -1,0 +1,264 @@
+"""Lines of memory: the last axes of an elementwise stage, along which neighbours are computed.
+
+Neighbours of ``X[i, 2 - c]`` with three channels c, or of ``X[i // 3]``, lie in a pattern: after a
+number of vectors each lane reads what the same lane read before, some elements on. The vectors of
+one such period are written out, each with constant lanes, which are picked from vectors of
+neighbours::
+
+    for parts of the line, on all threads
+        for vectors of a period, unrolled
+            T[l] = X[l // 3]                  # in vectors
+
+Along an antidiagonal, or up to the diagonal, the pieces of a row compute different expressions. If
+a row is cut into vectors, the vectors in which pieces meet compute all pieces under masks. This is
+cheap where the processor has masked loads, and dear where it hasn't: for narrow elements, and in
+reverse order. Such a row stays one loop. The pass ``partition_loops`` cuts it where the pieces
+meet, and LLVM makes vectors of each::
+
+    for i on all threads:
+        for j up to i: Y[i, j] = X[i, j] + w[i - j]
+        for j from i + 1: Y[i, j] = 0
+
+Outputs that are too large for the caches are stored past them: a store through the caches reads its
+line first, and evicts another line. A large output is not in the caches any more when it is read,
+so this wastes a third or a half of the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, lcm, prod
+
+from minitvm.arith.accesses import step_of
+from minitvm.arith.effects import reads_tensors
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import (
+    all_loads,
+    bytes_of,
+    distances_of,
+    extent_of,
+    product_of_extents,
+)
+from minitvm.auto_scheduler.inlining import calls_functions
+from minitvm.auto_scheduler.loops import Loop, compute_of, fused, fused_loop
+from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
+from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import is_lazy
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Select, Var
+from minitvm.tir.functor import children, mentions, walk_once
+
+_SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
+_WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
+
+
+# -- Lines --
+
+
+def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
+    """Whether some axes together run along one line of memory of every tensor, or don't index it.
+    Fused into one loop, these axes need no index arithmetic."""
+    variables = frozenset(axis.var for axis in line)
+    waiting, seen = list(op.body), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Var) and node in variables:
+            return False
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
+            waiting += node.indices[: -len(line)]
+        else:
+            waiting += children(node)
+    return True
+
+
+def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
+    """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
+    except in the first of these dimensions, along which a window may lie anywhere."""
+    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
+        return False
+    first, *indices = load.indices[-len(line) :]
+    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
+    along, *inside = line
+    return (
+        step_of(first, along.var) == 1
+        and not any(mentions(axis.var, first) for axis in inside)
+        and all(
+            index is axis.var and _is_same(extent, axis)
+            for index, extent, axis in zip(indices, extents, inside, strict=True)
+        )
+    )
+
+
+def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
+    assert axis.dom is not None
+    known = e.const_int(extent)
+    return extent is axis.dom.extent if known is None else known == extent_of(axis)
+
+
+# -- Lines in vectors --
+
+
+def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> int:
+    """The first axis of a line that begins with axis `first`, or further out where that is shorter
+    than a vector: the axes inside are digits of the place in the line. Rows that data choose stay
+    apart."""
+    op = compute_of(stage)
+    if any(reads_tensors(*load.indices) for load in all_loads(op)):
+        return first
+    lanes = target.lanes(op.body[0].dtype)
+    below = 1
+    for at in range(len(op.axis) - 1, first - 1, -1):
+        below *= extent_of(op.axis[at]) or lanes
+    while first and 0 < below < lanes and _vectors(op, op.axis[first - 1 :], lanes, target) > 0:
+        first -= 1
+        below *= extent_of(op.axis[first]) or lanes
+    return first
+
+
+def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> Loop:
+    """Computes a line in vectors; returns the loop over them, or over the periods."""
+    op = compute_of(stage)
+    lanes = target.lanes(op.body[0].dtype)
+    extents = [extent_of(axis) for axis in line]
+    if None not in extents:
+        lanes = max(1, min(lanes, prod(each or 1 for each in extents)))
+    vectors = 0 if is_line(op, line) else _vectors(op, line, lanes, target)
+    if not vectors and calls_functions(s, stage):
+        lanes *= _vectors_at_once(product_of_extents(line), lanes)
+    factor = max(1, vectors) * lanes
+    outer, inside = fused_loop(stage, line).split(stage, factor)
+    inner = inside.axis
+    if vectors > 1:
+        vector, inner = stage.split(inner, factor=lanes)
+        stage.unroll(vector)
+    stage.vectorize(inner)
+    return outer
+
+
+def _vectors_at_once(extent: int | None, lanes: int) -> int:
+    """The number of vectors of functions side by side. Each step of a function waits for the one
+    before, so that several take little more time than one. Few of their elements lie behind the end
+    of a line."""
+    if extent is None:
+        return _SIDE_BY_SIDE // 2
+    number = _SIDE_BY_SIDE
+    while number > 1 and (number * lanes > extent or -extent % (number * lanes) * _WASTE > extent):
+        number //= 2
+    return number
+
+
+def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target) -> int:
+    """The number of vectors after which a pattern repeats itself; 0 if it is too long."""
+    period = 1
+    below = 1
+    for axis in reversed(line[1:]):
+        extent = extent_of(axis)
+        if extent is None or below >= lanes:
+            break
+        below *= extent
+        period = lcm(period, max(1, below)) if below < lanes else period
+    for node in walk_once(*op.body):
+        if isinstance(node, e.FloorDiv | e.FloorMod) and any(mentions(a.var, node) for a in line):
+            divisor = e.const_int(node.b)
+            if divisor is not None and 0 < divisor <= lanes:
+                period = lcm(period, divisor)
+    vectors = period // gcd(period, lanes)
+    return vectors if vectors <= target.vector_registers // 2 else 0
+
+
+# -- Rows in pieces --
+
+
+def write_pieces(s: Schedule, stage: Stage) -> bool:
+    """Schedules an elementwise stage whose rows have pieces; False for any other stage."""
+    if not _is_in_pieces(stage):
+        return False
+    *lines, _ = compute_of(stage).axis
+    choose(s, "strategy", "row by row, in pieces that begin elsewhere in each", stage=stage.name)
+    if lines:  # threads need several rows: the parts of a single row aren't loops of pieces
+        stage.parallel(fused(stage, lines))
+    return True
+
+
+def _is_in_pieces(stage: Stage) -> bool:
+    """Whether comparisons of the last axis with another loop choose between expressions, whose
+    elements are dear to load under a mask, and in which all arithmetic can be vectorised by
+    LLVM."""
+    op = compute_of(stage)
+    *lines, last = op.axis
+    others = [axis.var for axis in lines]
+    if stage.time is not None:
+        others.append(stage.time.var)
+    nodes = [*walk_once(*op.body)]
+    if any(isinstance(each, Call) and not is_lazy(each) for each in nodes):
+        return False
+    loads = [each for each in nodes if isinstance(each, ProducerLoad)]
+    if not any(_is_dear_under_masks(each, last.var) for each in loads):
+        return False
+    conditions = [
+        each.args[0] if isinstance(each, Call) else each.condition
+        for each in nodes
+        if isinstance(each, Call | Select)
+    ]
+    return any(
+        _moves(each, last.var, others) for condition in conditions for each in walk_once(condition)
+    )
+
+
+def _is_dear_under_masks(load: ProducerLoad, var: Var) -> bool:
+    if not any(mentions(var, index) for index in load.indices):
+        return False
+    return load.dtype.bits < 32 or step_of(load.indices[-1], var) == -1
+
+
+def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
+    """Whether a comparison of `var` with another loop's variable changes its value once along
+    `var`."""
+    if not isinstance(node, e.LT | e.LE | e.GT | e.GE) or not mentions(var, node):
+        return False
+    is_read = reads_tensors(node)
+    return not is_read and any(mentions(other, node) for other in others)
+
+
+# -- Nontemporal stores --
+
+
+def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: bool) -> None:
+    """Lets an elementwise output that no stage reads bypass the caches, from half the size of the
+    last cache on, which it fills together with an input of its size. `in_blocks`: the stage is
+    computed in blocks of lines. Then only known sizes qualify: rows of a symbolic size rarely begin
+    with a cache line, and a second form of the blocks takes long to compile."""
+    op = compute_of(stage)
+    if op.reduce_axis or len(op.outputs) != 1 or not stage.is_output or s.readers(stage):
+        return
+    least = target.cache_bytes(3) // 2
+    size = bytes_of(op.output(0))
+    is_small = in_blocks if size is None else size < least
+    if not op.axis or is_small or _reads_far_apart(op):
+        return
+    if size is not None:
+        choose(s, "stores", "past the caches: {size} bytes don't stay in them", stage=stage.name,
+               size=size)  # fmt: skip
+    stage.pragma(stage.leaf_iter_vars[0], "nontemporal", least)
+
+
+def _reads_far_apart(op: ComputeOp) -> bool:
+    """Whether successive rows that are read don't follow each other in memory. Such reads wait for
+    memory, and stores past the caches would wait behind them."""
+    for load in all_loads(op):
+        if reads_tensors(*load.indices):
+            return True
+        assert isinstance(load.producer, Tensor)
+        near = LINES_AT_ONCE * CACHE_LINE // load.producer.dtype.itemsize
+        distances = distances_of(load, op)
+        for outer, inner in zip(op.axis, op.axis[1:], strict=False):
+            row, extent = distances.get(outer.var, 0), extent_of(inner)
+            if extent is not None and row - extent * distances.get(inner.var, row) > near:
+                return True
+    return False
