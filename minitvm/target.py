@@ -322,7 +322,8 @@ class Target:
         >>> Target("llvm -mcpu=haswell").level_of(100_000)
         2
         """
-        return next((i for i in (1, 2, 3) if size <= self.cache_bytes(i)), 4)
+        first, second, third = self.processor.cache_bytes
+        return 1 if size <= first else 2 if size <= second else 3 if size <= third else 4
 
     def bytes_per_cycle(self, level: int) -> int:
         """The bytes that a core reads in a cycle from a cache, level 2 or 3, or from memory: 4.

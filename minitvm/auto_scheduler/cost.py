@@ -205,7 +205,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
             total += tiles * each * usual
             if first > 2 and not nest.is_packed and r == min(tile.rows, nest.height):
                 total += count_c * each * (step(first, rows_again) - usual)
-            if c == min(tile.columns, nest.width):
+            if rows_first != rows_again and c == min(tile.columns, nest.width):
                 more = step(panel, rows_first, pieces=again) - usual
                 total += count_r * -(-nest.width // width) * each * more
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)

@@ -65,7 +65,7 @@ from minitvm.auto_scheduler.packing import (
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
-from minitvm.auto_scheduler.turned import is_plain, least_cycles
+from minitvm.auto_scheduler.turned import are_fewest, is_plain
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -107,7 +107,7 @@ def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
     added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
     cycles = cost(found, tile, Blocks(), target) + added + copies
-    return tile if cycles * ALIKE < least_cycles(contraction, target) else None
+    return tile if are_fewest(cycles * ALIKE, contraction, target) else None
 
 
 def _copied(contraction: Contraction) -> list[Factor]:

@@ -60,12 +60,13 @@ def turned_column(contraction: Contraction, target: Target) -> IterVar | None:
     return turned.column if cycles * ALIKE < as_it_is(contraction, target) else None
 
 
-def least_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a contraction by tiles of sums, with the last axis or the axis of rows as the
-    column, whichever takes fewer."""
+def are_fewest(cycles: float, contraction: Contraction, target: Target) -> bool:
+    """Whether a contraction takes more than `cycles` by tiles of sums, whether the last axis or the
+    axis of rows is the column."""
+    if cycles >= cycles_of(contraction, target):
+        return False
     found = _turned(contraction, target)
-    alone = cycles_of(contraction, target)
-    return alone if found is None else min(alone, found[1])
+    return found is None or cycles < found[1]
 
 
 def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, float] | None:
