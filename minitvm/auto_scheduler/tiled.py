@@ -370,8 +370,9 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
         return made if is_plain else replace(made, strip=None, shares_rows=False)
     steps = prod(each or 1 for each in nest.steps)
     copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
-    strip = strip_of(nest, tile, steps, target) if copies else None
-    return replace(blocks_in_place(nest, tile, target), strip=strip)
+    if copies:
+        return Blocks(strip=strip_of(nest, tile, steps, target))
+    return blocks_in_place(nest, tile, target)
 
 
 def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:

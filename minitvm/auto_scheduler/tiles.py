@@ -224,14 +224,15 @@ def blocks_of(
 
 def blocks_in_place(nest: Nest, tile: Tile, target: Target) -> Blocks:
     """The blocks of a contraction whose columns' factor is read as it lies: so many columns that
-    their part of it stays in the L2 cache from one tile of rows to the next."""
+    their part of it stays in the L2 cache from one tile of rows to the next. There are none where
+    the rows' factor is copied, which each block would do again."""
     if nest.columns is None or None in nest.steps or nest.height <= tile.rows:
         return Blocks()
     panels = -(-nest.columns // tile.columns)
     most = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize * tile.columns)
     if most < 1 or kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
         return Blocks()
-    if evicts_itself(nest, target):
+    if evicts_itself(nest, target) or thrashes(nest, nest.depth, target):
         return Blocks()
     width = balanced(panels, most)
     return Blocks(columns=None if width == panels else width * tile.columns)

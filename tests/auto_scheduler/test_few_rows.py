@@ -58,6 +58,17 @@ def test_tiles_of_rows_share_a_block_of_columns() -> None:
     assert "columns, whose panels stay" not in texts(product(11, 3000, 900)[-1])
 
 
+def test_rows_that_are_copied_are_copied_once() -> None:
+    """Each block of columns would copy them again."""
+    A, B = te.placeholder((2900, 40), name="A"), te.placeholder((2900, 700), name="B")
+    k = te.reduce_axis((0, 2900), name="k")
+    C = te.compute((40, 700), lambda i, j: te.sum(A[k, i] * B[k, j], axis=k), name="C")
+    found = texts(C)
+    assert "B is not packed" in found
+    assert "A is copied 14 rows at a time" in found
+    assert "in tasks of" not in found
+
+
 def test_one_row_streams_and_many_do_not() -> None:
     for rows in (1, 2):
         assert "B is read once" in texts(product(rows, 2050, 6000)[-1])
