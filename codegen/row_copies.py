@@ -21,6 +21,8 @@ from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import mentions, substitute, with_fields
 from minitvm.tir.stmt import BufferStore
 
+_MEMCPY = "llvm.memcpy.p0.p0.i64"
+_WHOLE = "is_whole"  # the annotation of a loop, whether it is emitted as one copy
 LONG = 8192  # bytes of a row that memcpy copies faster
 
 
@@ -78,7 +80,3 @@ def emit_copy(emitter: Emitter, loop: s.For) -> None:
     size = emitter.index(e.cast(INT64, loop.extent) * each)
     emitter.text.call_external(_MEMCPY, "void", [to, source, size, Value("i1", "0")])
     emitter.text.forget(store.buffer.data)
-
-
-_MEMCPY = "llvm.memcpy.p0.p0.i64"
-_WHOLE = "is_whole"

@@ -33,6 +33,7 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     all_loads,
     distances_of,
     extent_of,
@@ -50,7 +51,6 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, mentions, substitute, with_fields
 from minitvm.tir.structural_equal import structural_equal
 
-_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _FEW = 4  # so many rows are mixed into one vector
 _TASK = 4096  # elements that are worth a task
 
@@ -60,7 +60,7 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     found = _across(s, compute_of(stage))
     if found is None:
         return None
-    write = _write_picked if found.apart <= _NEAR else _write_blocks
+    write = _write_picked if found.apart <= NEAR else _write_blocks
     write(s, stage, found, target)
     return True
 
@@ -159,12 +159,12 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     ((row, _),) = rows.most_common(1)
     y = axes[row]
     apart = max(each.get(x.var, 0) for each in found if each.get(row) == 1)
-    columns = [x] if apart <= _NEAR else _joined(s, op, y)
+    columns = [x] if apart <= NEAR else _joined(s, op, y)
     lines = [y] if extent_of(y) is not None else _joined_rows(s, op, y)
     others = [axis for axis in op.axis if axis not in (*columns, *lines)]
     height, width = product_of_extents(lines), product_of_extents(columns)
-    if apart <= _NEAR:
-        is_enough = height is not None and 1 < height <= _NEAR and (width is None or width >= _FEW)
+    if apart <= NEAR:
+        is_enough = height is not None and 1 < height <= NEAR and (width is None or width >= _FEW)
     elif height is not None and height < _FEW:
         is_enough = False
     elif width is not None and width < _FEW:

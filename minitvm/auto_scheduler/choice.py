@@ -70,7 +70,7 @@ def choose_tile(
         text += "; of {most} rows at most, which fall into the same set of the L1 cache"
     choose(s, "tile", text, stage=stage, rows=tile.rows, columns=tile.columns, by=by,
            filled=prod(filled),
-           registers=-(-tile.rows // unit.rows) * -(-tile.columns // unit.columns),
+           registers=-(-tile.rows // unit.rows) * unit.vectors_of(tile.columns),
            there=unit.registers, most=most)  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import children, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
+NEAR = 4  # elements so far apart are picked from vectors of neighbours
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
 
 

@@ -191,22 +191,22 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
         panel = min(panel, 2)  # blocks are chosen later
     rows_first, rows_again = _rows_moved(nest, tile, sums, target)
     # A factor that lies comes from further away for the first tile of rows of a block.
-    first, again = panel, 1
+    first, evicts = panel, False
     if not nest.is_packed:
         first = _panel_level(nest, tile, nest.width, sums, target)
-        if evicts_itself(nest, target):
-            panel, again = first, 2
+        evicts = evicts_itself(nest, target)
+        panel = first if evicts else panel
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
             step = partial(_step, nest, r, c, target=target)
             tiles, each = count_r * count_c, steps / nest.unit.depth
-            usual = step(panel, rows_again, pieces=again)
+            usual = step(panel, rows_again, evicts=evicts)
             total += tiles * each * usual
             if first > 2 and not nest.is_packed and r == min(tile.rows, nest.height):
                 total += count_c * each * (step(first, rows_again) - usual)
             if rows_first != rows_again and c == min(tile.columns, nest.width):
-                more = step(panel, rows_first, pieces=again) - usual
+                more = step(panel, rows_first, evicts=evicts) - usual
                 total += count_r * -(-nest.width // width) * each * more
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
     if nest.pads_rows and nest.height % tile.rows:
@@ -250,8 +250,13 @@ def evicts_itself(nest: Nest, target: Target) -> bool:
     columns is taken for a harmless one."""
     if nest.columns is None:
         return False
-    sets = _WAY // max(CACHE_LINE, gcd(nest.line_bytes, _WAY))
-    return nest.depth > sets * max(1, target.cache_bytes(2) // _WAY)
+    return nest.depth > lines_kept(nest.line_bytes, _WAY, max(1, target.cache_bytes(2) // _WAY))
+
+
+def lines_kept(distance: int, way_bytes: int, ways: int) -> int:
+    """The number of lines at a distance in bytes that stay in a cache, of some ways of so many
+    bytes: those that fall into the same sets evict each other."""
+    return way_bytes // max(CACHE_LINE, gcd(distance, way_bytes)) * ways
 
 
 def copy_cycles(size: int) -> float:
@@ -352,10 +357,11 @@ def _step(
     panel: int,
     rows_moved: _Rows,
     target: Target,
-    pieces: int = 1,
+    *,
+    evicts: bool = False,
 ) -> float:
     """The cycles of a step of the sum in a tile, whose columns' factor lies in the cache of level
-    `panel`. `pieces`: how many times longer it takes to come in pieces, if it isn't packed."""
+    `panel`. It comes in pieces if it isn't packed, the slower if it `evicts` itself."""
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
@@ -373,7 +379,7 @@ def _step(
         moved += _LATE * came
         if not nest.is_packed:
             loads += lines / CACHE_LINE
-            came *= in_pieces(panel) ** pieces
+            came *= in_pieces(panel) ** (2 if evicts else 1)
     return max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.

@@ -20,7 +20,14 @@ from collections.abc import Sequence
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, extent_of, is_uneven, slides
+from minitvm.auto_scheduler.contraction import (
+    NEAR,
+    Contraction,
+    bytes_of,
+    extent_of,
+    is_uneven,
+    slides,
+)
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -35,7 +42,6 @@ _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
-_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
@@ -60,7 +66,7 @@ def is_left_plain(contraction: Contraction) -> bool:
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
-    return 0 < contraction.b.along(k) <= _NEAR and contraction.a.along(k) <= _NEAR
+    return 0 < contraction.b.along(k) <= NEAR and contraction.a.along(k) <= NEAR
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:

@@ -56,6 +56,7 @@ from minitvm.auto_scheduler.loops import (
     fused,
     in_vectors,
     innermost,
+    lie_along,
     sums_in_registers,
     write_sums,
     write_tiles,
@@ -357,7 +358,7 @@ def _turn(s: Schedule, sums: Tensor, channel: int, takes_sums: bool) -> list[Sta
     tile = _copied(s, sums)
     copies = [tile] if takes_sums else [tile, _copied(s, tile)]
     for each in (sums, tile):
-        s[each].transform_layout(lambda *i: [*i[:channel], *i[channel + 1 :], i[channel]])
+        lie_along(s[each], channel)
     return [s[each] for each in copies]
 
 

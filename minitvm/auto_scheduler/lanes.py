@@ -61,7 +61,7 @@ from minitvm.auto_scheduler.packing import (
     can_be_copied,
     copied_by_axes,
     place_copy,
-    write_lines,
+    write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
@@ -154,7 +154,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
     for factor, tensor in copies:
         made = tensor or s.cache_read(factor.tensor, "global", [sums.op])
-        write_lines(s[made], contraction, factor)
+        write_along_steps(s[made], contraction, factor)
         place_copy(s[made], None)
 
 

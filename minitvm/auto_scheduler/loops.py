@@ -370,6 +370,15 @@ def fused_loop(stage: Stage, axes: Sequence[IterVar]) -> Loop:
     return Loop(fused(stage, axes), product_of_extents(axes))
 
 
+def lie_along(stage: Stage, place: int) -> list[IterVar]:
+    """Makes the axis at a place the last one in memory; returns the loops."""
+
+    def layout(*indices: IterVar) -> list[IterVar]:
+        return [*indices[:place], *indices[place + 1 :], indices[place]]
+
+    return stage.transform_layout(layout)
+
+
 def compute_of(stage: Stage) -> ComputeOp:
     assert isinstance(stage.op, ComputeOp)
     return stage.op

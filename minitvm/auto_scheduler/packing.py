@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from minitvm.auto_scheduler.contraction import Contraction, Factor, is_uneven, plain_axes_of
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
@@ -155,14 +155,9 @@ def write_panels(
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
 
 
-def write_lines(copy: Stage, contraction: Contraction, factor: Factor) -> None:
+def write_along_steps(copy: Stage, contraction: Contraction, factor: Factor) -> None:
     """Lets a copy of a factor lie in lines along the last reduction axis."""
     axes = copied_axes(contraction, factor)
     assert axes is not None
-    place = axes.index(contraction.op.reduce_axis[-1])
-
-    def layout(*indices: Any) -> list[Any]:
-        return [*indices[:place], *indices[place + 1 :], indices[place]]
-
-    *_, line = copy.transform_layout(layout)
+    *_, line = lie_along(copy, axes.index(contraction.op.reduce_axis[-1]))
     copy.vectorize(line)

@@ -30,9 +30,11 @@ from functools import partial
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Factor,
     contraction_of,
     extent_of,
@@ -48,6 +50,7 @@ from minitvm.auto_scheduler.loops import (
     compute_of,
     factored,
     fused,
+    lie_along,
     loops_over,
     run_parallel,
 )
@@ -58,10 +61,9 @@ from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Add, Call, FloatImm, IntImm, IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import Add, Call, FloatImm, IntImm, IterVar, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
-_NEAR = 4  # elements so far apart are picked from vectors of neighbours
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
 # combination of their lanes matters little.
@@ -93,7 +95,7 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     reads, contraction = _reads_along(op), contraction_of(op)
     return (
         _writer_of(op, target, strict) is not None
-        and all(0 < each.along(op.reduce_axis[-1]) <= _NEAR for each in reads)
+        and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
         and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_left_plain(contraction))
@@ -137,8 +139,7 @@ def _asks_data(reduce: Reduce) -> bool:
     """Whether data say which elements are read, under a condition."""
     choices = (each for each in walk_once(*reduce.source) if isinstance(each, Call))
     conditions = [each.args[0] for each in choices if each.op == "if_then_else"]
-    found = walk_once(reduce.condition, *conditions)
-    return any(isinstance(each, ProducerLoad) for each in found)
+    return reads_tensors(reduce.condition, *conditions)
 
 
 def _is_row(op: ComputeOp, factor: Factor) -> bool:
@@ -218,7 +219,7 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
         turned.compute_at(*at)
-        turned.transform_layout(lambda *axes: [*axes[:-2], axes[-1], axes[-2]])
+        lie_along(turned, len(op.axis) - 1)
         turned.vectorize(turned.leaf_iter_vars[-1])
     *_, row = compute_of(stage).axis
     (lane,) = compute_of(stage).reduce_axis
@@ -268,6 +269,6 @@ def _write_copy(copy: Stage, op: ComputeOp, at: tuple[Stage, IterVar]) -> None:
     """Transposes the elements that the rows of a block read."""
     (load,) = reads_of(op, copy.op.output(0))
     place = [mentions(op.axis[-1].var, index) for index in load.indices].index(True)
-    copy.transform_layout(lambda *axes: [*axes[:place], *axes[place + 1 :], axes[place]])
+    lie_along(copy, place)
     copy.compute_at(*at)
     copy.vectorize(copy.leaf_iter_vars[-1])

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import gcd, inf, prod
+from math import inf, prod
 from typing import TypeAlias
 
 from minitvm.auto_scheduler.cost import (
@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.cost import (
     cycles_in_panels,
     evicts_itself,
     kept_level,
+    lines_kept,
     transfer_cycles,
     waiting_cycles,
 )
@@ -315,9 +316,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
         return False
     if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
         return True
-    apart = _way_bytes(target)
-    sets = apart // max(CACHE_LINE, gcd(nest.step_bytes, apart))
-    return steps > 2 * sets * target.l1_ways
+    return steps > 2 * lines_kept(nest.step_bytes, _way_bytes(target), target.l1_ways)
 
 
 def balanced(size: int, most: int) -> int:

@@ -16,8 +16,6 @@ they lie, at all places of the window, and the adjoint is packed for a part of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     contraction_of,
@@ -28,7 +26,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
 from minitvm.auto_scheduler.cost import copy_cycles
 from minitvm.auto_scheduler.few_rows import is_streamed, streamed_cycles
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.packing import can_be_copied
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -109,9 +107,5 @@ def turn(s: Schedule, tensor: Tensor, column: IterVar, stays: bool) -> Tensor:
     stage from which the tensor is copied. Returns the tensor that is computed."""
     place = compute_of(s[tensor]).axis.index(column)
     made: Tensor = s.cache_write(tensor, "global") if stays else tensor
-
-    def layout(*indices: IterVar) -> Sequence[IterVar]:
-        return [*indices[:place], *indices[place + 1 :], indices[place]]
-
-    s[made].transform_layout(layout)
+    lie_along(s[made], place)
     return made

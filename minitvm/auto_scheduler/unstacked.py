@@ -47,7 +47,7 @@ def _chooses_terms(op: ComputeOp, axis: IterVar) -> bool:
         return False
     if extent is None or not 1 < extent <= _MOST:
         return False
-    chosen = [loads for condition, loads in _choices(reduce) if _is_of(op, condition, axis)]
+    chosen = [loads for condition, loads in _choices(reduce) if _is_of(condition, axis)]
     steps = [step_of(index, axis.var) for each in _loads(*reduce.source) for index in each.indices]
     is_reversed = any(step is None or step < 0 for step in steps)
     return bool(chosen) and (
@@ -69,7 +69,7 @@ def _loads(*nodes: PrimExpr) -> Iterator[ProducerLoad]:
     return (each for each in walk_once(*nodes) if isinstance(each, ProducerLoad))
 
 
-def _is_of(op: ComputeOp, condition: PrimExpr, axis: IterVar) -> bool:
+def _is_of(condition: PrimExpr, axis: IterVar) -> bool:
     """Whether a condition depends on an axis and on nothing else."""
     used = {each for each in walk_once(condition) if isinstance(each, Var | ProducerLoad)}
     return used == {axis.var}

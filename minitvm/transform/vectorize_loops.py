@@ -25,7 +25,7 @@ from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_arithmetic import LaneArithmetic
 from minitvm.transform.lane_dependence import Fold, LaneDependence
 from minitvm.transform.transpose_copies import VECTOR_BYTES
-from minitvm.transform.whole_vectors import in_whole_vectors
+from minitvm.transform.whole_vectors import in_whole_vectors, whole_width
 
 # A loop with more iterations becomes a loop over vectors with this number of lanes.
 MAX_LANES = 64
@@ -139,10 +139,10 @@ class _Loops(ScopedMutator):
         """A loop that calls functions as one vector with masked lanes, where the target has
         registers for masks, in place of several narrow ones."""
         lanes = e.const_int(node.extent) or 0
-        width = 1 << max(0, lanes - 1).bit_length()
         stores = [each for each in walk_once(node.body) if isinstance(each, BufferStore)]
         size = max((each.buffer.dtype.itemsize for each in stores), default=1)
-        if not lanes < width <= self._masked_bytes // size:
+        width = whole_width(lanes, self._masked_bytes // size)
+        if width is None:
             return node
         calls = (each for each in walk_once(node.body) if isinstance(each, Call))
         if not any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):

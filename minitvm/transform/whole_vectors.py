@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import final
 
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Mutator, with_fields
+from minitvm.tir.functor import Mutator, replace_buffers, with_fields
 from minitvm.tir.op import likely
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -35,26 +35,29 @@ def in_whole_vectors(node: s.Allocate, masked_bytes: int) -> s.Allocate | None:
     `masked_bytes` are those of a vector of a target with registers for masks, otherwise 0.
     """
     buffer = node.buffer
-    lanes = e.const_int(buffer.shape[-1]) if buffer.shape else None
-    if lanes is None or buffer.scope != "local" or buffer.strides or buffer.elem_offset is not None:
+    if not buffer.shape or buffer.scope != "local":
         return None
-    width = 1 << max(0, lanes - 1).bit_length()
-    if not 2 < lanes < width <= masked_bytes // buffer.dtype.itemsize:
+    if buffer.strides or buffer.elem_offset is not None:
         return None
-    whole = e.const(width, buffer.shape[-1].dtype)
-    padded = replace(
-        buffer,
-        data=Var(buffer.data.name, buffer.data.dtype),
-        shape=(*buffer.shape[:-1], whole),
-    )
-    widened = _Widened(buffer, padded, lanes)
+    *outer, last = buffer.shape
+    lanes = e.const_int(last) or 0
+    width = whole_width(lanes, masked_bytes // buffer.dtype.itemsize)
+    if width is None or lanes <= 2:
+        return None
     try:
-        return s.Allocate(padded, widened.stmt(node.body))
+        body = _Widened(buffer, lanes, width).stmt(node.body)
     except _OtherAccess:
         return None
+    data = Var(buffer.data.name, buffer.data.dtype)
+    padded = replace(buffer, data=data, shape=(*outer, e.const(width, last.dtype)))
+    return s.Allocate(padded, replace_buffers(body, {buffer: padded}))
 
 
-_Access = TypeVar("_Access", BufferLoad, s.BufferStore)
+def whole_width(lanes: int, most: int) -> int | None:
+    """The lanes of a whole vector, of at most `most`, for a number of lanes that is no power of
+    two; None for any other number."""
+    width = 1 << max(0, lanes - 1).bit_length()
+    return width if lanes < width <= most else None
 
 
 class _OtherAccess(Exception):
@@ -63,13 +66,13 @@ class _OtherAccess(Exception):
 
 @final
 class _Widened(Mutator):
-    """Replaces a buffer by a `padded` one, in loops over whole vectors."""
+    """Widens the loops over the lanes of a buffer, and checks that all accesses are in them."""
 
-    def __init__(self, buffer: e.Buffer, padded: e.Buffer, lanes: int) -> None:
+    def __init__(self, buffer: e.Buffer, lanes: int, width: int) -> None:
         super().__init__()
         self._buffer = buffer
-        self._padded = padded
         self._lanes = lanes
+        self._width = width
         self._lane: Var | None = None  # of the vectorized loop around
         self._is_used = False  # in that loop
 
@@ -84,32 +87,24 @@ class _Widened(Mutator):
         if (e.const_int(node.min), e.const_int(node.extent)) != (0, self._lanes):
             raise _OtherAccess
         body = s.IfThenElse(likely(e.less(node.loop_var, node.extent)), made.body)
-        width = e.cast(node.extent.dtype, self._padded.shape[-1])
-        return with_fields(made, extent=width, body=body)
+        return with_fields(made, extent=e.const(self._width, node.extent.dtype), body=body)
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
-        made: BufferLoad = self.descend(node)
-        return self._of_padded(made)
+        self._check(node)
+        return self.descend(node)
 
     def visit_BufferStore(self, node: s.BufferStore) -> Stmt:
-        made: s.BufferStore = self.descend(node)
-        return self._of_padded(made)
-
-    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
-        made: s.AttrStmt = self.descend(node)
-        if made.node is not self._buffer:
-            return made
-        return s.AttrStmt(self._padded, made.attr_key, made.value, made.body)
+        self._check(node)
+        return self.descend(node)
 
     def visit_Var(self, node: Var) -> PrimExpr:
         if node is self._buffer.data:
             raise _OtherAccess
         return node
 
-    def _of_padded(self, made: _Access) -> _Access:
-        if made.buffer is not self._buffer:
-            return made
-        if self._lane is None or made.indices[-1] is not self._lane or made.predicate is not None:
+    def _check(self, node: BufferLoad | s.BufferStore) -> None:
+        if node.buffer is not self._buffer:
+            return
+        if self._lane is None or node.indices[-1] is not self._lane or node.predicate is not None:
             raise _OtherAccess
         self._is_used = True
-        return with_fields(made, buffer=self._padded)
