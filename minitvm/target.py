@@ -6,6 +6,7 @@ import shlex
 import threading
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from typing import Any, final
 
 from minitvm.runtime.device import device
@@ -32,9 +33,10 @@ class Processor:
     """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
     level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles; in each
     cycle `ports` of them and `loads` loads of vectors may begin. `bytes_per_cycle` come to a core
-    from the L2 cache, the L3 cache and memory; what is read from memory comes after
-    `memory_latency` cycles. A task of a parallel loop pays from `task` cycles on. The defaults
-    stand for an unknown CPU.
+    from the L2 cache, the L3 cache and memory. What is requested comes after at most `l2_latency`
+    cycles from the L2 cache, many lines at a time (0: it comes in time without a request), and
+    after `memory_latency` cycles from memory. A task of a parallel loop pays from `task` cycles on.
+    The defaults stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -44,6 +46,7 @@ class Processor:
     ports: int = 2
     loads: int = 2
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE
+    l2_latency: int = 0
     memory_latency: int = 500
     task: int = 1600
 
@@ -59,10 +62,14 @@ def _cpu(
     ports: int = 2,
     loads: int = 2,
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE,
+    l2_latency: int = 0,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""
     sizes = (l1 << 10, l2 << 10, l3 << 10)
-    return Processor(features, sizes, ways, latency, ports, loads, bytes_per_cycle)
+    return Processor(features, sizes, ways, latency, ports, loads, bytes_per_cycle, l2_latency)
+
+
+_server = partial(_cpu, bytes_per_cycle=(32, 8, 4), l2_latency=100)  # Intel's, on a mesh
 
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})
@@ -77,13 +84,12 @@ _V82 = _NEON | {"fullfp16", "dotprod"}
 _V86 = _V82 | {"bf16", "i8mm"}
 _N2 = _V86 | {"sve", "sve2"}
 
-_SERVER = (64, 10, 5)  # bytes per cycle of Intel's meshes
 _WIDE = (64, 16, 6)
 _NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1, loads=1)
 _HASWELL = _cpu(_V3, 32, 256, latency=5)
-_SKYLAKE_SERVER = _cpu(_V4, 32, 1024, bytes_per_cycle=_SERVER)
+_SKYLAKE_SERVER = _server(_V4, 32, 1024)
 _ICELAKE_CLIENT = _cpu(_ICELAKE, 48, 512, ways=12, ports=1)
-_SAPPHIRE_RAPIDS = _cpu(_SAPPHIRE, 48, 2048, ways=12, bytes_per_cycle=_SERVER)
+_SAPPHIRE_RAPIDS = _server(_SAPPHIRE, 48, 2048, ways=12)
 
 # By architecture and name.
 #
@@ -121,15 +127,15 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12),
         "skylake-avx512": _SKYLAKE_SERVER,
         "skx": _SKYLAKE_SERVER,
-        "cascadelake": _cpu(_VNNI, 32, 1024, bytes_per_cycle=_SERVER),
-        "cooperlake": _cpu(_VNNI | {"avx512bf16"}, 32, 1024, bytes_per_cycle=_SERVER),
+        "cascadelake": _server(_VNNI, 32, 1024),
+        "cooperlake": _server(_VNNI | {"avx512bf16"}, 32, 1024),
         "icelake-client": _ICELAKE_CLIENT,
-        "icelake-server": _cpu(_ICELAKE, 48, 1280, ways=12, bytes_per_cycle=_SERVER),
+        "icelake-server": _server(_ICELAKE, 48, 1280, ways=12),
         "tigerlake": _cpu(_ICELAKE, 48, 1280, ways=12, ports=1),
         "rocketlake": _ICELAKE_CLIENT,
         "sapphirerapids": _SAPPHIRE_RAPIDS,
         "emeraldrapids": _SAPPHIRE_RAPIDS,
-        "graniterapids": _cpu(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12, bytes_per_cycle=_SERVER),
+        "graniterapids": _server(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12),
         "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1, loads=1),
         "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
         "znver3": _cpu(_V3, 32, 512, 32 << 10),

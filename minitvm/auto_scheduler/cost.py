@@ -228,14 +228,24 @@ def cycles_in_panels(
     return steps * each + _around(nest, tile.rows, tile.columns, target), packing
 
 
-def steps_ahead(nest: Nest, tile: Tile, target: Target) -> int:
-    """The number of steps of the sum ahead of which a tile requests the columns' factor, as it
-    lies; 0 where it comes from the L1 or L2 cache."""
-    if _panel_level(nest, tile, nest.width, nest.depth, target) <= 2:
-        return 0
+def comes_from(nest: Nest, tile: Tile, target: Target) -> int:
+    """The cache from which the columns' factor comes as it lies, 1 to 3, or 4 for memory."""
+    return _panel_level(nest, tile, nest.width, nest.depth, target)
+
+
+def panels_come_from(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> int:
+    """The cache from which the panels of a block come, 1 to 3, or 4 for memory."""
+    depth = nest.depth if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
+    return _panel_level(nest, tile, min(blocks.columns or nest.width, nest.width), depth, target)
+
+
+def steps_ahead(nest: Nest, tile: Tile, level: int, target: Target) -> int:
+    """The number of steps of the sum ahead of which a tile requests the columns' factor from the
+    cache `level`; 0 where it comes in time without."""
+    latency = (0, target.processor.l2_latency, *2 * (target.processor.memory_latency,))[level - 1]
     vectors = -(-tile.rows // nest.unit.rows) * nest.unit.vectors_of(tile.columns)
     cycles = vectors * nest.terms.operations * nest.unit.cycles
-    return max(1, round(target.processor.memory_latency / cycles))
+    return max(1, round(latency / cycles)) if latency else 0
 
 
 def in_pieces(level: int) -> float:
@@ -390,9 +400,17 @@ def _step(
 
 
 def _around(nest: Nest, rows: int, columns: int, target: Target) -> float:
-    """The cycles of a tile beside its steps."""
+    """The cycles of a tile beside its steps. Lines of the result come from its cache, and go back
+    there, half of the time while the next tile is computed; nobody knows where in a line they
+    begin."""
     stores = rows * max(1, columns // nest.unit.columns)
-    total = float(_LOOP + target.processor.latency + stores)
+    itemsize = nest.dtype.itemsize
+    moved = transfer_cycles(
+        rows * (columns * itemsize + CACHE_LINE),
+        nest.outer * nest.height * nest.width * itemsize,
+        target,
+    )
+    total = target.processor.latency + stores + moved + _LOOP
     if nest.transposes:
         lanes = target.lanes(nest.dtype)
         block = 8 if rows >= 8 else 4  # blocks of 4 x 4 take twice as many instructions

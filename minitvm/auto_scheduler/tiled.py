@@ -31,9 +31,12 @@ from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
     Tile,
+    comes_from,
     copy_cycles,
     cost,
+    kept_level,
     packing_cycles,
+    panels_come_from,
     steps_ahead,
     transfer_cycles,
     usual_bytes_of,
@@ -43,6 +46,7 @@ from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
     Places,
+    Tiles,
     compute_of,
     factored,
     fused,
@@ -123,23 +127,40 @@ def write_tiled(
         made = _write_whole(group, last, places, tile, common, in_panels or part is not None)
     panels = list[tuple[Contraction, Factor, Stage]]()
     for each, there, copied, mine in zip(group, made, copies, blocks, strict=True):
-        panels += _write_factors(each, there, copied, tile, mine, is_placed=part is None)
+        made_panels = [*_write_factors(each, there, copied, tile, mine, is_placed=part is None)]
+        panels += made_panels
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
-        if not in_panels:
-            _request_ahead(each, there, steps_ahead(nest, tile, target))
+        if in_panels:
+            level = min(2, panels_come_from(_packed(nest), tile, mine, target))
+            steps = steps_ahead(nest, tile, level, target)
+            for _, factor, stage in made_panels:
+                _request_ahead(each, there, stage.op.output(0), steps, level)
+        else:
+            level = comes_from(nest, tile, target)
+            steps = steps_ahead(nest, tile, level, target)
+            _request_ahead(each, there, each.contraction.b.tensor, steps, level)
     return made[0].panels, panels
 
 
-def _request_ahead(sums: Sums, made: _Made, steps: int) -> None:
-    """Requests the columns' factor `steps` steps before they are computed, if any."""
-    s, b, stage = sums.schedule, sums.contraction.b.tensor, sums.schedule[made.sums]
+def _request_ahead(sums: Sums, made: _Made, b: Tensor, steps: int, level: int) -> None:
+    """Requests the columns' factor, or panels of it, `steps` steps before they are computed, if
+    any, from the cache `level`."""
+    s, stage = sums.schedule, sums.schedule[made.sums]
     if not steps or s[b].inlined or b not in stage.op.input_tensors:
         return
     loops = [each for each in stage.leaf_iter_vars if each.iter_type == IterType.COMM_REDUCE]
-    text = "{b} is requested {steps} steps ahead: it comes from beyond the L2 cache"
-    choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps)
+    text = "{b} is requested {steps} steps ahead: it comes from {where}"
+    where = "the L2 cache" if level == 2 else "beyond the L2 cache"
+    choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps, where=where)
     stage.prefetch(b, loops[len(compute_of(stage).reduce_axis) - 1], steps)
+
+
+def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
+    """Requests the memory of a tile's sums before they are computed."""
+    inside = next((each for each in reversed(tiles.loops) if each.extent != 1), None)
+    if inside is not None:
+        stage.prefetch(tensor, inside.axis, 0)
 
 
 def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
@@ -275,6 +296,8 @@ def _write_whole(
         sums = sums_in_registers(s, contraction, total if copied else last)
         found.append(_widened(s, contraction, sums) if _widens(contraction) else (sums, None))
     tiles = write_tiles(stage, places, tile, blocks, None)
+    if kept_level(usual_bytes_of(last), target) > 2:
+        _request_sums(stage, last, tiles)
     run_in_vectors(stage, tiles, unroll_rows=not calls)
     if in_panels and tiles.tasks:
         *_, task = run_parallel(stage, tiles.tasks, target)
@@ -313,9 +336,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
             stage.compute_at(s[last], task)
         outside = replace(blocks, rows=None, columns=None)
     tiles = write_tiles(stage, places, tile, outside, steps)
-    inside = next((each for each in reversed(tiles.loops) if each.extent != 1), None)
-    if inside is not None:
-        stage.prefetch(total, inside.axis, 0)
+    _request_sums(stage, total, tiles)
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
@@ -404,7 +425,7 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
         as_it_lies, in_panels = _cycles_of_ways(nest, in_place, tile, target)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
-        is_far = steps_ahead(nest, in_place, target) > 0
+        is_far = comes_from(nest, in_place, target) > 2
         if in_panels >= as_it_lies * (_SURE if is_far else 1):
             packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "

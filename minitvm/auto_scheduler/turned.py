@@ -24,7 +24,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
-from minitvm.auto_scheduler.cost import copy_cycles
+from minitvm.auto_scheduler.cost import copy_cycles, transfer_cycles
 from minitvm.auto_scheduler.few_rows import is_streamed, streamed_cycles
 from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.packing import can_be_copied
@@ -80,11 +80,13 @@ def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, floa
         return None
     if not can_be_copied(turned, turned.b):
         return None
-    size = product_of_extents(contraction.op.axis)
-    if size is None:
+    elements = product_of_extents(contraction.op.axis)
+    if elements is None:
         return None
+    size = elements * contraction.op.output(0).dtype.itemsize
     cycles = streamed_cycles if is_streamed(turned, target) else cycles_of
-    copied = copy_cycles(size * contraction.op.output(0).dtype.itemsize)
+    # The copy is written and read, and what it is copied to comes before it is overwritten.
+    copied = copy_cycles(size) + transfer_cycles(4 * size, 2 * size, target)
     return turned, cycles(turned, target) + copied
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from minitvm.arith.accesses import neighbours
 from minitvm.arith.atoms import structural_key
+from minitvm.arith.prover import Prover
+from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
@@ -120,8 +122,19 @@ class _Requests:
             return
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:
+            body = For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, body)
+        self.made.append(self._by_lines(Simplifier(Prover()).stmt(body)))
+
+    def _by_lines(self, body: Stmt) -> Stmt:
+        """A request in loops, whose ranges have simplified its indices, with one for each line."""
+        loops: list[For] = []
+        while isinstance(body, For):
+            loops.append(body)
+            body = body.body
+        (load,) = (each for each in walk_once(body) if isinstance(each, BufferLoad))
+        for loop in reversed(loops):
             body = self._loop(loop, load, body)
-        self.made.append(body)
+        return body
 
     def _loop(self, loop: For, load: BufferLoad, body: Stmt) -> Stmt:
         """`body` for each value of a loop, or for one in each cache line."""
