@@ -33,10 +33,11 @@ class Processor:
     """A CPU: its `features`, by LLVM's names; a core's share of its data caches, in bytes, from
     level 1 on; the ways of the L1 cache. A vector multiply-add takes `latency` cycles; in each
     cycle `ports` of them and `loads` loads of vectors may begin. `bytes_per_cycle` come to a core
-    from the L2 cache, the L3 cache and memory. What is requested comes after at most `l2_latency`
-    cycles from the L2 cache, many lines at a time (0: it comes in time without a request), and
-    after `memory_latency` cycles from memory. A task of a parallel loop pays from `task` cycles on.
-    The defaults stand for an unknown CPU.
+    from the L2 cache, the L3 cache and memory; from the last two, each piece that lies apart from
+    the one before takes as long as `piece_bytes` more. What is requested comes after at most
+    `l2_latency` cycles from the L2 cache, many lines at a time (0: it comes in time without a
+    request), and after `memory_latency` cycles from memory. A task of a parallel loop pays from
+    `task` cycles on. The defaults stand for an unknown CPU.
     """
 
     features: frozenset[str]
@@ -46,6 +47,7 @@ class Processor:
     ports: int = 2
     loads: int = 2
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE
+    piece_bytes: tuple[int, int] = (64, 96)
     l2_latency: int = 0
     memory_latency: int = 500
     task: int = 1600
@@ -62,14 +64,18 @@ def _cpu(
     ports: int = 2,
     loads: int = 2,
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE,
+    piece_bytes: tuple[int, int] = (64, 96),
     l2_latency: int = 0,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""
     sizes = (l1 << 10, l2 << 10, l3 << 10)
-    return Processor(features, sizes, ways, latency, ports, loads, bytes_per_cycle, l2_latency)
+    return Processor(
+        features, sizes, ways, latency, ports, loads, bytes_per_cycle, piece_bytes, l2_latency
+    )
 
 
-_server = partial(_cpu, bytes_per_cycle=(32, 8, 4), l2_latency=100)  # Intel's, on a mesh
+# Intel's servers, whose L3 and memory are reached through a mesh.
+_server = partial(_cpu, bytes_per_cycle=(32, 8, 4), piece_bytes=(150, 230), l2_latency=100)
 
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})

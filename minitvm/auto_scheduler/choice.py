@@ -74,18 +74,24 @@ def choose_tile(
            there=unit.registers, most=most)  # fmt: skip
 
 
-def choose_blocks(s: Schedule, contraction: Contraction, blocks: Blocks, stage: str = "") -> None:
+def choose_blocks(
+    s: Schedule, contraction: Contraction, blocks: Blocks, in_panels: bool = True, stage: str = ""
+) -> None:
     """Notes the blocks that are computed one after the other, or by different threads. `stage`: as
     for :func:`choose`."""
     note = partial(choose, s, stage=stage)
     sides = ["{rows} rows"] * (blocks.rows is not None)
     sides += ["{columns} columns"] * (blocks.columns is not None)
     if sides:
-        text = f"in tasks of {' and '.join(sides)}, whose panels stay in the caches"
-        note("blocks", text, rows=blocks.rows, columns=blocks.columns)
+        what = "panels" if in_panels else "part of {b}"
+        text = f"in tasks of {' and '.join(sides)}, whose {what} stay{'' if in_panels else 's'} in "
+        text += "the caches"
+        note("blocks", text, rows=blocks.rows, columns=blocks.columns, b=contraction.b.tensor.name)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
-        note("blocks", text, depth=blocks.depth)
+        if not in_panels:
+            text = "{depth} steps of the sum at a time: rows of {b} on pages found without a walk"
+        note("blocks", text, depth=blocks.depth, b=contraction.b.tensor.name)
     a, slow = contraction.a.tensor.name, ": as it lies it is slow to read"
     if blocks.strip is not None:
         note("packing", "{a} is copied {strip} rows at a time" + slow, a=a, strip=blocks.strip)

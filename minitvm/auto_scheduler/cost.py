@@ -42,7 +42,7 @@ USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
-_PIECES = (1, 4 / 3, 1.5)  # times the time in which data come from L2, L3, memory, if they aren't
+_IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
@@ -185,7 +185,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """
     width = min(blocks.columns or nest.width, nest.width)
     steps = nest.depth
-    sums = steps if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
+    sums = _steps_of(nest, blocks)
     panel = _panel_level(nest, tile, width, sums, target)
     if nest.is_packed and blocks.columns is None:
         panel = min(panel, 2)  # blocks are chosen later
@@ -193,13 +193,13 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     # A factor that lies comes from further away for the first tile of rows of a block.
     first, evicts = panel, False
     if not nest.is_packed:
-        first = _panel_level(nest, tile, nest.width, sums, target)
-        evicts = evicts_itself(nest, target)
+        first = comes_from(nest, tile, target)
+        evicts = sums > lines_in_l2(nest, target)
         panel = first if evicts else panel
     total = 0.0
     for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
         for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
-            step = partial(_step, nest, r, c, target=target)
+            step = partial(_step, nest, r, c, target=target, in_order=blocks.depth is not None)
             tiles, each = count_r * count_c, steps / nest.unit.depth
             usual = step(panel, rows_again, evicts=evicts)
             total += tiles * each * usual
@@ -222,10 +222,22 @@ def cycles_in_panels(
     level = max(2, _panel_level(nest, tile, width, steps, target))
     each = _step(nest, tile.rows, tile.columns, level, _Rows(0.0, 0.0), target) / nest.unit.depth
     size = tile.columns * steps * nest.itemsize
-    packing = copy_cycles(size)
-    if level > 2:  # what is written passes the cache twice
-        packing += 2 * size / target.bytes_per_cycle(level)
+    packing = _packing(nest, size, width, steps, width * steps * nest.itemsize, target)
     return steps * each + _around(nest, tile.rows, tile.columns, target), packing
+
+
+def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: Target) -> float:
+    """The cycles in which `size` bytes are copied into panels of a block of `width` columns by
+    `steps` steps, which take `held` bytes. What is written passes their cache twice."""
+    lies_across = nest.line_bytes < CACHE_LINE
+    piece = (steps if lies_across else width) * nest.itemsize
+    whole = nest.depth if lies_across else nest.width
+    level = target.level_of(nest.depth * nest.width * nest.itemsize)
+    came = size / target.bytes_per_cycle(level) if level > 1 else 0.0
+    if piece < whole * nest.itemsize:
+        came *= in_pieces(level, piece, target)
+    written = transfer_cycles(2 * size, held, target)
+    return size / (_COPY if lies_across else _COPY_ROWS) + came + written
 
 
 def comes_from(nest: Nest, tile: Tile, target: Target) -> int:
@@ -235,32 +247,53 @@ def comes_from(nest: Nest, tile: Tile, target: Target) -> int:
 
 def panels_come_from(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> int:
     """The cache from which the panels of a block come, 1 to 3, or 4 for memory."""
-    depth = nest.depth if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
-    return _panel_level(nest, tile, min(blocks.columns or nest.width, nest.width), depth, target)
+    width = min(blocks.columns or nest.width, nest.width)
+    return _panel_level(nest, tile, width, _steps_of(nest, blocks), target)
 
 
-def steps_ahead(nest: Nest, tile: Tile, level: int, target: Target) -> int:
+def _steps_of(nest: Nest, blocks: Blocks) -> int:
+    return nest.depth if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
+
+
+def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Target) -> int:
     """The number of steps of the sum ahead of which a tile requests the columns' factor from the
-    cache `level`; 0 where it comes in time without."""
-    latency = (0, target.processor.l2_latency, *2 * (target.processor.memory_latency,))[level - 1]
+    cache `level`; 0 where it comes in time without. From beyond L2, panels come to L2 by
+    themselves. Half of the L1 cache, at most, is for what has come and waits: lines of rows that
+    lie apart may share few sets of it. What is requested beyond the end of a block is of no use."""
+    cpu = target.processor
+    latency = cpu.l2_latency if level == 2 or nest.is_packed else cpu.memory_latency
+    if level == 1 or not latency:
+        return 0
     vectors = -(-tile.rows // nest.unit.rows) * nest.unit.vectors_of(tile.columns)
     cycles = vectors * nest.terms.operations * nest.unit.cycles
-    return max(1, round(latency / cycles)) if latency else 0
+    size = tile.columns * nest.itemsize * nest.unit.depth
+    distance = size if nest.is_packed else nest.line_bytes
+    most = min(
+        target.cache_bytes(1) // (2 * (size + CACHE_LINE)),
+        lines_kept(distance, l1_way_bytes(target), target.l1_ways) // 2,
+        _steps_of(nest, blocks) // 8,
+    )
+    return max(1, min(round(latency / cycles), most))
 
 
-def in_pieces(level: int) -> float:
-    """How much longer data take to come from a cache, 2 or 3, or from memory, 4, if they aren't
-    read in their order."""
-    return _PIECES[level - 2]
+def in_pieces(level: int, piece: int, target: Target) -> float:
+    """How much longer data take to come from a cache, 1 to 3, or from memory, 4, in pieces of some
+    bytes that lie apart."""
+    return 1 + (0, 0, *target.processor.piece_bytes)[level - 1] / piece
 
 
-def evicts_itself(nest: Nest, target: Target) -> bool:
-    """Whether the lines that a tile reads of the columns' factor, as it lies, fall into so few sets
-    of the L2 cache that they evict each other before the next tile of rows; a symbolic number of
-    columns is taken for a harmless one."""
+def lines_in_l2(nest: Nest, target: Target) -> int:
+    """The number of neighbouring steps of the columns' factor, as it lies, whose lines don't evict
+    each other from the L2 cache before the next tile of rows; a symbolic number of columns is taken
+    for a harmless one."""
     if nest.columns is None:
-        return False
-    return nest.depth > lines_kept(nest.line_bytes, _WAY, max(1, target.cache_bytes(2) // _WAY))
+        return nest.depth
+    return lines_kept(nest.line_bytes, _WAY, max(1, target.cache_bytes(2) // _WAY))
+
+
+def l1_way_bytes(target: Target) -> int:
+    """The distance, in bytes, of addresses in the same set of the L1 cache."""
+    return max(CACHE_LINE, target.cache_bytes(1) // target.l1_ways)
 
 
 def lines_kept(distance: int, way_bytes: int, ways: int) -> int:
@@ -275,10 +308,11 @@ def copy_cycles(size: int) -> float:
 
 
 def packing_cycles(nest: Nest, target: Target) -> float:
-    """The cycles in which the columns' factor, whose rows lie in memory, is copied into panels."""
-    size = prod(each or USUAL for each in nest.others) * nest.depth * nest.width * nest.itemsize
-    level = target.level_of(size)
-    return size / _COPY_ROWS + (size / target.bytes_per_cycle(level) if level > 1 else 0.0)
+    """The cycles in which the columns' factor is copied into panels, of which L2 holds a block."""
+    others = prod(each or USUAL for each in nest.others)
+    size = nest.depth * nest.width * nest.itemsize
+    held = min(size, target.cache_bytes(2) // 2)
+    return others * _packing(nest, size, nest.width, nest.depth, held, target)
 
 
 def usual_bytes_of(tensor: Tensor) -> int:
@@ -368,10 +402,12 @@ def _step(
     rows_moved: _Rows,
     target: Target,
     *,
+    in_order: bool = False,
     evicts: bool = False,
 ) -> float:
     """The cycles of a step of the sum in a tile, whose columns' factor lies in the cache of level
-    `panel`. It comes in pieces if it isn't packed, the slower if it `evicts` itself."""
+    `panel`. If it isn't packed and its rows aren't read `in_order`, it comes in pieces, the slower
+    if it `evicts` itself."""
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
@@ -381,21 +417,29 @@ def _step(
         lines += CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
-    moved = rows_moved.near + came
+    is_requested = bool(cpu.l2_latency) if panel == 2 else panel > 2 and not nest.is_packed
+    waits, meanwhile = rows_moved.near, rows_moved.far
+    in_the_way = 0.0
+    if panel == 2 and is_requested:
+        in_the_way = _IN_THE_WAY * came
+    else:
+        waits += came
     if panel > 2:
         # Panels are read from end to end, and other lines are requested: nearly all comes to L2
         # ahead, if it comes fast enough.
         came = size / target.bytes_per_cycle(panel)
-        moved += _LATE * came
+        waits += _LATE * came
         if not nest.is_packed:
-            loads += lines / CACHE_LINE
-            came *= in_pieces(panel) ** (2 if evicts else 1)
-    return max(
+            came *= in_pieces(panel, size, target) ** (2 if evicts else 0 if in_order else 1)
+        meanwhile += came
+    if is_requested:
+        loads += lines / CACHE_LINE
+    return in_the_way + max(
         r * c * terms.operations * unit.cycles,
         # With less under way there is nothing to do while data come.
-        unit.under_way * terms.operations * unit.cycles + moved / 2,
-        loads / (_SUSTAINED * cpu.loads) + moved,
-        rows_moved.far + (came if panel > 2 else 0.0),
+        unit.under_way * terms.operations * unit.cycles + waits / 2,
+        loads / (_SUSTAINED * cpu.loads) + waits,
+        meanwhile,
     )
 
 

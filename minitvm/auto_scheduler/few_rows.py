@@ -31,7 +31,6 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.auto_scheduler.tiled import cycles_of
-from minitvm.auto_scheduler.tiles import PAGE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -88,9 +87,9 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     stays = rows * STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
     came = transfer_cycles(size, size, target)
-    piece = _most_columns(op, rows, target)
-    if piece < (extent_of(contraction.column) or USUAL) and piece * b.dtype.itemsize < PAGE:
-        came *= in_pieces(target.level_of(size))
+    piece = _most_columns(op, rows, target) * b.dtype.itemsize
+    if piece < (extent_of(contraction.column) or USUAL) * b.dtype.itemsize:
+        came *= in_pieces(target.level_of(size), piece, target)
     return steps / lanes * max(1 / cpu.ports, loads / cpu.loads) + came
 
 

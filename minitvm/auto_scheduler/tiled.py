@@ -86,7 +86,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterType, IterVar
 
-_SURE = 1.05  # times fewer cycles, if a factor is read from afar: no two memories are alike
+_SURE = 1.05  # times fewer cycles, if a factor comes from afar in pieces: memories differ
 
 
 def write_tiled(
@@ -107,7 +107,10 @@ def write_tiled(
     in_panels = any(packs) or any(each.ahead is not None for each in group)
     if not in_panels:
         tile = in_place
-    blocks = [_blocks(each, nest, tile, in_panels) for each in group]
+    blocks = [
+        _blocks(each, nest, tile, in_panels, whole=each.in_order or len(group) > 1)
+        for each in group
+    ]
     if part is not None:
         blocks = [
             Blocks(
@@ -118,7 +121,7 @@ def write_tiled(
         ]
     for each, mine in zip(group, blocks, strict=True):
         choose_tile(s, each.contraction, tile, nest.unit, target, stage=each.stage.name)
-        choose_blocks(s, each.contraction, mine, stage=each.stage.name)
+        choose_blocks(s, each.contraction, mine, in_panels, stage=each.stage.name)
     copies = [_copies(*each) for each in zip(group, packs, blocks, strict=True)]
     common = max(blocks, key=lambda each: each.strip or 0)
     if common.depth is not None:
@@ -127,19 +130,19 @@ def write_tiled(
         made = _write_whole(group, last, places, tile, common, in_panels or part is not None)
     panels = list[tuple[Contraction, Factor, Stage]]()
     for each, there, copied, mine in zip(group, made, copies, blocks, strict=True):
-        made_panels = [*_write_factors(each, there, copied, tile, mine, is_placed=part is None)]
-        panels += made_panels
+        packed = [*_write_factors(each, there, copied, tile, mine, is_placed=part is None)]
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
         if in_panels:
-            level = min(2, panels_come_from(_packed(nest), tile, mine, target))
-            steps = steps_ahead(nest, tile, level, target)
-            for _, factor, stage in made_panels:
+            level = panels_come_from(_packed(nest), tile, mine, target)
+            steps = steps_ahead(_packed(nest), tile, mine, level, target)
+            for *_, stage in packed:
                 _request_ahead(each, there, stage.op.output(0), steps, level)
         else:
             level = comes_from(nest, tile, target)
-            steps = steps_ahead(nest, tile, level, target)
+            steps = steps_ahead(nest, tile, mine, level, target)
             _request_ahead(each, there, each.contraction.b.tensor, steps, level)
+        panels += packed
     return made[0].panels, panels
 
 
@@ -380,20 +383,19 @@ def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target:
 # -- The model --
 
 
-def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool) -> Blocks:
+def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool) -> Blocks:
+    """The blocks of a contraction, whose steps are all summed at once if `whole`."""
     contraction, target = sums.contraction, sums.target
     widens = _widens(contraction)
     is_plain = widens or copied_axes(contraction, contraction.a) is not None
+    in_memory = sums.last is not sums.stage or widens
     if in_panels:
-        in_memory = sums.last is not sums.stage or widens
-        whole = sums.in_order
         made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=whole)
         return made if is_plain else replace(made, strip=None, shares_rows=False)
     steps = prod(each or 1 for each in nest.steps)
-    copies = widens or (contraction.rows and is_plain and thrashes(nest, steps, target))
-    if copies:
-        return Blocks(strip=strip_of(nest, tile, steps, target))
-    return blocks_in_place(nest, tile, target)
+    copies = widens or bool(contraction.rows and is_plain and thrashes(nest, steps, target))
+    made = blocks_in_place(nest, tile, target, copied=copies, in_memory=in_memory, whole=whole)
+    return replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
 
 
 def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
@@ -425,8 +427,9 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
         as_it_lies, in_panels = _cycles_of_ways(nest, in_place, tile, target)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
-        is_far = comes_from(nest, in_place, target) > 2
-        if in_panels >= as_it_lies * (_SURE if is_far else 1):
+        blocks = blocks_in_place(nest, in_place, target, whole=sums.in_order)
+        in_pieces = comes_from(nest, in_place, target) > 2 and blocks.depth is None
+        if in_panels >= as_it_lies * (_SURE if in_pieces else 1):
             packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     note(how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)

@@ -24,11 +24,13 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     Unit,
+    comes_from,
     copy_cycles,
     cost,
     cycles_in_panels,
-    evicts_itself,
     kept_level,
+    l1_way_bytes,
+    lines_in_l2,
     lines_kept,
     transfer_cycles,
     waiting_cycles,
@@ -138,12 +140,7 @@ def _remainders(nest: Nest, tile: Tile) -> int:
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
     """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1."""
-    return target.l1_ways if row_bytes % _way_bytes(target) == 0 else target.vector_registers
-
-
-def _way_bytes(target: Target) -> int:
-    """The distance, in bytes, of addresses in the same set of the L1 cache."""
-    return max(CACHE_LINE, target.cache_bytes(1) // target.l1_ways)
+    return target.l1_ways if row_bytes % l1_way_bytes(target) == 0 else target.vector_registers
 
 
 def panels_together(target: Target) -> int:
@@ -178,19 +175,45 @@ def blocks_of(
     nest, itemsize = replace(nest, is_packed=True), nest.itemsize
     across = copied or thrashes(nest, nest.depth, target)
     step = max(tile.rows * itemsize, 0 if across else min(nest.step_bytes, CACHE_LINE))
-    rows_bytes = int(target.cache_bytes(1) / SHARE)
-    depth, cut = (None, 0) if whole else _depth_and_cut(nest, max(1, rows_bytes // step))
-    steps = (depth or nest.steps[cut] or 1) * nest.inside(cut)
-    strip = strip_of(nest, tile, steps, target)
-    most = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
+    most = max(1, int(target.cache_bytes(1) / SHARE) // step)
+    is_far = kept_level(nest.depth * nest.width * itemsize, target) > 2
+    # From afar, fewer steps let more of a row be packed at once, in the order of memory.
+    depths = [most, most // 2, most // 4] if is_far and nest.columns is not None else [most]
+    cuts = [(None, 0)] if whole else [*dict.fromkeys(_depth_and_cut(nest, n) for n in depths if n)]
     if nest.columns is None:
-        width = min(most * tile.columns, _COLUMNS)
-        return Blocks(
-            None, width, depth, cut, strip if copied else None, shares_rows=across and not copied
-        )
+        ((depth, cut),) = cuts
+        steps = _steps_of(nest, depth, cut)
+        panels = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
+        strip = strip_of(nest, tile, steps, target) if copied else None
+        width = min(panels * tile.columns, _COLUMNS)
+        return Blocks(None, width, depth, cut, strip, shares_rows=across and not copied)
+    found = [_blocks_with(nest, tile, *cut, target, across=across, copied=copied) for cut in cuts]
+    best = min(found, key=lambda each: each[0])[1]
+    return _with_sums_kept(nest, tile, best, target) if in_memory else best
+
+
+def _steps_of(nest: Nest, depth: int | None, cut: int) -> int:
+    return (depth or nest.steps[cut] or 1) * nest.inside(cut)
+
+
+def _blocks_with(
+    nest: Nest,
+    tile: Tile,
+    depth: int | None,
+    cut: int,
+    target: Target,
+    *,
+    across: bool,
+    copied: bool,
+) -> tuple[float, Blocks]:
+    """The best blocks of some steps, and their cycles. `across`: the rows' factor is copied, by
+    each task or once for all; `copied`: by each."""
+    steps = _steps_of(nest, depth, cut)
+    strip = strip_of(nest, tile, steps, target)
+    most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
-    panels = -(-nest.columns // tile.columns)
+    panels = -(-nest.width // tile.columns)
     most_row_parts = 1 if nest.rows[0] is None else min(target.num_cores, outermost)
     is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
     best, least = Blocks(), inf
@@ -213,30 +236,54 @@ def blocks_of(
             cycles = _cycles_in(nest, tile, made, times, steps, target)
             if cycles < least * (1 - 1e-9):  # sums of floats differ by rounding
                 best, least = made, cycles
-    if in_memory and depth is not None:
-        each_row = min(best.columns or nest.columns, nest.columns) * prod(
-            each or USUAL for each in nest.rows[1:]
-        )
-        most_rows = target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)
-        height = min(-(-(best.rows or outermost * unit) // unit), max(1, most_rows))
-        best = replace(best, rows=None if height == outermost else height * unit)
-    return best
+    return least * -(-nest.depth // steps), best
 
 
-def blocks_in_place(nest: Nest, tile: Tile, target: Target) -> Blocks:
-    """The blocks of a contraction whose columns' factor is read as it lies: so many columns that
-    their part of it stays in the L2 cache from one tile of rows to the next. There are none where
-    the rows' factor is copied, which each block would do again."""
-    if nest.columns is None or None in nest.steps or nest.height <= tile.rows:
+def _with_sums_kept(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> Blocks:
+    """Blocks of so many rows that their sums stay in the L2 cache from one block of steps to the
+    next."""
+    if blocks.depth is None:
+        return blocks
+    unit = tile.rows if len(nest.rows) == 1 else 1
+    outermost = -(-(nest.rows[0] or USUAL) // unit)
+    each_row = min(blocks.columns or nest.width, nest.width) * prod(
+        each or USUAL for each in nest.rows[1:]
+    )
+    most = target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)
+    height = min(-(-(blocks.rows or outermost * unit) // unit), max(1, most))
+    return replace(blocks, rows=None if height == outermost else height * unit)
+
+
+def blocks_in_place(
+    nest: Nest,
+    tile: Tile,
+    target: Target,
+    *,
+    copied: bool = False,
+    in_memory: bool = False,
+    whole: bool = False,
+) -> Blocks:
+    """The blocks of a contraction whose columns' factor is read as it lies, if it comes from beyond
+    the L2 cache: so many steps of the sum that their rows lie on pages which the CPU finds without
+    a walk, and so many columns that their part of these rows stays in L2 from one tile of rows to
+    the next. So rows of memory are read from one end to the other. The arguments are those of
+    :func:`blocks_of`."""
+    if nest.columns is None or None in nest.steps or comes_from(nest, tile, target) <= 2:
         return Blocks()
+    most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
+    depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
+    steps = nest.depth if depth is None else depth * nest.inside(cut)
     panels = -(-nest.columns // tile.columns)
-    most = target.cache_bytes(2) // 2 // (nest.depth * nest.itemsize * tile.columns)
-    if most < 1 or kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
-        return Blocks()
-    if evicts_itself(nest, target) or thrashes(nest, nest.depth, target):
-        return Blocks()
-    width = balanced(panels, most)
-    return Blocks(columns=None if width == panels else width * tile.columns)
+    width = panels
+    if nest.height > tile.rows:
+        kept = target.cache_bytes(2) // 2 // (steps * nest.itemsize * tile.columns)
+        is_worse = copied or steps > lines_in_l2(nest, target)  # or each block would copy again
+        width = panels if kept < 1 or (depth is None and is_worse) else balanced(panels, kept)
+    if depth is not None:
+        width = min(width, -(-panels // target.num_cores))
+    columns = None if width == panels else width * tile.columns
+    made = Blocks(columns=columns, depth=depth, cut=cut)
+    return _with_sums_kept(nest, tile, made, target) if in_memory else made
 
 
 def _panels_bytes(target: Target) -> int:
@@ -316,7 +363,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
         return False
     if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
         return True
-    return steps > 2 * lines_kept(nest.step_bytes, _way_bytes(target), target.l1_ways)
+    return steps > 2 * lines_kept(nest.step_bytes, l1_way_bytes(target), target.l1_ways)
 
 
 def balanced(size: int, most: int) -> int:
