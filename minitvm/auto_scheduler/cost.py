@@ -240,13 +240,11 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     return size / (_COPY if lies_across else _COPY_ROWS) + came + written
 
 
-def comes_from(nest: Nest, tile: Tile, target: Target) -> int:
-    """The cache from which the columns' factor comes as it lies, 1 to 3, or 4 for memory."""
-    return _panel_level(nest, tile, nest.width, nest.depth, target)
-
-
-def panels_come_from(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> int:
-    """The cache from which the panels of a block come, 1 to 3, or 4 for memory."""
+def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = None) -> int:
+    """The cache from which the columns' factor comes, 1 to 3, or 4 for memory: as it lies; or the
+    panels of a block, from one tile of rows to the next."""
+    if blocks is None or not nest.is_packed:
+        return _panel_level(nest, tile, nest.width, nest.depth, target)
     width = min(blocks.columns or nest.width, nest.width)
     return _panel_level(nest, tile, width, _steps_of(nest, blocks), target)
 

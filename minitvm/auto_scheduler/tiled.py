@@ -36,7 +36,6 @@ from minitvm.auto_scheduler.cost import (
     cost,
     kept_level,
     packing_cycles,
-    panels_come_from,
     steps_ahead,
     transfer_cycles,
     usual_bytes_of,
@@ -80,11 +79,13 @@ from minitvm.auto_scheduler.tiles import (
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterType, IterVar
+from minitvm.tir.functor import mentions
 
 _SURE = 1.05  # times fewer cycles, if a factor comes from afar in pieces: memories differ
 
@@ -130,33 +131,32 @@ def write_tiled(
         made = _write_whole(group, last, places, tile, common, in_panels or part is not None)
     panels = list[tuple[Contraction, Factor, Stage]]()
     for each, there, copied, mine in zip(group, made, copies, blocks, strict=True):
-        packed = [*_write_factors(each, there, copied, tile, mine, is_placed=part is None)]
+        panels += _write_factors(each, there, copied, tile, mine, is_placed=part is None)
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
-        if in_panels:
-            level = panels_come_from(_packed(nest), tile, mine, target)
-            steps = steps_ahead(_packed(nest), tile, mine, level, target)
-            for *_, stage in packed:
-                _request_ahead(each, there, stage.op.output(0), steps, level)
-        else:
-            level = comes_from(nest, tile, target)
-            steps = steps_ahead(nest, tile, mine, level, target)
-            _request_ahead(each, there, each.contraction.b.tensor, steps, level)
-        panels += packed
+        seen = _packed(nest) if in_panels else nest
+        _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
 
 
-def _request_ahead(sums: Sums, made: _Made, b: Tensor, steps: int, level: int) -> None:
-    """Requests the columns' factor, or panels of it, `steps` steps before they are computed, if
-    any, from the cache `level`."""
-    s, stage = sums.schedule, sums.schedule[made.sums]
-    if not steps or s[b].inlined or b not in stage.op.input_tensors:
+def _request_ahead(
+    sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile, blocks: Blocks
+) -> None:
+    """Requests the columns' factor, or panels of it, some steps before they are computed."""
+    s, target, stage = sums.schedule, sums.target, sums.schedule[made.sums]
+    level = comes_from(nest, tile, target, blocks)
+    steps = steps_ahead(nest, tile, blocks, level, target)
+    if not steps:
         return
+    op, (*_, column) = compute_of(stage), places.of(stage)
     loops = [each for each in stage.leaf_iter_vars if each.iter_type == IterType.COMM_REDUCE]
     text = "{b} is requested {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
-    choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps, where=where)
-    stage.prefetch(b, loops[len(compute_of(stage).reduce_axis) - 1], steps)
+    for b in op.input_tensors:
+        loads = () if s[b].inlined else reads_of(op, b)
+        if any(mentions(column.var, *load.indices) for load in loads):
+            choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps, where=where)
+            stage.prefetch(b, loops[len(op.reduce_axis) - 1], steps)
 
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
