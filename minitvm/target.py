@@ -75,7 +75,7 @@ def _cpu(
 
 
 # Intel's servers, whose L3 and memory are reached through a mesh.
-_server = partial(_cpu, bytes_per_cycle=(32, 8, 4), piece_bytes=(150, 230), l2_latency=100)
+_server = partial(_cpu, bytes_per_cycle=(32, 8, 4), piece_bytes=(150, 230), l2_latency=150)
 
 
 _V2 = frozenset({"sse2", "sse4.1", "sse4.2", "popcnt"})

@@ -262,8 +262,6 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
     latency = cpu.l2_latency if level == 2 or nest.is_packed else cpu.memory_latency
     if level == 1 or not latency:
         return 0
-    vectors = -(-tile.rows // nest.unit.rows) * nest.unit.vectors_of(tile.columns)
-    cycles = vectors * nest.terms.operations * nest.unit.cycles
     size = tile.columns * nest.itemsize * nest.unit.depth
     distance = size if nest.is_packed else nest.line_bytes
     most = min(
@@ -271,7 +269,13 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
         lines_kept(distance, l1_way_bytes(target), target.l1_ways) // 2,
         _steps_of(nest, blocks) // 8,
     )
-    return max(1, min(round(latency / cycles), most))
+    return min(steps_in(latency, tile, nest.unit, nest.terms), max(1, most))
+
+
+def steps_in(cycles: int, tile: Tile, unit: Unit, terms: Terms = MULTIPLY_ADD) -> int:
+    """The steps of the sum that a tile computes in some cycles."""
+    vectors = -(-tile.rows // unit.rows) * unit.vectors_of(tile.columns)
+    return max(1, round(cycles / (vectors * terms.operations * unit.cycles)))
 
 
 def in_pieces(level: int, piece: int, target: Target) -> float:

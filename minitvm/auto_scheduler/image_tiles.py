@@ -46,7 +46,7 @@ from minitvm.auto_scheduler.convolution import (
     reused_axis,
     row_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Tile
+from minitvm.auto_scheduler.cost import Blocks, Tile, steps_in
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
     Loop,
@@ -63,6 +63,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import in_panels
 from minitvm.auto_scheduler.tiles import balanced, vectors
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -159,6 +160,7 @@ class _Writer:
         tiles = self._write_tiles(found, axes, places, tile, turned=turned)
         steps = compute_of(s[self.sums]).reduce_axis
         self._write_sums(places, tiles, tile, steps)
+        self._request_image(found, tile)
         for each in copies:
             each.compute_at(self.stage, tiles.loops[-1].axis)
         _write_copies(copies, place, channel)
@@ -288,6 +290,20 @@ class _Writer:
         at = self.stage, tiles.loops[-1].axis
         each = self._vectors(width or extent_of(column), tile)
         write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
+
+    def _request_image(self, found: Contraction, tile: Tile) -> None:
+        """Requests the elements of the image that a tile reads some steps later, where each step of
+        the sum reads other lines."""
+        inner, image, target = self.s[self.sums], found.a.tensor, self.target
+        steps = [each for each in found.op.reduce_axis if extent_of(each) != 1]
+        cycles = target.processor.l2_latency
+        if not cycles or not steps or self.s[image].inlined:
+            return
+        if found.a.along(steps[-1]) * image.dtype.itemsize >= CACHE_LINE:
+            ahead = steps_in(cycles, tile, vectors(self.sums.dtype, target))
+            choose(self.s, "prefetch", "{a} is requested {steps} steps ahead: each reads lines of "
+                   "its own", stage=self.stage.name, a=image.name, steps=ahead)  # fmt: skip
+            inner.prefetch(image, steps[-1], ahead)
 
     def _vectors(self, width: int | None, tile: Tile) -> tuple[int, int]:
         """The number of columns of a tile, and the lanes of a vector of them."""
