@@ -31,6 +31,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
 from minitvm.auto_scheduler.tiled import cycles_of
+from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -55,7 +56,7 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     size = bytes_of(contraction.b.tensor)
     if size is not None and size <= target.cache_bytes(2) // 4:
         return False
-    return streamed_cycles(contraction, target) <= cycles_of(contraction, target)
+    return streamed_cycles(contraction, target) <= ALIKE * cycles_of(contraction, target)
 
 
 def is_left_plain(contraction: Contraction) -> bool:
@@ -77,8 +78,9 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
 
 
 def streamed_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a streamed contraction: those of its arithmetic, and then those in which the
-    columns' factor comes from its cache. A sum is read and written once in a few steps; elements of
+    """The cycles of a streamed contraction: the more of those of its arithmetic and of those in
+    which the columns' factor comes from its cache. Of the fewer, a part in their proportion isn't
+    hidden. A sum is read and written once in a few steps; elements of
     the rows' factor are read again for each product, unless all of them stay in registers."""
     op, b, cpu = contraction.op, contraction.b.tensor, target.processor
     lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
@@ -90,7 +92,9 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     piece = _most_columns(op, rows, target) * b.dtype.itemsize
     if piece < (extent_of(contraction.column) or USUAL) * b.dtype.itemsize:
         came *= in_pieces(target.level_of(size), piece, target)
-    return steps / lanes * max(1 / cpu.ports, loads / cpu.loads) + came
+    computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
+    fewer, more = sorted((computed, came))
+    return more + fewer * fewer / more
 
 
 def _most_columns(op: ComputeOp, rows: int, target: Target) -> int:

@@ -37,7 +37,13 @@ from math import gcd, prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    contraction_of,
+    extent_of,
+    loads_of,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.convolution import (
     best_tile_of,
     channel_of,
@@ -46,7 +52,14 @@ from minitvm.auto_scheduler.convolution import (
     reused_axis,
     row_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Tile, steps_in
+from minitvm.auto_scheduler.cost import (
+    USUAL,
+    Blocks,
+    Tile,
+    kept_level,
+    steps_in,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
     Loop,
@@ -157,7 +170,8 @@ class _Writer:
         axes = [*axes[:channel], *axes[channel + 1 :], axes[channel]]
         others = [i for i in range(len(own) - 1) if i not in images]
         places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
-        tiles = self._write_tiles(found, axes, places, tile, turned=turned)
+        panels = _panels_of_task(found, tile, target)
+        tiles = self._write_tiles(found, axes, places, tile, turned=turned, panels=panels)
         steps = compute_of(s[self.sums]).reduce_axis
         self._write_sums(places, tiles, tile, steps)
         self._request_image(found, tile)
@@ -239,7 +253,7 @@ class _Writer:
         rows = () if row is None else (own.index(row),)
         others = (i for i in range(len(own) - 1) if i not in rows)
         places = Places(rows, tuple(others), len(own) - 1)
-        tiles = self._write_tiles(found, axes, places, tile, in_blocks=False)
+        tiles = self._write_tiles(found, axes, places, tile, panels=0)
         self._write_sums(places, tiles, tile, reduced)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
@@ -256,15 +270,15 @@ class _Writer:
         width: int | None = None,
         *,
         turned: bool = False,
-        in_blocks: bool = True,
+        panels: int = 1,
     ) -> Tiles:
         """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums,
-        divided into tiles. `width` is the extent of several columns together. `in_blocks`: panels
-        are as wide as a tile. `turned`: sums are stored transposed."""
+        divided into tiles. `width` is the extent of several columns together. A task computes
+        `panels`, each as wide as a tile (0: all). `turned`: sums are stored transposed."""
         extents = [*map(extent_of, found.op.axis[: len(axes)])]
         extents[-1] = width or extents[-1]
         loops = [*map(Loop, axes, extents)]
-        blocks = Blocks(columns=tile.columns if in_blocks else None)
+        blocks = Blocks(columns=tile.columns * panels if panels else None)
         tiles = write_tiles(self.stage, places, tile, blocks, None, loops)
         if turned:
             assert tiles.row is not None
@@ -401,6 +415,17 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
         row = rest.pop(place)
         across.reorder(*rest, column, row)
         across.vectorize(row)
+
+
+def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
+    """The number of panels of weights that a task reads, for each of which an image from beyond the
+    L2 cache would come again: a quarter of L2 holds them."""
+    if kept_level(usual_bytes_of(found.a.tensor), target) <= 2:
+        return 1
+    itemsize = found.b.tensor.dtype.itemsize
+    size = tile.columns * itemsize * (product_of_extents(found.op.reduce_axis) or USUAL)
+    panels = -(-(extent_of(found.column) or USUAL) // tile.columns)
+    return balanced(panels, max(1, target.cache_bytes(2) // 4 // size))
 
 
 def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:

@@ -280,7 +280,8 @@ def blocks_in_place(
         is_worse = copied or steps > lines_in_l2(nest, target)  # or each block would copy again
         width = panels if kept < 1 or (depth is None and is_worse) else balanced(panels, kept)
     if depth is not None:
-        width = min(width, -(-panels // target.num_cores))
+        tasks = prod(each or target.num_cores for each in nest.others)
+        width = min(width, -(-panels * tasks // target.num_cores))
     columns = None if width == panels else width * tile.columns
     made = Blocks(columns=columns, depth=depth, cut=cut)
     return _with_sums_kept(nest, tile, made, target) if in_memory else made
