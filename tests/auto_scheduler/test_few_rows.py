@@ -79,12 +79,12 @@ def test_a_sum_in_order_is_not_cut() -> None:
     arguments = product(3, 700, 900)
     a, b = (random.random([int(n) for n in t.shape]).astype("f4") for t in arguments[:2])
     found = []
-    for auto_schedule in (False, True):
+    for is_scheduled in (False, True):
         target = f"{ZEN5} -l2-cache-bytes=65536"
-        f = build([arguments[-1]], arguments, target, fp="strict", auto_schedule=auto_schedule)
+        f = build([arguments[-1]], arguments, target, fp="strict", auto_schedule=is_scheduled)
         found.append(np.empty((3, 700), "float32"))
         f(a, b, found[-1])
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_rows_that_are_copied_are_copied_once() -> None:
