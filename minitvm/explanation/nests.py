@@ -202,6 +202,7 @@ def _nest(found: _Found, code: NestCode, options: CodegenOptions, sizes: Sizes) 
             often = trips(around)
             is_known &= isinstance(often, int)
             counts[name] += number * (often if isinstance(often, int) else 0)
+    leaves = [pair for pair in leaves if not _is_request(pair[0])]
     path = max((path for _, path in leaves), key=_depth)
     bits = max(found.buffers[0].dtype.bits, 8)
     in_loops = max((leaf.value.dtype.lanes for leaf, _ in leaves), default=1)
@@ -225,6 +226,12 @@ def _nest(found: _Found, code: NestCode, options: CodegenOptions, sizes: Sizes) 
         predicted=None,
         measured=None,
     )
+
+
+def _is_request(leaf: Leaf) -> bool:
+    """Whether a statement only requests a line of memory."""
+    call = leaf.value
+    return isinstance(leaf, s.Evaluate) and isinstance(call, e.Call) and call.op == "prefetch"
 
 
 def _depth(path: Path) -> int:
@@ -264,6 +271,9 @@ def _operations(leaf: Leaf, path: Path) -> Iterator[tuple[str, int, Path]]:
     stays where it is while the innermost loop runs is outside of that."""
     if isinstance(leaf, s.LetStmt) and not leaf.value.dtype.is_float and not _loads(leaf.value):
         return  # an index
+    if _is_request(leaf):
+        yield "requests", 1, path
+        return
     loaded = set[tuple[Buffer, str]]()  # code generation loads equal elements once
     for name, node in named_operations(leaf.value):
         if not isinstance(node, e.BufferLoad):

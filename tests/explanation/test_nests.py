@@ -119,6 +119,17 @@ def test_a_product_multiplies_and_adds() -> None:
     assert nests["C.local",].reads[0] == "A"
 
 
+def test_requests_are_no_loads() -> None:
+    X = te.placeholder((64, 100), name="X")
+    Y = te.compute((64, 100), lambda i, j: X[i, j] * 2, name="Y")
+    s = te.create_schedule(Y.op)
+    s[Y].prefetch(X, Y.op.axis[0], 2)
+    nest = only(figures(tvm.build(s, [X, Y], HASWELL, auto_schedule=False)))
+    assert counts(nest)["requests"] == 64 * 7 + 64 * (100 % 16 > 0)  # lines, and the last element
+    assert counts(nest)["loads"] == 6400
+    assert nest.loops == (("i", 64), ("j", 100))
+
+
 def test_comparisons_and_selections_count() -> None:
     tensors = arg_max(8, 100)
     found = figures(built(tensors, 2, auto_schedule=False))
