@@ -38,8 +38,9 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
             for j in range(64):
                 B[i, j] = A[i, j]
 
-    One request is made for each cache line along the last dimension. If there are few lines,
-    another is made for the last element, which may lie in a further line. A request changes nothing
+    One request is made for each cache line along the last dimension, and another one for the last
+    element, which may lie in a further line: unless the buffer is the function's own, whose memory
+    begins at a line, and whole lines are requested. A request changes nothing
     and never fails, also where it lies outside of the buffer; ``prefetch`` does not read its
     operand. Elements at indices that depend on data are left out.
 
@@ -48,14 +49,17 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     CompileError
         When the attribute is not around a loop.
     """
-    data = {each.var for each in walk_once(func.body) if isinstance(each, s.LetStmt | e.Let)}
-    return with_body(func, _Inject(data).stmt(func.body))
+    nodes = [*walk_once(func.body)]
+    data = {each.var for each in nodes if isinstance(each, s.LetStmt | e.Let)}
+    own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+    return with_body(func, _Inject(data, own).stmt(func.body))
 
 
 class _Inject(Mutator):
-    def __init__(self, data: set[Var]) -> None:
+    def __init__(self, data: set[Var], own: set[Buffer]) -> None:
         super().__init__()
         self._data = data
+        self._own = own
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
@@ -75,7 +79,7 @@ class _Inject(Mutator):
                 f"prefetch of {buffer.name}: expected a loop, found {type(node).__name__}: "
                 "prefetch at the variable of a loop of the stage"
             )
-        requests = _Requests(buffer, self._data)
+        requests = _Requests(buffer, self._data, buffer in self._own)
         requests.gather(node.body, ())
         var = node.loop_var
         ahead = substitute(seq(*requests.made), {var: var + e.cast(var.dtype, offset)})
@@ -86,10 +90,11 @@ class _Inject(Mutator):
 class _Requests:
     """The requests for the elements of a buffer that a statement reads or writes."""
 
-    def __init__(self, buffer: Buffer, data: set[Var]) -> None:
+    def __init__(self, buffer: Buffer, data: set[Var], is_own: bool) -> None:
         self.made: list[Stmt] = []
         self._buffer = buffer
         self._data = data
+        self._is_own = is_own
         self._seen: set[object] = set()
 
     def gather(self, node: Stmt, loops: tuple[For, ...]) -> None:
@@ -146,8 +151,11 @@ class _Requests:
         lines = e.floordiv(loop.extent + (line - const(1, var.dtype)), line)
         each = substitute(body, {var: loop.min + var * line})
         last = substitute(body, {var: loop.min + loop.extent - 1})
-        loop = For(var, const(0, var.dtype), lines, ForKind.SERIAL, each)
-        return seq(loop, last)
+        begin = substitute(load.indices[-1], {var: loop.min})
+        sizes = map(e.const_int, (begin, loop.extent, self._buffer.shape[-1]))
+        requests = For(var, const(0, var.dtype), lines, ForKind.SERIAL, each)
+        is_whole = all(size is not None and size % count == 0 for size in sizes)
+        return requests if self._is_own and is_whole else seq(requests, last)
 
 
 def _variables(*nodes: PrimExpr) -> set[Var]:

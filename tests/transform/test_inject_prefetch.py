@@ -13,7 +13,7 @@ from minitvm.error import TVMError
 from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const
 from minitvm.tir.functor import walk
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import AttrStmt, BufferStore, ForKind, LetStmt, Stmt, seq
+from minitvm.tir.stmt import Allocate, AttrStmt, BufferStore, ForKind, LetStmt, Stmt, seq
 from minitvm.transform.inject_prefetch import SCOPE, inject_prefetch
 from tests.tir.programs import function_of, loop
 
@@ -48,6 +48,19 @@ def test_each_place_once_and_none_that_depends_on_data() -> None:
     assert requests(ahead(seq(copy(A[i, j]), copy(A[i, j] * 2.0)))) == 2  # each line, and the last
     assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 2
     assert requests(ahead(LetStmt(k, I[i], copy(A[k, j])))) == 0
+
+
+def test_lines_of_panels() -> None:
+    """Indices are simplified before lines are told from elements; own memory begins at a line."""
+    P = tir.decl_buffer((n, 32), name="P")
+    place = i * 32 + j
+    read = loop(j, 32, BufferStore(B, P[place // 32, place % 32], (i, j)))
+    around = AttrStmt(P, SCOPE, const(1), loop(i, n, read))
+    text = str(inject_prefetch(func(Allocate(P, around))))
+    assert "for j in range(2):" in text
+    assert text.count("prefetch(") == 1
+    whole = loop(j, 31, BufferStore(B, P[i, j], (i, j)))
+    assert requests(Allocate(P, AttrStmt(P, SCOPE, const(1), loop(i, n, whole)))) == 2
 
 
 def test_what_is_written_is_requested() -> None:
