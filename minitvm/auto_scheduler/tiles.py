@@ -86,7 +86,7 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     >>> unit = vectors(DType.of("float32"), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, 4 * 96, unit)
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
-    Tile(rows=12, columns=32)
+    Tile(rows=8, columns=48)
     """
     costs = _costs(nest, target) if block is None else _costs_in(nest, target, block)
     chooser = _chooser.get()

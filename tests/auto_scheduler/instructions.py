@@ -121,7 +121,10 @@ def _definitions() -> dict[str, str]:
     made = {
         "tilezero": f"define internal {_TILE} @tilezero(i16 %r, i16 %c) {{\n"
         f"  ret {_TILE} zeroinitializer\n}}",
-        "tileloadd64": _definition("tileloadd64", _TILE, ["i16", "i16", "ptr", "i64"], _load_tile),
+        **{
+            name: _definition(name, _TILE, ["i16", "i16", "ptr", "i64"], _load_tile)
+            for name in ("tileloadd64", "tileloaddt164")
+        },
         "tilestored64": _definition(
             "tilestored64", "void", ["i16", "i16", "ptr", "i64", _TILE], _store_tile
         ),

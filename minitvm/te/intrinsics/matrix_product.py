@@ -253,7 +253,8 @@ class _Block(ABC):
 @final
 class _Tiles(_Block):
     """AMX: a cell is a tile of up to 16 rows of up to 64 bytes. LLVM assigns the tile registers,
-    and writes and releases their configuration."""
+    and writes and releases their configuration. The columns' factor passes through the L1 cache,
+    in which the rows' factor stays: it is loaded as one that isn't read again soon."""
 
     kept = DType.of("int32x256")
 
@@ -277,17 +278,22 @@ class _Tiles(_Block):
 
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
         offset = k * self.by.rows * w.strides[0] + column * self.by.group
-        return self._load(w, offset, _ROWS, self._bytes_from(column))
+        return self._load(w, offset, _ROWS, self._bytes_from(column), "tileloaddt164")
 
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
         shape = self._rows_from(row), self._bytes_from(column), _WHOLE
         return call_llvm_pure_intrin(self.kept, self.by.llvm, *shape, cell, a, w)
 
     def _load(
-        self, buffer: Buffer, offset: PrimExpr, rows: PrimExpr, columns: PrimExpr
+        self,
+        buffer: Buffer,
+        offset: PrimExpr,
+        rows: PrimExpr,
+        columns: PrimExpr,
+        load: str = "tileloadd64",
     ) -> PrimExpr:
         place = buffer.access_ptr("r", offset=offset)
-        name = "llvm.x86.tileloadd64.internal"
+        name = f"llvm.x86.{load}.internal"
         return call_llvm_intrin(self.kept, name, rows, columns, place, _row_bytes(buffer))
 
     def _rows_from(self, row: int) -> PrimExpr:
