@@ -74,6 +74,7 @@ from minitvm.auto_scheduler.tiles import (
     best_tile,
     blocks_in_place,
     blocks_of,
+    on_one_core,
     strip_of,
     thrashes,
 )
@@ -87,7 +88,7 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterType, IterVar
 from minitvm.tir.functor import mentions
 
-_SURE = 1.05  # times fewer cycles, if a factor comes from afar in pieces: memories differ
+_SURE = 1.05  # times the cycles, where a factor comes from afar in pieces: memories differ
 
 
 def write_tiled(
@@ -104,7 +105,7 @@ def write_tiled(
         places = places_of_part(places, part) or places
     nest = _nest_of(group, places)
     in_place, tile = best_tile(nest, target), best_tile(_packed(nest), target)
-    packs = [_packs(each, places, (in_place, tile)) for each in group]
+    packs = [_packs(each, places, tile) for each in group]
     in_panels = any(packs) or any(each.ahead is not None for each in group)
     if not in_panels:
         tile = in_place
@@ -398,12 +399,11 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
     return replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
 
 
-def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
-    """Whether a call packs the columns' factor into panels as wide as a tile. `tiles`: that for the
-    factor as it lies, and that for panels."""
+def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
+    """Whether a call packs the columns' factor into panels as wide as a tile."""
     s, contraction, target, ahead = sums.schedule, sums.contraction, sums.target, sums.ahead
     note = partial(choose, s, "packing", stage=contraction.op.name)
-    b, (in_place, tile) = contraction.b, tiles
+    b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     least = target.vector_registers * 3 // 2  # rows for which packing an epilogue's factor pays
     if ahead is not None:
@@ -424,24 +424,26 @@ def _packs(sums: Sums, places: Places, tiles: tuple[Tile, Tile]) -> bool:
         packs, why = True, "neighbours along the columns lie apart"
     else:
         nest = _nest_of_one(sums, places)
-        as_it_lies, in_panels = _cycles_of_ways(nest, in_place, tile, target)
+        as_it_lies, in_panels = _cycles_of_ways(nest, target, whole=sums.in_order)
         figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
         packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
-        blocks = blocks_in_place(nest, in_place, target, whole=sums.in_order)
-        in_pieces = comes_from(nest, in_place, target) > 2 and blocks.depth is None
-        if in_panels >= as_it_lies * (_SURE if in_pieces else 1):
+        if in_panels >= as_it_lies:
             packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     note(how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
     return packs
 
 
-def _cycles_of_ways(nest: Nest, in_place: Tile, tile: Tile, target: Target) -> tuple[float, float]:
+def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple[float, float]:
     """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
-    each."""
+    each, on one core. `whole`: all steps are summed at once."""
+    target = on_one_core(target)
+    in_place, tile = best_tile(nest, target), best_tile(_packed(nest), target)
+    blocks = blocks_in_place(nest, in_place, target, whole=whole)
+    in_pieces = comes_from(nest, in_place, target) > 2 and blocks.depth is None
+    as_it_lies = cost(nest, in_place, blocks, target) * (_SURE if in_pieces else 1)
     in_panels = cost(_packed(nest), tile, Blocks(), target)
-    blocks = blocks_in_place(nest, in_place, target)
-    return cost(nest, in_place, blocks, target), in_panels + packing_cycles(nest, target)
+    return as_it_lies, in_panels + packing_cycles(nest, target)
 
 
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:
@@ -465,8 +467,7 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     it makes of factors in another layout."""
     contraction = with_best_row(contraction, target)
     nest = nest_of(contraction, target)
-    tiles = best_tile(nest, target), best_tile(_packed(nest), target)
-    as_it_lies, in_panels = _cycles_of_ways(nest, *tiles, target)
+    as_it_lies, in_panels = _cycles_of_ways(nest, target)
     size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize
     rows = prod(each or USUAL for each in nest.rows)
     copied = size * rows if thrashes(nest, nest.depth, target) else 0

@@ -24,7 +24,6 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     Unit,
-    comes_from,
     copy_cycles,
     cost,
     cycles_in_panels,
@@ -187,8 +186,13 @@ def blocks_of(
         strip = strip_of(nest, tile, steps, target) if copied else None
         width = min(panels * tile.columns, _COLUMNS)
         return Blocks(None, width, depth, cut, strip, shares_rows=across and not copied)
-    found = [_blocks_with(nest, tile, *cut, target, across=across, copied=copied) for cut in cuts]
-    best = min(found, key=lambda each: each[0])[1]
+
+    def search(cut: tuple[int | None, int], on: Target) -> tuple[float, Blocks]:
+        return _blocks_with(nest, tile, *cut, on, across=across, copied=copied)
+
+    alone = on_one_core(target)  # a sum has the same parts on any number of cores
+    cut = min(cuts, key=lambda each: search(each, alone)[0]) if len(cuts) > 1 else cuts[0]
+    _, best = search(cut, target)
     return _with_sums_kept(nest, tile, best, target) if in_memory else best
 
 
@@ -268,7 +272,9 @@ def blocks_in_place(
     a walk, and so many columns that their part of these rows stays in L2 from one tile of rows to
     the next. So rows of memory are read from one end to the other. The arguments are those of
     :func:`blocks_of`."""
-    if nest.columns is None or None in nest.steps or comes_from(nest, tile, target) <= 2:
+    if nest.columns is None or None in nest.steps:
+        return Blocks()
+    if kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
         return Blocks()
     most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
@@ -285,6 +291,13 @@ def blocks_in_place(
     columns = None if width == panels else width * tile.columns
     made = Blocks(columns=columns, depth=depth, cut=cut)
     return _with_sums_kept(nest, tile, made, target) if in_memory else made
+
+
+@lru_cache(maxsize=64)
+def on_one_core(target: Target) -> Target:
+    """A target with one core: what decides the order of a sum is asked of it, so that the bits of a
+    result don't depend on the number of cores."""
+    return Target(f"{target} -num-cores=1")
 
 
 def _panels_bytes(target: Target) -> int:
