@@ -191,8 +191,8 @@ def blocks_of(
         return _blocks_with(nest, tile, *cut, on, across=across, copied=copied)
 
     alone = on_one_core(target)  # a sum has the same parts on any number of cores
-    cut = min(cuts, key=lambda each: search(each, alone)[0]) if len(cuts) > 1 else cuts[0]
-    _, best = search(cut, target)
+    best_cut = min(cuts, key=lambda each: search(each, alone)[0]) if len(cuts) > 1 else cuts[0]
+    _, best = search(best_cut, target)
     return _with_sums_kept(nest, tile, best, target) if in_memory else best
 
 
