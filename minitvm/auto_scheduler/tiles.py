@@ -96,13 +96,19 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     return min(alike, key=lambda tile: (_remainders(nest, tile), costs[tile]))
 
 
-@lru_cache(maxsize=256)  # the stages of a program are often of one size
 def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
     """The cycles of a nest by each tile; its blocks, if it is packed, are chosen later."""
+    found = _costs_alone(nest, on_one_core(target))
+    if nest.is_packed or target.num_cores == 1:
+        return found
+    return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in found.items()}
+
+
+@lru_cache(maxsize=256)  # the stages of a program are often of one size
+def _costs_alone(nest: Nest, target: Target) -> Mapping[Tile, float]:
     if nest.is_packed:
         return _costs_in(nest, target, lambda _: Blocks())
-    costs = _costs_in(nest, target, lambda tile: blocks_in_place(nest, tile, target))
-    return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in costs.items()}
+    return _costs_in(nest, target, lambda tile: blocks_in_place(nest, tile, target))
 
 
 def _costs_in(nest: Nest, target: Target, block: Callable[[Tile], Blocks]) -> Mapping[Tile, float]:
