@@ -57,11 +57,11 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Add, Call, FloatImm, IntImm, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -137,8 +137,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
 
 def _asks_data(reduce: Reduce) -> bool:
     """Whether data say which elements are read, under a condition."""
-    choices = (each for each in walk_once(*reduce.source) if isinstance(each, Call))
-    conditions = [each.args[0] for each in choices if each.op == "if_then_else"]
+    conditions = [each.args[0] for each in walk_once(*reduce.source) if is_lazy(each)]
     return reads_tensors(reduce.condition, *conditions)
 
 
