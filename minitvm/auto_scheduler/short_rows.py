@@ -48,7 +48,7 @@ from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
-    factored,
+    factored_in_lanes,
     fused,
     lie_along,
     loops_over,
@@ -213,8 +213,9 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    _, lane = stage.split(fused(stage, op.reduce_axis), factor=_width_of(op, target))
-    vectors = factored(s, stage, lane, len(op.axis))
+    line, width = fused(stage, op.reduce_axis), _width_of(op, target)
+    vectors = factored_in_lanes(s, stage, line, width)
+    vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
         turned.compute_at(*at)
@@ -225,7 +226,6 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage.reorder(lane, row)
     stage.unroll(lane)
     stage.vectorize(row)
-    vectors.set_scope("local").compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     if size is None and calls_functions(s, stage):
