@@ -138,7 +138,10 @@ def _given(function: Any, prepacked: int | None, arrays: Sequence[Any]) -> list[
 
 def _settings(settings: Settings, threads: int) -> Settings:
     """On one thread many short measurements: those in which another process had the core stay in
-    the minority. On two, each begins when the workers of the one before sleep."""
+    the minority. On two, each begins when the workers of the one before sleep. A quick run isn't a
+    measurement."""
+    if not settings.least:
+        return settings
     if threads > 1:
         return dataclasses.replace(settings, repeat=min(settings.repeat, 11))
     return dataclasses.replace(settings, least=settings.least / 10, repeat=3 * settings.repeat)

@@ -203,8 +203,11 @@ def paced(
 ) -> dict[str, Measured]:
     """As :func:`interleaved`, in as many rounds as fit into `budget` seconds, at least three.
 
-    Who takes several times the budget for a single run has had it, and waits aside.
+    Who takes several times the budget for a single run has had it, and waits aside. A quick run has
+    the rounds of the settings.
     """
+    if not settings.least:
+        return interleaved(contenders, settings)
     once = {name: timer(1) for name, timer in contenders.items()}
     slow = {
         name: Measured(found, least=found) for name, found in once.items() if found > 4 * budget
@@ -213,7 +216,7 @@ def paced(
     if not others:
         return slow
     a_round = sum(max(once[name], settings.least) for name in others)
-    fitting = max(3, int(budget / a_round)) if a_round else settings.repeat
+    fitting = max(3, int(budget / a_round))
     few = dataclasses.replace(settings, repeat=min(settings.repeat, fitting))
     measured = interleaved(others, few)
     return {name: slow.get(name) or measured[name] for name in contenders}
@@ -221,8 +224,10 @@ def paced(
 
 def _number(timer: Timer, least: float) -> int:
     """How many runs take `least` seconds, and not just once, when another process had the core;
-    finding it out is the warm-up."""
+    finding it out is the warm-up. A quick run has none."""
     number = 1
+    if not least:
+        return number
     timer(number)
     while timer(number) < least or timer(number) < least:
         number *= 2

@@ -2,7 +2,8 @@
 machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
 nothing but the speed of a program shows; random tests that draw the same in every run, but for
 those marked wide; and what keeps the run short: of the cases of some tests a part that covers them,
-garbage is searched for among what tests make, and neighbouring tests run in one process."""
+garbage is searched for among what tests make, neighbouring tests run in one process, and other
+libraries compute on one thread."""
 
 from __future__ import annotations
 
@@ -49,13 +50,16 @@ DROPPED = DroppedStrategies(logging.INFO)
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported: no test finds what another session has cached, or adds to it;
     and what an ordinary run draws depends on the tests alone, so that a failure stays until it is
-    mended. Sweeps draw anew in each run."""
+    mended. Sweeps draw anew in each run. The libraries beside which results are compared compute on
+    one thread: their threads would spin on the cores of the other processes."""
     if config.option.markexpr != "wide" and settings.get_current_profile_name() == "default":
         settings.register_profile("ordinary", derandomize=True)
         settings.load_profile("ordinary")
     logger = logging.getLogger("minitvm.auto_scheduler")
     logger.setLevel(logging.INFO)
     logger.addHandler(DROPPED)
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
     directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
     os.environ["MINITVM_CACHE_DIR"] = directory.name
     config.add_cleanup(directory.cleanup)

@@ -48,7 +48,7 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,
-    factored,
+    factored_in_lanes,
     fused,
     innermost,
     nest_of,
@@ -142,8 +142,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
     stage = s[total]
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
-    _, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
-    sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
+    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], lanes)
     stage = s[total]
     tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
@@ -193,8 +192,7 @@ def write_lanes_of_steps(
            "lanes, {sums} sums at once", stage=total.op.name, lanes=lanes,
            sums=prod(extent_of(contraction.op.axis[i]) or 1 for i in written))  # fmt: skip
     stage = s[total]
-    _, lane = stage.split(compute_of(stage).reduce_axis[-1], factor=lanes)
-    part = factored(s, stage, lane, len(contraction.op.axis)).set_scope("local")
+    part = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[-1], lanes)
     axes = compute_of(stage).axis
     channels = [axes[i] for i in shared]
     outside = [axes[i] for i in range(len(axes)) if i not in shared and i not in written]

@@ -43,12 +43,12 @@ from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import Loop, compute_of, fused, fused_loop
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import is_lazy
+from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Select, Var
+from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
@@ -201,14 +201,8 @@ def _is_in_pieces(stage: Stage) -> bool:
     loads = [each for each in nodes if isinstance(each, ProducerLoad)]
     if not any(_is_dear_under_masks(each, last.var) for each in loads):
         return False
-    conditions = [
-        each.args[0] if isinstance(each, Call) else each.condition
-        for each in nodes
-        if isinstance(each, Call | Select)
-    ]
-    return any(
-        _moves(each, last.var, others) for condition in conditions for each in walk_once(condition)
-    )
+    conditions = [condition for condition, *_ in choices_in(*op.body)]
+    return any(_moves(each, last.var, others) for each in walk_once(*conditions))
 
 
 def _is_dear_under_masks(load: ProducerLoad, var: Var) -> bool:

@@ -360,6 +360,13 @@ def factored(s: Schedule, stage: Stage, loop: IterVar, *place: int) -> Stage:
     return s[made[0] if isinstance(made, list) else made]
 
 
+def factored_in_lanes(s: Schedule, stage: Stage, loop: IterVar, lanes: int) -> Stage:
+    """Lets a stage of its own compute partial results in registers: one for each of `lanes`
+    neighbouring steps along a loop of a reduction, the last dimension."""
+    _, lane = stage.split(loop, factor=lanes)
+    return factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
+
+
 def loops_over(axes: Iterable[IterVar]) -> list[Loop]:
     """The loops over some axes."""
     return [Loop(axis, extent_of(axis)) for axis in axes]

@@ -50,6 +50,7 @@ from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
     factored,
+    factored_in_lanes,
     fused,
     fused_loop,
     innermost,
@@ -428,8 +429,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     if extent < 2 * lanes:
         return []
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
-    _, lane = stage.split(k.axis, factor=width)
-    vectors = factored(s, stage, lane, len(op.axis)).set_scope("local")
+    vectors = factored_in_lanes(s, stage, k.axis, width)
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
     vectors.reorder(*others, *compute_of(vectors).reduce_axis, vector, lane)
@@ -437,8 +437,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     vectors.vectorize(lane)
     if width == lanes or not is_commutative(_combiner(compute_of(stage))):
         return [vectors]
-    vector, lane = stage.split(compute_of(stage).reduce_axis[0], factor=lanes)
-    total = factored(s, stage, lane, len(op.axis)).set_scope("local")
+    total = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], lanes)
     *others, lane = compute_of(total).axis
     (vector,) = compute_of(total).reduce_axis
     total.reorder(*others, vector, lane)

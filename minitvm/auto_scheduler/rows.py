@@ -113,7 +113,7 @@ def write_rows(
                 attempt.follow("rows", root, rows.write)
             store_past_caches(s, root, target, in_blocks=in_blocks)
         else:
-            choose(s, "strategy", "computed row by row within {root}",
+            choose(s, "place", "computed row by row within {root}",
                    stage=root.name, root=places[root].root.name)  # fmt: skip
     return loops
 
@@ -269,7 +269,11 @@ class _Rows:
                 stage.compute_at(self.root, row)
 
     def _choose(self) -> None:
+        """Notes how the rows are computed. The strategy for a running reduction has its own
+        note."""
         op = compute_of(self.root)
+        if op.reduce_axis and running_axis(op, in_order=is_in_order(op, self.strict)) is not None:
+            return
         how = "each along its line of memory"
         if not op.reduce_axis or runs_in_columns(op, self.target):
             how = "in vectors of what lies side by side"
@@ -308,8 +312,7 @@ class _Rows:
         if op.reduce_axis:
             in_order = is_in_order(op, self.strict)
             if not runs_in_columns(op, target):
-                if running_axis(op, in_order=in_order) is None:
-                    self._choose()
+                self._choose()
                 write_along(s, stage, target, in_order=in_order, alone=True)
             elif is_streamed(op, target):
                 write_streamed(s, stage, target, in_order=in_order)

@@ -50,7 +50,7 @@ def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
             found.append([loops])
             continue
         first = group[0]
-        choose(s, "strategy", "computed in the loops of {first}, which reads the same",
+        choose(s, "place", "computed in the loops of {first}, which reads the same",
                stage=stage.name, first=first.stage.name)  # fmt: skip
         stage.compute_with(first.stage, first.scope)
         group.append(loops)

@@ -48,7 +48,7 @@ from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
-    factored,
+    factored_in_lanes,
     fused,
     lie_along,
     loops_over,
@@ -57,11 +57,11 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import Add, Call, FloatImm, IntImm, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -137,8 +137,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
 
 def _asks_data(reduce: Reduce) -> bool:
     """Whether data say which elements are read, under a condition."""
-    choices = (each for each in walk_once(*reduce.source) if isinstance(each, Call))
-    conditions = [each.args[0] for each in choices if each.op == "if_then_else"]
+    conditions = [each.args[0] for each in walk_once(*reduce.source) if is_lazy(each)]
     return reads_tensors(reduce.condition, *conditions)
 
 
@@ -214,8 +213,9 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    _, lane = stage.split(fused(stage, op.reduce_axis), factor=_width_of(op, target))
-    vectors = factored(s, stage, lane, len(op.axis))
+    line, width = fused(stage, op.reduce_axis), _width_of(op, target)
+    vectors = factored_in_lanes(s, stage, line, width)
+    vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
         turned.compute_at(*at)
@@ -226,7 +226,6 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage.reorder(lane, row)
     stage.unroll(lane)
     stage.vectorize(row)
-    vectors.set_scope("local").compute_at(*at)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     if size is None and calls_functions(s, stage):

@@ -85,7 +85,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir.expr import IterType, IterVar
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
 _SURE = 1.05  # times the cycles, where a factor comes from afar in pieces: memories differ
@@ -150,14 +150,13 @@ def _request_ahead(
     if not steps:
         return
     op, (*_, column) = compute_of(stage), places.of(stage)
-    loops = [each for each in stage.leaf_iter_vars if each.iter_type == IterType.COMM_REDUCE]
     text = "{b} is requested {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
     for b in op.input_tensors:
         loads = () if s[b].inlined else reads_of(op, b)
         if any(mentions(column.var, *load.indices) for load in loads):
             choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps, where=where)
-            stage.prefetch(b, loops[len(op.reduce_axis) - 1], steps)
+            stage.prefetch(b, made.step, steps)
 
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
@@ -272,11 +271,13 @@ def _write_factors(
 @final
 @record()
 class _Made:
-    """The written stage of the sums, and the stage in whose loops they are computed. The columns'
-    factor is packed in the loop `panels` (None: before all loops). A copy of the rows' factor is
-    made in the loop `strips`. `widened` is that copy if the sums read it already."""
+    """The written stage of the sums, their innermost loop over steps, and the stage in whose loops
+    they are computed. The columns' factor is packed in the loop `panels` (None: before all loops).
+    A copy of the rows' factor is made in the loop `strips`. `widened` is that copy if the sums read
+    it already."""
 
     sums: Tensor
+    step: IterVar
     stage: Stage
     panels: IterVar | None
     strips: IterVar
@@ -308,11 +309,13 @@ def _write_whole(
         loops = [each.axis for each in tiles.loops]
     else:
         task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
-    for each, copied, (sums, _) in zip(group, in_memory, found, strict=True):
+    made = list[_Made]()
+    for each, copied, (sums, copy) in zip(group, in_memory, found, strict=True):
         if copied:
             _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
-        _write_sums(s[sums], stage, loops[-1], places, target)
-    return [_Made(sums, stage, task, loops[-3:][0], copy) for sums, copy in found]
+        step = _write_sums(s[sums], stage, loops[-1], places, target)
+        made.append(_Made(sums, step, stage, task, loops[-3:][0], copy))
+    return made
 
 
 def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Blocks) -> _Made:
@@ -344,8 +347,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    _write_sums(part, stage, tiles.loops[-1].axis, places, target)
-    return _Made(part.op.output(0), stage, steps, tiles.strip, copy)
+    step = _write_sums(part, stage, tiles.loops[-1].axis, places, target)
+    return _Made(part.op.output(0), step, stage, steps, tiles.strip, copy)
 
 
 def _widens(contraction: Contraction) -> bool:
@@ -375,10 +378,13 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
     copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target: Target) -> None:
-    """The sums of a tile: the reduction loops outside, a tile inside."""
+def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target: Target) -> IterVar:
+    """The sums of a tile: the reduction loops outside, a tile inside. Returns the innermost of the
+    loops over steps."""
     rows, _, column = places.of(inner)
-    write_sums(inner, (stage, at), [*rows[-1:], column], *split_steps(inner, target))
+    steps, together = split_steps(inner, target)
+    write_sums(inner, (stage, at), [*rows[-1:], column], steps, together)
+    return steps[-1]
 
 
 # -- The model --

@@ -18,10 +18,10 @@ from minitvm.arith.accesses import step_of
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of
 from minitvm.auto_scheduler.loops import compute_of
+from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
@@ -47,22 +47,16 @@ def _chooses_terms(op: ComputeOp, axis: IterVar) -> bool:
         return False
     if extent is None or not 1 < extent <= _MOST:
         return False
-    chosen = [loads for condition, loads in _choices(reduce) if _is_of(condition, axis)]
+    chosen = [
+        [*_loads(*values)]
+        for condition, *values in choices_in(*reduce.source)
+        if _is_of(condition, axis)
+    ]
     steps = [step_of(index, axis.var) for each in _loads(*reduce.source) for index in each.indices]
     is_reversed = any(step is None or step < 0 for step in steps)
     return bool(chosen) and (
         is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
     )
-
-
-def _choices(reduce: Reduce) -> Iterator[tuple[PrimExpr, list[ProducerLoad]]]:
-    """The conditions of choices, each with the elements between which it chooses."""
-    for each in walk_once(*reduce.source):
-        if isinstance(each, e.Select):
-            yield each.condition, [*_loads(each.true_value, each.false_value)]
-        elif isinstance(each, e.Call) and each.op == "if_then_else":
-            condition, *values = each.args
-            yield condition, [*_loads(*values)]
 
 
 def _loads(*nodes: PrimExpr) -> Iterator[ProducerLoad]:

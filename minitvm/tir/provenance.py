@@ -62,9 +62,10 @@ class Choice:
     stage
         The name of the stage.
     about
-        The subject of the decision: ``"form"`` (the recognised form of the stage), ``"strategy"``,
-        ``"tile"``, ``"packing"``, ``"prefetch"``, ``"blocks"``, ``"epilogue"``; ``"dropped"`` (a
-        strategy that failed).
+        The subject of the decision: ``"form"`` (the recognised form of the stage), ``"strategy"``
+        (one for each stage), ``"place"`` (the loops of another stage in which this one is
+        computed), ``"tile"``, ``"packing"``, ``"prefetch"``, ``"blocks"``, ``"epilogue"``;
+        ``"dropped"`` (a strategy that failed).
     text
         The choice and its reason, with the names of figures in braces.
     figures

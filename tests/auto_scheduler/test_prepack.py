@@ -88,6 +88,7 @@ def test_products(dtypes: tuple[str, str, str], layout: str) -> None:
         check_product(product(m, n, k, dtypes, layout), layout)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layout", ["TN", "TT"])
 @pytest.mark.parametrize("dtypes", DTYPES[::2], ids="-".join)
 @pytest.mark.parametrize("target", TARGETS[1:])
@@ -194,6 +195,7 @@ def test_batches() -> None:
         assert f["f.prepack.B"].__doc__.count("array") == 2
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("rows", [1, 5, 60])
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 @pytest.mark.parametrize("is_stage", [False, True])

@@ -410,3 +410,20 @@ def test_one_strategy_is_noted(made: Tensor, said: str) -> None:
     (strategy,) = (str(each) for each in choices if each.about == "strategy")
     assert said in strategy
     assert {each.stage for each in choices} == {made.op.name}
+
+
+def prefix_sums_of_exponentials(m: int, n: int) -> Tensor:
+    x = matrix(m, n)
+    return prefix_sums(te.compute((m, n), lambda i, j: te.exp(x[i, j]), name="E"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [prefix_sums_of_exponentials, *(lambda m, n, make=make: make(m, n)[1] for make in PROGRAMS)],
+)
+def test_each_stage_has_one_strategy(make: Callable[[int, int], Tensor]) -> None:
+    """Also where it is computed in the rows of another, which is no strategy but a place."""
+    for shape in ((70, 129), (300, 12)):
+        choices = auto_schedule(make(*shape), "llvm -mcpu=haswell -num-cores=4").choices
+        noted = [each.stage for each in choices if each.about == "strategy"]
+        assert len({*noted}) == len(noted), [*map(str, choices)]

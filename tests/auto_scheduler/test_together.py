@@ -76,6 +76,7 @@ def gated(m: Any, n: Any, depths: tuple[Any, ...], layout: str = "NN") -> list[T
     return [*args, te.compute((m, n), element, name="Y")]
 
 
+@pytest.mark.covering(1)  # layouts are in the factors' copies, sizes in the loops of tiles
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("sizes", [(37, 53), (1, 40), (40, 1), (64, 96), (0, 5)], ids=str)
 def test_two_products(

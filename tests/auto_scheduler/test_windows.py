@@ -73,6 +73,7 @@ def is_copied(output: Tensor) -> bool:
     return COPIED in [each.text for each in tvm.auto_schedule(output).choices]
 
 
+@pytest.mark.covering(1)  # the borders are in the copy, the options in the loops that read it
 @pytest.mark.parametrize("mode", BORDERS)
 @pytest.mark.parametrize(
     "options",

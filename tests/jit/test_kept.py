@@ -47,8 +47,9 @@ def _saved(y: torch.Tensor) -> list[tuple[int, ...]]:
     return [tuple(each.shape) for each in node.saved_tensors]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def gated() -> Callable[..., Any]:
+    """Built once for each dtype and framework."""
     return tvm.jit(_gated)
 
 

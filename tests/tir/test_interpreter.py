@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitvm.runtime.dtype import BOOL, FLOAT32, INT32, UINT8, DType
@@ -351,12 +351,13 @@ def test_minimum_and_maximum_of_floats() -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_integer_operators_wrap_as_numpy_does(dtype: str, data: st.DataObject) -> None:
     limits = np.iinfo(dtype)
     numbers = st.integers(int(limits.min), int(limits.max))
     edges = st.sampled_from([int(limits.min), int(limits.max), 0, 1, -1 if limits.min else 2])
-    a, b = (np.array([data.draw(numbers | edges) for _ in range(3)], dtype) for _ in "ab")
+    a, b = (np.array([data.draw(numbers | edges) for _ in range(12)], dtype) for _ in "ab")
     with np.errstate(all="ignore"):
         same(mapped(lambda x, y: (x + y) * y - x, a, b), (a + b) * b - a)
         same(mapped(lambda x, y: x // y, a, b), a // b)

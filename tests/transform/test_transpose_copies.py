@@ -287,8 +287,17 @@ def random_bits(dtype: DType, shape: tuple[int, int]) -> Any:
     return found.reshape(shape[0], shape[1] * width).view(numpy_dtype(dtype))
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [each for each in DTYPES if each != BOOL], ids=str)
+BY_WIDTH = {each.itemsize: each for each in DTYPES if each != BOOL}
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        *((TARGETS[0], each) for each in DTYPES if each != BOOL),
+        *((target, each) for target in TARGETS[1:] for each in BY_WIDTH.values()),
+    ],
+    ids=str,
+)
 def test_bits(dtype: DType, target: str) -> None:
     kernel = build(packing(dtype, 16, Var("rows"), Var("steps")), target=target)
     for rows, steps in ((32, 64), (37, 67), (5, 71), (16, 3), (0, 16), (16, 0), (32, 1)):

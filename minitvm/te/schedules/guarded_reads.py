@@ -130,6 +130,17 @@ def is_lazy(node: Node) -> TypeGuard[e.Call]:
     return isinstance(node, e.Call) and node.op == "if_then_else"
 
 
+def choices_in(*roots: PrimExpr) -> Iterator[tuple[PrimExpr, PrimExpr, PrimExpr]]:
+    """The choices in expressions: each one's condition, the value where it holds, and the other
+    value."""
+    for node in walk_once(*roots):
+        if isinstance(node, e.Select):
+            yield node.condition, node.true_value, node.false_value
+        elif is_lazy(node):
+            condition, value, other = node.args
+            yield condition, value, other
+
+
 def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: Analyzer) -> Guards:
     """The guards of a value that its load needs to stay inside of the tensor: none, the guards on
     the load's own axes, or all."""
