@@ -91,7 +91,8 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
-    part = _part(width, line, wanted, height)
+    is_narrow = width is not None and width % line > 0 and target.level_of(width * CACHE_LINE) == 1
+    part = width if width and is_narrow else _part(width, line, wanted, height)
     if width is None or part < width:
         outer, x = stage.split(x, factor=part)
         tasks.append(outer)
@@ -102,7 +103,11 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
         if height is None or part < height:
             outer, y = stage.split(y, factor=part)
             tasks.append(outer)
-    stage.reorder(*tasks, y, x)
+    lines = list[IterVar]()
+    if is_narrow:
+        outer, y = stage.split(y, factor=line)
+        lines.append(outer)
+    stage.reorder(*tasks, *lines, y, x)
     stage.vectorize(x)
     if tasks:
         stage.parallel(fused(stage, tasks))
