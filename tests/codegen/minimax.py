@@ -88,7 +88,7 @@ def polynomials() -> dict[str, Polynomial]:
             lambda f: f**3 / mpmath.log1p(f),
             mpmath.sqrt(0.5) - 1,
             mpmath.sqrt(2) - 1,
-            (8, 20),
+            (9, 20),
         ),
         "log": _odd(lambda s: 2 * mpmath.atanh(s), root**2, (3, 7), 2.0),
         "log_tail": Polynomial(
