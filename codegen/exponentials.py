@@ -94,7 +94,7 @@ def cosh(x: Lanes) -> Lanes:
 def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
     """A quarter of 2**n and of 2**-n, ``sinh(r)`` and ``cosh(r) - 1``."""
     form = format_of(a)
-    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * LN2 / ONE))
+    n, r, rest = reduced_exactly(a.at_most((form.bias + 2.4) * LN2 / ONE))
     z = r * r
     sine = (r * z).times_plus(z.polynomial(form.sinh), rest) + r
     cosine = z * z.polynomial(form.cosh)
@@ -104,9 +104,11 @@ def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
 def tanh(x: Lanes) -> Lanes:
     """A polynomial of magnitudes below 1; for others ``1 - 2 / (exp(2 * a) + 1)``."""
     a, form = abs(x), format_of(x)
-    z = a * a
-    near = (a * z).times_plus(z.polynomial(form.tanh), a)
-    scale, power = _power_and_scale((a + a).clamped(0.0, 2 * form.tanh_is_one))
+    z, lost = a.times_exactly(a)
+    slope = z.polynomial(form.tanh)
+    near = z.times_plus(slope, lost * slope).times_plus(a, a)
+    double = (a + a).at_most(2 * form.tanh_is_one)
+    scale, power = _power_and_scale(double)
     far = (x.number(-2.0) / scale.times_plus(power, scale + 1.0)) + 1.0
     return x.where(a < 1.0, near, far).with_sign_of(x)
 
@@ -130,7 +132,7 @@ def sigmoid(x: Lanes) -> Lanes:
 
 def erf(x: Lanes) -> Lanes:
     form = format_of(x)
-    a = abs(x).clamped(0.0, form.erf_is_one)
+    a = abs(x).at_most(form.erf_is_one)
     scale, power = _power_and_scale(-a.times_plus(a.polynomial(form.erf), a))
     return (-scale.times_plus(power, scale - 1.0)).with_sign_of(x)
 

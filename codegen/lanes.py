@@ -152,8 +152,11 @@ class Lanes:
 
     def clamped(self, low: float, high: float) -> Lanes:
         """`self` limited to ``[low, high]``; NaN stays NaN."""
-        above = self.where(self < low, self.number(low), self)
-        return self.where(above > high, self.number(high), above)
+        return self.where(self < low, self.number(low), self).at_most(high)
+
+    def at_most(self, high: float) -> Lanes:
+        """`self` limited to ``high``; NaN stays NaN."""
+        return self.where(self > high, self.number(high), self)
 
     def where(self, condition: Value, yes: Lanes | float, no: Lanes | float) -> Lanes:
         """The lanes of `yes` where `condition` holds, of `no` elsewhere."""

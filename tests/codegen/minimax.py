@@ -107,7 +107,7 @@ def polynomials() -> dict[str, Polynomial]:
             (3, 6),
         ),
         "tan": _odd(mpmath.tan, quarter, (7, 14)),
-        "tanh": _odd(mpmath.tanh, mpf(1), (7, 15)),
+        "tanh": _odd(mpmath.tanh, mpf(1), (7, 16)),
         "asin": _odd(mpmath.asin, mpf(1) / 4, (5, 12)),
         "atan": _odd(mpmath.atan, mpf(1), (9, 20)),
         "erf": Polynomial(
