@@ -131,12 +131,13 @@ def _parts_of_sum(total: Lanes, error: Lanes) -> tuple[Lanes, Lanes, Lanes]:
 def _of_product(k: Lanes, f: Lanes, rest: Lanes | None = None, log_base: int = ONE) -> Lanes:
     """``(k * log(2) + log(1 + f + rest)) / log_base``."""
     form = format_of(f)
-    square = f * f
-    half_square = square * 0.5
-    cube = square * f
-    small = cube.times_plus(f.polynomial(form.log1p), -half_square)  # log(1 + f) - f
+    s = f / (f + 2.0)
+    z, half_square = s * s, f * 0.5 * f
+    inner = z.times_plus(z.polynomial(form.log), half_square)
+    small = s.times_plus(inner, -half_square)  # log(1 + f) - f
     if rest is not None:
-        small = small + rest.times_plus((square - f) - cube, rest)  # the slope is 1 / (1 + f)
+        # The slope is 1 / (1 + f) = (1 - s) / (1 + s).
+        small = small + (rest + rest).times_plus(z - s, rest)
     one_high, one_low = form.parts(ONE, log_base, 2)
     two_high, two_low = form.parts(LN2, log_base, 2)
     if log_base == ONE:

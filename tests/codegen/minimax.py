@@ -83,13 +83,6 @@ def polynomials() -> dict[str, Polynomial]:
         "cosh": Polynomial(
             lambda z: (mpmath.cosh(mpmath.sqrt(z)) - 1) / z, lambda z: z, mpf(0), half**2, (3, 5)
         ),
-        "log1p": Polynomial(
-            lambda f: (mpmath.log1p(f) - f + f**2 / 2) / f**3,
-            lambda f: f**3 / mpmath.log1p(f),
-            mpmath.sqrt(0.5) - 1,
-            mpmath.sqrt(2) - 1,
-            (9, 20),
-        ),
         "log": _odd(lambda s: 2 * mpmath.atanh(s), root**2, (3, 7), 2.0),
         "log_tail": Polynomial(
             lambda z: (_of_root(lambda s: 2 * mpmath.atanh(s), 2)(z) - mpf(2) / 3) / z,
