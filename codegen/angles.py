@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 from minitvm.codegen.coefficients import DOUBLE, HALF_PI, ONE, format_of
-from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+from minitvm.codegen.lanes import Lanes, Pair
 from minitvm.codegen.llvm_text import FunctionText, Value, i64, integer
 from minitvm.codegen.slow_lanes import guarded
 
@@ -62,8 +62,9 @@ def _near_angle(x: Lanes, needs_rest: bool) -> Angle:
         r = n.times_plus(-third, n.times_plus(-second, r))
         return shifted.bits, r, r.number(0.0)
     product, low = n.times_exactly(r.number(second))
-    r, error = r.plus_exactly(-product)
-    return shifted.bits, *r.plus_smaller(n.times_plus(-third, error - low))
+    # Where the product is the greater one, the error isn't exact, but less than half of a unit.
+    r, error = r.plus_smaller(-product)
+    return shifted.bits, r, n.times_plus(-third, error - low)
 
 
 def _sine(angle: Angle, turns: int) -> Lanes:
@@ -82,21 +83,12 @@ def _sine(angle: Angle, turns: int) -> Lanes:
 
 
 def _tangent(angle: Angle) -> Lanes:
-    """The quotient of sine and cosine; for an odd number of quarter turns, the negated quotient of
-    cosine and sine."""
+    """The tangent of the rest; for an odd number of quarter turns, its negated inverse."""
     quarter, r, rest = angle
-    form = format_of(r)
     z = r * r
-    sine, sine_low = r.plus_smaller((r * z).times_plus(z.polynomial(form.sin), rest))
-    straight, lost = r.number(1.0).plus_smaller(z * -0.5)
-    lost = r.times_plus(-rest, lost)
-    cosine, cosine_low = straight.plus_smaller((z * z).times_plus(z.polynomial(form.cos), lost))
-    is_odd = _is_odd(quarter, r)
-    quotient, low = quotient_of_pairs(
-        (r.where(is_odd, -cosine, sine), r.where(is_odd, -cosine_low, sine_low)),
-        (r.where(is_odd, sine, cosine), r.where(is_odd, sine_low, cosine_low)),
-    )
-    return quotient + low
+    lost = rest.times_plus(z, rest)  # the slope is 1 + tan(r)**2
+    tangent = r + (r * z).times_plus(z.polynomial(format_of(r).tan), lost)
+    return r.where(_is_odd(quarter, r), r.number(-1.0) / tangent, tangent)
 
 
 def _is_odd(quarter: Value, r: Lanes) -> Value:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from minitvm.codegen.coefficients import LN2, ONE, format_of
-from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs
+from minitvm.codegen.lanes import Lanes, Pair
 
 
 def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
@@ -21,6 +21,11 @@ def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
         if log_base == ONE:
             n, r = reduced(within)
             return scaled(_exp_minus_one(r) + 1.0, n)
+        if log_base == LN2:
+            n = _nearest(within, LN2)
+            r = within - n  # exact
+            power = r.times_plus(LN2 / ONE, (r * r) * r.polynomial(format_of(x).exp2))
+            return scaled(power + 1.0, n)
         n, r, rest = reduced_exactly(within, log_base)
         high, low = format_of(x).parts(log_base, ONE, 2)
         power = r * high
@@ -89,7 +94,7 @@ def cosh(x: Lanes) -> Lanes:
 def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
     """A quarter of 2**n and of 2**-n, ``sinh(r)`` and ``cosh(r) - 1``."""
     form = format_of(a)
-    n, r, rest = reduced_exactly(a.clamped(0.0, (form.bias + 2.4) * LN2 / ONE))
+    n, r, rest = reduced_exactly(a.at_most((form.bias + 2.4) * LN2 / ONE))
     z = r * r
     sine = (r * z).times_plus(z.polynomial(form.sinh), rest) + r
     cosine = z * z.polynomial(form.cosh)
@@ -97,12 +102,15 @@ def _hyperbolic(a: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
 
 
 def tanh(x: Lanes) -> Lanes:
-    """``t / (t + 2)`` with ``t = exp(2 * x) - 1``, of the magnitude."""
-    high, low = _less(abs(x + x).clamped(0.0, 2 * format_of(x).tanh_is_one), 1.0)
-    high, low = high.plus_smaller(low)
-    more, lost = high.plus_exactly(2.0)
-    quotient, rest = quotient_of_pairs((high, low), (more, lost + low))
-    return (quotient + rest).with_sign_of(x)
+    """A polynomial of magnitudes below 1; for others ``1 - 2 / (exp(2 * a) + 1)``."""
+    a, form = abs(x), format_of(x)
+    z, lost = a.times_exactly(a)
+    slope = z.polynomial(form.tanh)
+    near = z.times_plus(slope, lost * slope).times_plus(a, a)
+    double = (a + a).at_most(2 * form.tanh_is_one)
+    scale, power = _power_and_scale(double)
+    far = (x.number(-2.0) / scale.times_plus(power, scale + 1.0)) + 1.0
+    return x.where(a < 1.0, near, far).with_sign_of(x)
 
 
 def sigmoid(x: Lanes) -> Lanes:
@@ -124,7 +132,7 @@ def sigmoid(x: Lanes) -> Lanes:
 
 def erf(x: Lanes) -> Lanes:
     form = format_of(x)
-    a = abs(x).clamped(0.0, form.erf_is_one)
+    a = abs(x).at_most(form.erf_is_one)
     scale, power = _power_and_scale(-a.times_plus(a.polynomial(form.erf), a))
     return (-scale.times_plus(power, scale - 1.0)).with_sign_of(x)
 
@@ -179,6 +187,9 @@ def scaled(x: Lanes, n: Lanes) -> Lanes:
     """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
     become infinite. Where n is minus twice the exponent's bias, both factors are zero: CPUs take a
     hundred cycles and more for a product that underflows, but not for a product with zero."""
+    by_instruction = x.by_registers("scalef", x, n)
+    if by_instruction is not None:
+        return by_instruction
     rounder = format_of(x).rounder
     half = n.times_plus(0.5, rounder) - rounder
     return x * power_of_two(half) * power_of_two(n - half)

@@ -2,7 +2,8 @@
 
 Arm has an instruction for this. x86 has one that returns its second operand if one of the two is
 NaN. So the operand that stays the second needs no test for NaN. The other operands are compared in
-pairs, and where a comparison finds NaN, the result becomes NaN.
+pairs, and where a comparison finds NaN, the result becomes NaN; with registers for masks, by doing
+the last step in a register that holds NaN, which takes no operation more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 
 from minitvm.codegen.emitter import Emitter
-from minitvm.codegen.llvm_text import FunctionText, Value, all_ones, is_constant_number, lanes_of
+from minitvm.codegen.llvm_text import (
+    FunctionText,
+    Value,
+    all_ones,
+    floating,
+    is_constant_number,
+    lanes_of,
+)
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
 
@@ -41,10 +49,12 @@ def extremum(emitter: Emitter, kind: type[e.Min] | type[e.Max], values: Sequence
     if not checked:
         return made
     pairs = zip(checked[::2], [*checked[1::2], checked[-1]], strict=False)
-    is_nan = text.any_of(*[text.fcmp("uno", a, b) for a, b in pairs])
-    # A float with all bits set is NaN: without registers for masks, an `or` sets the bits.
-    is_one = len(checked) == 1 and emitter.target.has_mask_registers
-    return text.select(is_nan, checked[0] if is_one else all_ones(type), made)
+    if not emitter.target.has_mask_registers:
+        # A float with all bits set is NaN: an `or` sets the bits.
+        is_nan = text.any_of(*[text.fcmp("uno", a, b) for a, b in pairs])
+        return text.select(is_nan, all_ones(type), made)
+    is_number = text.all_of([text.fcmp("ord", a, b) for a, b in pairs])
+    return text.select(is_number, made, floating(type, float("nan")))
 
 
 def _second_if_unordered(text: FunctionText, before: str, a: Value, b: Value) -> Value:

@@ -13,8 +13,10 @@ from minitvm.codegen.llvm_text import (
     Value,
     element_type,
     floating,
+    i32,
     integer,
     lanes_of,
+    poison,
 )
 from minitvm.runtime.dtype import FLOAT32
 from minitvm.runtime.record import record
@@ -33,12 +35,14 @@ class Lanes:
     """A ``float`` or ``double``, or a vector of them, in the function `text`.
 
     The other operand of an operator may be a Python number, which is rounded to the type. `fuses`:
-    the target has an instruction that multiplies and adds with one rounding.
+    the target has an instruction that multiplies and adds with one rounding. `takes_apart`: it has
+    instructions that take vectors of floats apart into powers of two and significands.
     """
 
     text: FunctionText
     value: Value
     fuses: bool = True
+    takes_apart: bool = False
 
     @property
     def is_single(self) -> bool:
@@ -56,7 +60,7 @@ class Lanes:
 
     def of(self, value: Value) -> Lanes:
         """Another value, in the same function."""
-        return Lanes(self.text, value, self.fuses)
+        return Lanes(self.text, value, self.fuses, self.takes_apart)
 
     def of_bits(self, bits: Value) -> Lanes:
         """The floats of bit patterns."""
@@ -148,8 +152,11 @@ class Lanes:
 
     def clamped(self, low: float, high: float) -> Lanes:
         """`self` limited to ``[low, high]``; NaN stays NaN."""
-        above = self.where(self < low, self.number(low), self)
-        return self.where(above > high, self.number(high), above)
+        return self.where(self < low, self.number(low), self).at_most(high)
+
+    def at_most(self, high: float) -> Lanes:
+        """`self` limited to ``high``; NaN stays NaN."""
+        return self.where(self > high, self.number(high), self)
 
     def where(self, condition: Value, yes: Lanes | float, no: Lanes | float) -> Lanes:
         """The lanes of `yes` where `condition` holds, of `no` elsewhere."""
@@ -164,6 +171,32 @@ class Lanes:
         if self.lanes == 1:
             return mask
         return self.text.intrinsic("vector.reduce.and", "i1", mask)
+
+    def by_registers(self, name: str, *passed: Lanes | int) -> Lanes | None:
+        """AVX-512's instruction `name` on registers of 512 bits, one after the other; None where
+        the target lacks it, or the lanes don't fill registers."""
+        size = 16 if self.is_single else 8
+        if not self.takes_apart or self.lanes < size or self.lanes & (self.lanes - 1):
+            return None
+        text, element = self.text, element_type(self.value.type)
+        type = f"<{size} x {element}>"
+        kind = "ps" if self.is_single else "pd"
+        pieces = []
+        for begin in range(0, self.lanes, size):
+            args = [
+                i32(each)
+                if isinstance(each, int)
+                else text.shuffle(each.value, each.value, range(begin, begin + size))
+                for each in passed
+            ]
+            args += [poison(type), integer(f"i{size}", -1), i32(4)]  # no mask, MXCSR's rounding
+            pieces.append(text.intrinsic(f"x86.avx512.mask.{name}.{kind}.512", type, *args))
+        while len(pieces) > 1:
+            pieces = [
+                text.shuffle(a, b, range(2 * lanes_of(a.type)))
+                for a, b in zip(pieces[::2], pieces[1::2], strict=True)
+            ]
+        return self.of(pieces[0])
 
     # -- sums and products of two floats, exactly (Knuth, The Art of Computer Programming 2, 4.2.2;
     # -- Dekker, A floating-point technique for extending the available precision, 1971) --

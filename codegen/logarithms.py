@@ -12,13 +12,15 @@ from minitvm.codegen.coefficients import LN2, ONE, format_of
 from minitvm.codegen.exponentials import power_of_two
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 
+_FROM_ONE = 0  # AVX-512's number of the interval from 1 to 2
+
 
 def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
     """The logarithm to a base, which is given by its natural logarithm."""
 
     def emit(x: Lanes) -> Lanes:
         k, m = split(x)
-        return _at_ends(x, _of_product(k, m - 1.0, log_base))
+        return _at_ends(x, _of_product(k, m - 1.0, log_base=log_base))
 
     return emit
 
@@ -26,7 +28,7 @@ def logarithm(log_base: int) -> Callable[[Lanes], Lanes]:
 def log1p(x: Lanes) -> Lanes:
     """``log(1 + x)``, from the exact sum."""
     total, error = x.plus_exactly(1.0)
-    found = _of_sum(total, error)
+    found = _of_product(*_parts_of_sum(total, error))
     small = abs(x) < 2.0 ** (-format_of(x).digits - 2)
     return x.where(small, x, _at_ends(total, found))
 
@@ -36,15 +38,17 @@ def asinh(x: Lanes) -> Lanes:
     a = abs(x)
     square, rest = a.times_exactly(a)
     total, error = square.plus_exactly(1.0)
-    found = _log_of_sum_with_root(a, (total, error + rest))
+    root, low = root_of_pair((total, error + rest))
+    found = _log_of_sum(a, root.plus_smaller(a), low)
     return found.with_sign_of(x)
 
 
 def acosh(x: Lanes) -> Lanes:
     """``log(x + sqrt(x**2 - 1))``; for a huge x ``log(x) + log(2)``."""
     square, rest = x.times_exactly(x)
-    total, error = square.plus_exactly(-1.0)
-    found = _log_of_sum_with_root(x, (total, error + rest))
+    total, error = square.plus_smaller(x.number(-1.0))
+    root, low = root_of_pair((total, error + rest))
+    found = _log_of_sum(x, x.plus_smaller(root), low)
     return x.where(x < 1.0, float("nan"), found)
 
 
@@ -74,17 +78,31 @@ def atanh(x: Lanes) -> Lanes:
 
 def split(x: Lanes) -> Pair:
     """k and m with ``x = 2**k * m`` and m in [sqrt(1/2), sqrt(2)), for positive numbers."""
+    found = _split_by_instructions(x)
+    if found is not None:
+        return found
     form = format_of(x)
     is_tiny, up = x < 2.0 ** (1 - form.bias), form.digits + 1
     k, m = _split_normal(x.where(is_tiny, x * 2.0**up, x))
     return x.where(is_tiny, k - float(up), k), m
 
 
+def _split_by_instructions(x: Lanes) -> Pair | None:
+    k, m = x.by_registers("getexp", x), x.by_registers("getmant", x, _FROM_ONE)
+    if k is None or m is None:
+        return None
+    is_great = m.compare("oge", 2 * format_of(x).root)
+    return k.where(is_great, k + 1.0, k), m.where(is_great, m * 0.5, m)
+
+
 def _split_normal(x: Lanes) -> Pair:
+    found = _split_by_instructions(x)
+    if found is not None:
+        return found
     text, form, bits = x.text, format_of(x), x.bits
     digits = x.integer(form.digits)
-    root = {23: 0x3F3504F3, 52: 0x3FE6A09E667F3BCC}[form.digits]  # sqrt(1/2), rounded down
-    moved = text.binary("add", bits, x.integer(form.one - root))
+    root = x.number(form.root).bits
+    moved = text.binary("add", bits, text.binary("sub", x.integer(form.one), root))
     biased = text.binary("lshr", moved, digits)  # k, biased
     exponent = x.of_bits(text.binary("or", biased, x.number(2.0**form.digits).bits))
     k = exponent - (2.0**form.digits + form.bias)
@@ -92,33 +110,25 @@ def _split_normal(x: Lanes) -> Pair:
     return k, x.of_bits(text.binary("sub", bits, less))
 
 
-def _log_of_sum_with_root(a: Lanes, square: Pair) -> Lanes:
-    """``log(a + sqrt(square))``; for a huge `a` ``log(2 * a)``."""
-    form = format_of(a)
-    root, low = root_of_pair(square)
-    total, error = a.plus_exactly(root)
-    huge = a > 2.0 ** (form.digits // 2 + 3)
-    total = a.where(huge, a, total)
-    error = a.where(huge, 0.0, error + low)
-    k, f, rest = _parts_of_sum(total, error)
+def _log_of_sum(a: Lanes, sum: Pair, low: Lanes) -> Lanes:
+    """The logarithm of `sum`, which is `a` plus a root, plus `low`; for a huge `a` that of ``2 *
+    a``."""
+    total, error = sum
+    huge = a > 2.0 ** (format_of(a).digits // 2 + 3)
+    k, f, rest = _parts_of_sum(a.where(huge, a, total), a.where(huge, 0.0, error + low))
     k = a.where(huge, k + 1.0, k)
-    return a.where(a < float("inf"), _of_product(k, f, ONE, rest), a)
-
-
-def _of_sum(total: Lanes, error: Lanes) -> Lanes:
-    k, f, rest = _parts_of_sum(total, error)
-    return _of_product(k, f, ONE, rest)
+    return a.where(a < float("inf"), _of_product(k, *f.plus_smaller(rest)), a)
 
 
 def _parts_of_sum(total: Lanes, error: Lanes) -> tuple[Lanes, Lanes, Lanes]:
-    """k, f and the rounding error of f with ``total + error = 2**k * (1 + f)``."""
+    """k, f and a small rest with ``total + error = 2**k * (1 + f + rest)``."""
     k, m = _split_normal(total)
-    down = (-k).clamped(-float(format_of(total).bias), 1.0)  # the error is lost in huge sums
-    f, rest = (m - 1.0).plus_smaller(error * power_of_two(down))
-    return k, f, rest
+    down, least = -k, -float(format_of(total).bias)
+    down = down.where(down < least, least, down)  # the error is lost in huge sums
+    return k, m - 1.0, error * power_of_two(down)
 
 
-def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) -> Lanes:
+def _of_product(k: Lanes, f: Lanes, rest: Lanes | None = None, log_base: int = ONE) -> Lanes:
     """``(k * log(2) + log(1 + f + rest)) / log_base``."""
     form = format_of(f)
     s = f / (f + 2.0)
@@ -126,7 +136,8 @@ def _of_product(k: Lanes, f: Lanes, log_base: int, rest: Lanes | None = None) ->
     inner = z.times_plus(z.polynomial(form.log), half_square)
     small = s.times_plus(inner, -half_square)  # log(1 + f) - f
     if rest is not None:
-        small = small + (-rest).times_plus(f, rest)  # the slope is 1 / (1 + f)
+        # The slope is 1 / (1 + f) = (1 - s) / (1 + s).
+        small = small + (rest + rest).times_plus(z - s, rest)
     one_high, one_low = form.parts(ONE, log_base, 2)
     two_high, two_low = form.parts(LN2, log_base, 2)
     if log_base == ONE:

@@ -44,6 +44,7 @@ class MathFunctions:
         self._text = text
         self._strict = options.strict
         self._fuses = options.target.has_fused_multiply_add
+        self._takes_apart = "avx512f" in options.target.features
         self._rounds = options.target.has_rounding
         self._conversions = conversions
         self._integers = integers
@@ -87,7 +88,8 @@ class MathFunctions:
         call, so that LLVM can vectorise their loop."""
 
         def emit(text: FunctionText, *values: Value) -> Value:
-            return ELEMENTARY[name](*[Lanes(text, each, self._fuses) for each in values]).value
+            lanes = [Lanes(text, each, self._fuses, self._takes_apart) for each in values]
+            return ELEMENTARY[name](*lanes).value
 
         type = args[0].type
         if lanes_of(type) == 1:

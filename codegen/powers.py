@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from minitvm.codegen.coefficients import LN2, ONE, format_of
-from minitvm.codegen.exponentials import exp_of_pair, exponential
+from minitvm.codegen.coefficients import LN2, ONE, Format, format_of
+from minitvm.codegen.exponentials import exp_of_pair
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
 from minitvm.codegen.llvm_text import Value, element_type, i64
-from minitvm.codegen.logarithms import logarithm, split
+from minitvm.codegen.logarithms import split
 from minitvm.codegen.rounding import nearest_whole
-from minitvm.codegen.slow_lanes import guarded
+from minitvm.codegen.slow_lanes import guarded, mended
 
 
 def rsqrt(x: Lanes) -> Lanes:
@@ -97,6 +97,12 @@ def _fmod_of_one(a: Lanes, b: Lanes) -> Lanes:
 def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
     """``x * 2**exponent``: the exponents are added, and the significand is scaled by two factors,
     so that subnormal results are rounded once."""
+    if x.takes_apart:
+        element = "float" if x.is_single else "double"
+        number = x.of(x.text.convert("sitofp", exponent.value, element))
+        made = x.by_registers("scalef", x, number)
+        if made is not None:
+            return made
     text, form, a = x.text, format_of(x), abs(x)
     up = form.digits + 1
     is_tiny = a < 2.0 ** (1 - form.bias)
@@ -122,14 +128,22 @@ def ldexp(x: Lanes, exponent: Lanes) -> Lanes:
 
 
 def power(x: Lanes, y: Lanes) -> Lanes:
-    """The power of the magnitude, ``exp(y * log(x))``, in about twice the digits of the format: for
-    ``float`` in ``double``. Signs, infinities and NaN follow C99 (F.9.4.4)."""
+    """The power of the magnitude, ``exp(y * log(x))``, in about twice the digits of the format.
+    Signs, infinities and NaN follow C99 (F.9.4.4)."""
+    text, infinity = x.text, float("inf")
+    found = _power_of_magnitude(abs(x), y)
+    is_plain = text.binary("and", x > 0.0, x + abs(y) < infinity)
+    return mended(is_plain, found, lambda: _power_of_any(x, y, found))
+
+
+def _power_of_any(x: Lanes, y: Lanes, found: Lanes) -> Lanes:
+    """The power, where `found` is that of positive numbers."""
     text, magnitude = x.text, abs(x)
-    if x.is_single:
-        product = y.as_double() * logarithm(LN2)(magnitude.as_double())
-        found = exponential(LN2)(product).as_float()
-    else:
-        found = _power_of_double(magnitude, y)
+    # At zero and infinity the logarithm is infinite.
+    grows = text.binary("xor", magnitude < 1.0, y > 0.0)
+    end = x.where(x.compare("uno", y), x + y, x.where(grows, float("inf"), 0.0))
+    is_inner = text.binary("and", magnitude > 0.0, magnitude < float("inf"))
+    found = x.where(is_inner, found, end)
     is_whole, is_even = _is_whole(y), _is_whole(y * 0.5)
     both_end = text.binary("and", magnitude.equals(1.0), abs(y).equals(float("inf")))
     is_one = text.binary("or", x.equals(1.0), y.equals(0.0))
@@ -146,19 +160,15 @@ def _is_whole(y: Lanes) -> Value:
     return y.text.binary("or", nearest_whole(a).equals(a), is_great)
 
 
-def _power_of_double(x: Lanes, y: Lanes) -> Lanes:
+def _power_of_magnitude(x: Lanes, y: Lanes) -> Lanes:
     high, low = _log_pair(x)
     product, rest = high.times_exactly(y)
     rest = y.times_plus(low, rest)
-    found = exp_of_pair((product, rest))
-    # At zero and infinity the logarithm is infinite.
-    grows = x.text.binary("xor", x < 1.0, y > 0.0)
-    end = x.where(x.compare("uno", y), x + y, x.where(grows, float("inf"), 0.0))
-    return x.where(x.text.binary("and", x > 0.0, x < float("inf")), found, end)
+    return exp_of_pair((product, rest))
 
 
 def _log_pair(x: Lanes) -> Pair:
-    """The natural logarithm of a positive finite number to 66 bits or more."""
+    """The natural logarithm of a positive finite number to 36 bits or more, in ``double`` to 66."""
     form = format_of(x)
     k, m = split(x)
     f = m - 1.0
@@ -176,13 +186,14 @@ def _log_pair(x: Lanes) -> Pair:
     q_low = q_low + p_low
     log, log_low = s.times_exactly(q)
     log_low = s.times_plus(q_low, s_low.times_plus(q, log_low))
-    two, two_low = _parts_of_ln2()
-    total, lost = (k * two).plus_exactly(log)
+    two, two_low = _parts_of_ln2(form)
+    total, lost = (k * two).plus_smaller(log)  # of k = 0 the sum is exact
     return total.plus_smaller(k.times_plus(two_low, lost + log_low))
 
 
-def _parts_of_ln2() -> tuple[float, float]:
+def _parts_of_ln2(form: Format) -> tuple[float, float]:
     """log(2) as a sum of parts. The first is so short that its product with an exponent is
     exact."""
-    high = (LN2 << 40) // ONE
-    return high * 2.0**-40, ((LN2 << 40) - high * ONE) / (ONE << 40)
+    places = form.digits - form.width - 1
+    high = (LN2 << places) // ONE
+    return high * 2.0**-places, ((LN2 << places) - high * ONE) / (ONE << places)

@@ -28,6 +28,25 @@ def guarded(name: str, is_near: Value, near: Lanes, args: Sequence[Lanes], far: 
     return near.of(text.phi(type, (near.value, before), (mixed, slow)))
 
 
+def mended(is_plain: Value, plain: Lanes, mend: Callable[[], Lanes]) -> Lanes:
+    """`plain` in a vector in all of whose lanes `is_plain` holds, and otherwise what `mend` emits,
+    which is the same in such lanes. A single number isn't tested, so that LLVM can vectorise its
+    loop."""
+    text = plain.text
+    if plain.lanes == 1:
+        return mend()
+    rare, join = text.blocks("mend", "mended")
+    before = text.current
+    text.branch_if(plain.is_every_lane(is_plain), join, rare, likely=True)
+    text.place(rare)
+    with text.scope():
+        found = mend()
+    last = text.current
+    text.branch(join)
+    text.place(join)
+    return plain.of(text.phi(plain.value.type, (plain.value, before), (found.value, last)))
+
+
 def _in_lanes(name: str, args: Sequence[Lanes], far: Function) -> Value:
     """``<4 x double> (<4 x double>)`` and its like, which calls the function of single numbers for
     each lane; added to the module once."""
@@ -52,7 +71,9 @@ def _of_one(name: str, args: Sequence[Lanes], far: Function) -> Value:
     """``double (double)`` and its like, added to the module once."""
 
     def emit(text: FunctionText) -> Value:
-        return far(*(Lanes(text, each, args[0].fuses) for each in text.params)).value
+        return far(
+            *(Lanes(text, each, args[0].fuses, args[0].takes_apart) for each in text.params)
+        ).value
 
     return _added(name, args[0].text, [arg.value.type for arg in args], emit)
 

@@ -40,7 +40,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
@@ -91,7 +91,8 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
-    part = _part(width, line, wanted, height)
+    is_narrow = width is not None and _is_narrow(width, line, target)
+    part = width if width and is_narrow else _part(width, line, wanted, height)
     if width is None or part < width:
         outer, x = stage.split(x, factor=part)
         tasks.append(outer)
@@ -102,10 +103,22 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
         if height is None or part < height:
             outer, y = stage.split(y, factor=part)
             tasks.append(outer)
-    stage.reorder(*tasks, y, x)
+    lines = list[IterVar]()
+    if is_narrow:
+        outer, y = stage.split(y, factor=line)
+        lines.append(outer)
+    stage.reorder(*tasks, *lines, y, x)
     stage.vectorize(x)
     if tasks:
         stage.parallel(fused(stage, tasks))
+
+
+def _is_narrow(width: int, line: int, target: Target) -> bool:
+    """Whether rows of the result end within lines, are longer than those stored at once, and are
+    so few elements that the lines that one row is read from fit the L1 cache. Then a line of y is
+    finished for a whole row, so that neighbouring pieces of the row meet in the cache."""
+    is_longer = width > LINES_AT_ONCE * line
+    return is_longer and width % line > 0 and target.level_of(width * CACHE_LINE) == 1
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:

@@ -368,7 +368,7 @@ def _rows_bytes(nest: Nest, tile: Tile) -> int:
 def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
-    each = width * nest.itemsize + _rows_bytes(nest, tile)
+    each = width * nest.itemsize * max(1, nest.terms.vectors) + _rows_bytes(nest, tile)
     return kept_level(each * steps, target)
 
 

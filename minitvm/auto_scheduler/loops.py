@@ -298,7 +298,7 @@ def sums_in_registers(s: Schedule, contraction: Contraction, last: Tensor) -> Te
 def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterVar]]:
     """The loops over the steps of a reduction; and inside of them a loop over steps that are
     combined at once, where this is cheaper. Two minima or maxima of floats share one test for
-    NaN."""
+    NaN. Under a mask their result is another register; two pairs bring it back to the first."""
     op = compute_of(stage)
     (reduce, *_) = op.body
     assert isinstance(reduce, Reduce)
@@ -307,7 +307,7 @@ def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterV
     is_extremum = isinstance(result, (e.Min, e.Max)) and result.dtype.is_float
     if not is_extremum or others or is_uneven(op) or target.keeps_nan:
         return [*before, k], []
-    step, together = stage.split(k, factor=2)
+    step, together = stage.split(k, factor=4 if target.has_mask_registers else 2)
     return [*before, step], [together]
 
 

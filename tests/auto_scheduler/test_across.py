@@ -180,6 +180,17 @@ def test_rows_that_do_not_go_on_stay_apart() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("size", [300, 301])
+def test_rows_that_end_within_lines_are_finished_line_by_line(size: int) -> None:
+    X, T = permuted((37, size), (1, 0))
+    s = auto_schedule(T, "llvm -mcpu=haswell")
+    assert "factor=16" in s.trace() and "split(j" not in s.trace()
+    x = np.random.default_rng(0).random((37, size), dtype="float32")
+    found = np.empty((size, 37), "float32")
+    build([T], [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.T)
+
+
 def test_through_a_stage_that_is_computed_where_it_is_read() -> None:
     A = te.placeholder((50, 40), name="A")
     B = te.compute((40, 50), lambda i, j: A[j, i] + 1.0, name="B")

@@ -72,6 +72,13 @@ def polynomials() -> dict[str, Polynomial]:
             half,
             (6, 11),
         ),
+        "exp2": Polynomial(
+            lambda q: (2**q - 1 - q * mpmath.log(2)) / q**2,
+            lambda q: q**2 / 2**q,
+            mpf(-1) / 2,
+            mpf(1) / 2,
+            (5, 10),
+        ),
         "sinh": _odd(mpmath.sinh, half**2, (3, 5)),
         "cosh": Polynomial(
             lambda z: (mpmath.cosh(mpmath.sqrt(z)) - 1) / z, lambda z: z, mpf(0), half**2, (3, 5)
@@ -82,7 +89,7 @@ def polynomials() -> dict[str, Polynomial]:
             lambda z: z**2 / 2,
             mpf(0),
             root**2,
-            (0, 8),
+            (4, 8),
         ),
         "sin": _odd(mpmath.sin, quarter, (3, 6)),
         "cos": Polynomial(
@@ -92,6 +99,8 @@ def polynomials() -> dict[str, Polynomial]:
             quarter,
             (3, 6),
         ),
+        "tan": _odd(mpmath.tan, quarter, (7, 14)),
+        "tanh": _odd(mpmath.tanh, mpf(1), (7, 16)),
         "asin": _odd(mpmath.asin, mpf(1) / 4, (5, 12)),
         "atan": _odd(mpmath.atan, mpf(1), (9, 20)),
         "erf": Polynomial(

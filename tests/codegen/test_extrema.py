@@ -127,3 +127,5 @@ def test_the_innermost_loop_of_a_minimum_of_sums() -> None:
     text = build([output], [a, b, output], "llvm -mcpu=haswell").get_source("asm")
     assert "vblendvps" not in text
     assert 0 < text.count("vcmpunordps") < text.count("vminps")
+    text = build([output], [a, b, output], "llvm -mcpu=skylake-avx512").get_source("asm")
+    assert text.count("{%k") == text.count("vcmpordps") == text.count("vminps") / 2
