@@ -96,6 +96,17 @@ def dot_product_for(
     return found if is_wide and (depth is None or depth >= found.group) else None
 
 
+def has_instruction(contraction: Contraction, target: Target) -> bool:
+    """Whether the target has an instruction for a contraction, if its sizes fit."""
+    a, b, total = contraction.a.tensor, contraction.b.tensor, contraction.op.output(0)
+    dtypes = (str(a.dtype), str(b.dtype), str(total.dtype))
+    found = (
+        find_instruction(MATRIX_PRODUCTS, *dtypes, target.features),
+        find_instruction(DOT_PRODUCTS, *dtypes, target.features),
+    )
+    return any(found) and _is_narrow_product(contraction)
+
+
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
     return (
         None
@@ -199,7 +210,7 @@ def write_by_instruction(
         s[sums].compute_at(stage, at_tile)
         _write_dot_products(s[sums], places, tile, by)
         return
-    intrinsic = matrix_product(by.name, tile.rows, tile.columns, _rounded_up(nest.depth, by.depth))
+    intrinsic = matrix_product(by.name, tile.rows, tile.columns)
     if s[sums] is stage:
         assert tiles.row is not None
         stage.tensorize(tiles.row, intrinsic)

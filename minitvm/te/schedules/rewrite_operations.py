@@ -11,7 +11,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
-from minitvm.te.schedules.operation_graph import root_axes
+from minitvm.te.schedules.operation_graph import in_order, root_axes
 from minitvm.te.schedules.relation import (
     Relation,
     guards_of,
@@ -112,6 +112,38 @@ def rewritten(
         if made is not op:
             now.update(zip(op.outputs, made.outputs, strict=True))
     return [now.get(each, each) for each in outputs]
+
+
+def with_sizes(
+    outputs: Iterable[Operation], sizes: Mapping[Var, PrimExpr]
+) -> tuple[list[Operation], dict[Tensor, Tensor]] | None:
+    """A program whose variables have values: its outputs, and a mapping from the tensors that
+    changed to the new ones. None for programs of stages other than ``te.compute``.
+
+    >>> from minitvm import te
+    >>> n = te.var("n")
+    >>> A = te.placeholder((n + 2,), name="A")
+    >>> B = te.compute((n,), lambda i: A[i + 2] * 2.0, name="B")
+    >>> (op,), now = with_sizes([B.op], {n: const(8)})
+    >>> op.output(0).shape, now[A].shape
+    ((8,), (10,))
+    """
+    rewrite = Substitution(sizes)
+    now: dict[Tensor, Tensor] = {}
+    made: dict[Operation, Operation] = {}
+    outputs = list(outputs)
+    for op in in_order(outputs):
+        match op:
+            case PlaceholderOp():
+                made[op] = replace(op, shape=tuple(map(rewrite.expr, op.shape)))
+            case ComputeOp():
+                body = map_body(at_axes(op, sizes), ReadOthers(now).expr)
+                axis = tuple(_ranging(each, rewrite) for each in op.axis)
+                made[op] = replace(op, axis=axis, reduce_axis=reduced(body), body=body)
+            case _:
+                return None
+        now.update(zip(op.outputs, made[op].outputs, strict=True))
+    return [made[op] for op in outputs], now
 
 
 def reading_elsewhere(
