@@ -21,9 +21,12 @@ from functools import partial, reduce
 from math import isqrt
 from typing import final
 
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -37,6 +40,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 4  # rows, of a tile that fills the registers with columns
@@ -44,7 +48,8 @@ _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
 _PADDED = 120  # a size for which they need it, and tiles are nearly full
 _SHORT = 16  # extents of which most would be padding
-_USUAL = (128, 192)  # extents that a version is made for: the first ones for which it is right
+_USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
+_IMAGE = (128, 192)  # the same, for images
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -129,24 +134,29 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     """The versions of a program with symbolic extents that has a contraction; of several that hold,
     the first one counts."""
     extents = _symbolic_extents(ops)
-    found = [each for op in ops if (each := contraction_of(op)) is not None and each.rows]
+    found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not extents or not found:
         return
-    itemsize = max(each.b.tensor.dtype.itemsize for each in found)
-    # Two factors of this size fit the L2 cache.
-    most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
+    if any(_has_windows(each) and not is_convolution(each, target) for each in found):
+        # The tiles of an image hardly depend on its size, if there is one.
+        sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
+        yield _Version("images", e.const(True), sizes)
+        return
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in extents)
         name = f"extents that are multiples of {_WHOLE}"
-        yield _Version(name, reduce(e.logical_and, whole), usual[:1])
+        yield _Version(name, reduce(e.logical_and, whole), usual[1:2])
         padded = (dict.fromkeys(extents, _PADDED),)
         long = (e.less_equal(_SHORT, var) for var in extents)
         yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
         return
+    itemsize = max(each.b.tensor.dtype.itemsize for each in found)
+    # Two factors of this size fit the L2 cache.
+    most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
     rows = _rows(found[0]) if len(found) == 1 else None
     if rows is not None:
-        one = tuple(each | {rows: 1} for each in usual)
+        one = tuple(each | {rows: 1} for each in usual[1:])
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _FEW}
         yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
@@ -154,6 +164,24 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
     name = f"all extents of {most} or less, or one below {_LEAST}"
     yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+
+
+def _wants_some(contraction: Contraction) -> bool:
+    """Whether a contraction has rows, and its columns are no image that is read as it lies."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
+    is_image = len(columns) > 1 and b.along(contraction.column) == 1
+    return bool(contraction.rows) and (not is_image or _has_windows(contraction))
+
+
+def _has_windows(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read through windows, or not all of its elements are."""
+    axes = (*contraction.op.axis, *contraction.op.reduce_axis)
+    single = {axis.var: 0 for axis in axes if extent_of(axis) == 1}
+    indices = [substitute(index, single) for index in contraction.b.load.indices]
+    return not reads_tensors(*indices) and any(
+        not isinstance(Analyzer().simplify(index), Var) for index in indices
+    )
 
 
 def _symbolic_extents(ops: Iterable[Operation]) -> list[Var]:

@@ -348,13 +348,14 @@ def _loops(
         kept = {tensor: buffer for tensor, buffer in kept.items() if tensor not in inlined}
         return schedule_ops(version, kept, shell)
 
-    versions = _Versions(loops_of(schedule, {}), [])
+    others = list[tuple[PrimExpr, PrimFunc]]()
     for condition, version in schedule.versions:
+        if e.const_int(condition):
+            return _Versions(loops_of(version, {}), others)
         values = _values(condition)
         func = loops_of(*_with_values(version, values))
-        func = replace(func, body=substitute(func.body, values))
-        versions.others.append((condition, func))
-    return versions
+        others.append((condition, replace(func, body=substitute(func.body, values))))
+    return _Versions(loops_of(schedule, {}), others)
 
 
 @final
