@@ -37,7 +37,7 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.packing import Place, in_panels, make_copy, place_copy
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT32, DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
 from minitvm.te.intrinsics.instruction import find_instruction
@@ -210,7 +210,10 @@ def write_by_instruction(
         s[sums].compute_at(stage, at_tile)
         _write_dot_products(s[sums], places, tile, by)
         return
-    intrinsic = matrix_product(by.name, tile.rows, tile.columns)
+    depth = _rounded_up(nest.depth, by.depth)
+    intrinsic = matrix_product(
+        by.name, tile.rows, tile.columns, depth if depth > INT32.max() else None
+    )
     if s[sums] is stage:
         assert tiles.row is not None
         stage.tensorize(tiles.row, intrinsic)
