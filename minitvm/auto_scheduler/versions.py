@@ -28,6 +28,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
+from minitvm.auto_scheduler.tiles import rows_undivided
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -88,7 +89,8 @@ def _write_version(
             return None
         ops, now = constant
         given = [now.get(each, each) for each in arguments]
-        made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
+        with rows_undivided():
+            made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
         text = made.schedule.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None

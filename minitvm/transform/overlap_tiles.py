@@ -228,7 +228,8 @@ class _Overlap(ScopedMutator):
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > _LITTLE:
-            made = with_fields(loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved))
+            body = s.LetStmt(begin, e.minimum(var * size, last), moved)
+            made: Stmt = with_fields(loop, body=body)
             narrow = self._narrow(loop, tiles)
             if narrow is not None:
                 half = size // 2
@@ -236,7 +237,7 @@ class _Overlap(ScopedMutator):
                 rest = _Moved(var, size, begin).stmt(narrow)
                 rest = substitute(rest, {begin: last + half})
                 rest = s.IfThenElse(wide * size < last + size, rest)
-                made = s.seq(with_fields(made, extent=wide), rest)
+                made = s.seq(with_fields(loop, extent=wide, body=body), rest)
             return s.IfThenElse(fits, made, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
