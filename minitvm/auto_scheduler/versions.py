@@ -99,6 +99,7 @@ def _write_version(
             extents = " x ".join(map(str, sizes.values()))
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
+            schedule.choices = made.schedule.choices
             s.specialize(version.condition, schedule)
             return True
     return None

@@ -114,7 +114,8 @@ def of_any_size() -> Any:
 
 @pytest.mark.parametrize(("dtype", "total"), [("int8", "int32"), ("uint8", "int32")])
 def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str) -> None:
-    tensors = product(*sizes(), dtype, total)
+    m, n, k = sizes()
+    tensors = product(m, n, k, dtype, total)
     s = tvm.auto_schedule(tensors[-1], AMX)
     assert len(s.versions) == 2
     assert all("te.matrix_product(" in version.trace() for _, version in s.versions)
@@ -141,3 +142,13 @@ def test_the_reasons_name_the_versions() -> None:
     C = product(*sizes())[-1]
     about = [str(each) for each in tvm.auto_schedule(C, AVX512).choices if each.about == "version"]
     assert about[0] == "calls with one m have a version of the schedule, made for 1 x 128 x 128"
+
+
+@pytest.mark.parametrize(("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (90, "64 x 64")])
+def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
+    tensors = product(*sizes())
+    f = tvm.build(tensors[-1], tensors, AVX512, name="f")
+    given = (whole(rows, 90), whole(90, 80), whole(rows, 80))
+    found = tvm.explain(f, *given, measure=False)
+    assert f"{made_for} sums" in str(found.stages[0].choices[0])
+    assert "m x n sums" in str(tvm.explain(f, measure=False).stages[0].choices[0])

@@ -103,7 +103,7 @@ class Schedule(GraphPrimitives):
     # -- Versions ---------------------------------------------------------------------------------
 
     @primitive
-    def specialize(self, condition: PrimExpr, version: Schedule) -> None:
+    def specialize(self, condition: PrimExpr | bool, version: Schedule) -> None:
         """Let another schedule compute the program in calls in which a condition holds.
 
         Before::
@@ -120,8 +120,8 @@ class Schedule(GraphPrimitives):
 
         Parameters
         ----------
-        condition : PrimExpr
-            A condition on the symbolic extents of the program.
+        condition : PrimExpr or bool
+            A condition on the symbolic extents of the program; ``True`` for all calls.
         version : Schedule
             A schedule of the same outputs, without versions of its own.
 
@@ -130,6 +130,7 @@ class Schedule(GraphPrimitives):
         CompileError
             When `condition` is no condition on extents, or `version` is no such schedule.
         """
+        condition = e.const(condition) if isinstance(condition, bool) else condition
         if not isinstance(condition, PrimExpr) or not condition.dtype.is_bool:
             raise CompileError(
                 f"specialize: expected a condition such as n <= 8, got {described(condition)}"
