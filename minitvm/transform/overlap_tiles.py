@@ -61,6 +61,18 @@ def overlap_tiles(
             else:
                 ...                                             # as before, io = n // 16
 
+    A tile of several vectors with a loop inside has half of its columns where half of a tile is
+    left, or less, and where the extent is no longer than that::
+
+        if n - 32 >= 0:
+            for io in range((n + 15) // 32): ...                # tiles at min(io * 32, n - 32)
+            if (n + 15) // 32 * 32 < n:
+                ...                                             # 16 columns, at n - 16
+        elif n - 32 <= -16:
+            ...                                                 # 16 columns, under guards
+        else:
+            ...                                                 # as before
+
     Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
     copy of it for the last one takes longer than computing some elements twice::
 
@@ -230,15 +242,17 @@ class _Overlap(ScopedMutator):
         if code_size(loop.body) > _LITTLE:
             body = s.LetStmt(begin, e.minimum(var * size, last), moved)
             made: Stmt = with_fields(loop, body=body)
+            few: Stmt = loop
             narrow = self._narrow(loop, tiles)
             if narrow is not None:
                 half = size // 2
                 wide = quotient(self._prover, tiles.last + size + half - 1, size, var.dtype)
-                rest = _Moved(var, size, begin).stmt(narrow)
+                rest = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
                 rest = substitute(rest, {begin: last + half})
                 rest = s.IfThenElse(wide * size < last + size, rest)
                 made = s.seq(with_fields(loop, extent=wide, body=body), rest)
-            return s.IfThenElse(fits, made, loop)
+                few = s.IfThenElse(last <= half - size, with_fields(loop, body=narrow), loop)
+            return s.IfThenElse(fits, made, few)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = s.IfThenElse(count < loop.extent, s.IfThenElse(fits, ending, masked))
@@ -251,10 +265,9 @@ class _Overlap(ScopedMutator):
         is_long = any(each.kind == ForKind.SERIAL for each in inside)
         if loop.kind != ForKind.SERIAL or not is_long or tiles.size % 2:
             return None
-        made = _Halved(tiles).stmt(loop.body)
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
         is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
-        return Without(tiles.guards).stmt(made) if is_wide else None
+        return _Halved(tiles).stmt(loop.body) if is_wide else None
 
     def _chosen(self, loop: s.For, tiles: _Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a
