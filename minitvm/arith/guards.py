@@ -181,7 +181,7 @@ def same_throughout(condition: PrimExpr, loops: Mapping[Var, Range]) -> PrimExpr
     >>> from minitvm.tir.expr import Var
     >>> i, n, tile = Var("i"), Var("n"), Var("tile")
     >>> same_throughout(tile * 25 + i < n * 25, {i: Range(0, 25)})
-    tile * 25 < n * 25
+    tile * 25 + 0 < n * 25
     """
     loops = {var: each for var, each in loops.items() if mentions(var, condition)}
     prover = Prover()
