@@ -61,17 +61,15 @@ def overlap_tiles(
             else:
                 ...                                             # as before, io = n // 16
 
-    A tile of several vectors with a loop inside has half of its columns where half of a tile is
-    left, or less, and where the extent is no longer than that::
+    Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
 
-        if n - 32 >= 0:
-            for io in range((n + 15) // 32): ...                # tiles at min(io * 32, n - 32)
-            if (n + 15) // 32 * 32 < n:
-                ...                                             # 16 columns, at n - 16
-        elif n - 32 <= -16:
-            ...                                                 # 16 columns, under guards
+        if n >= 16:
+            io.whole = select(n >= 32, (n + 15) // 32, 0)
+            for io in range(io.whole): ...                      # 32 columns at min(io * 32, n - 32)
+            for io in range((n - io.whole * 32 + 15) // 16): ...
+                ...                                             # 16, at min(..., n - 16)
         else:
-            ...                                                 # as before
+            ...                                                 # 16 columns, under guards
 
     Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
     copy of it for the last one takes longer than computing some elements twice::
@@ -240,23 +238,34 @@ class _Overlap(ScopedMutator):
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > _LITTLE:
-            body = s.LetStmt(begin, e.minimum(var * size, last), moved)
-            made: Stmt = with_fields(loop, body=body)
-            few: Stmt = loop
-            narrow = self._narrow(loop, tiles)
+            whole_loop = with_fields(
+                loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
+            )
+            narrow = self._narrow(loop, tiles) if e.const_int(apart) else None
             if narrow is not None:
-                half = size // 2
-                wide = quotient(self._prover, tiles.last + size + half - 1, size, var.dtype)
-                rest = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
-                rest = substitute(rest, {begin: last + half})
-                rest = s.IfThenElse(wide * size < last + size, rest)
-                made = s.seq(with_fields(loop, extent=wide, body=body), rest)
-                few = s.IfThenElse(last <= half - size, with_fields(loop, body=narrow), loop)
-            return s.IfThenElse(fits, made, few)
+                return self._with_halves(loop, tiles, whole_loop, narrow)
+            return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = s.IfThenElse(count < loop.extent, s.IfThenElse(fits, ending, masked))
         return s.seq(with_fields(loop, extent=count, body=whole), rest)
+
+    def _with_halves(self, loop: s.For, tiles: _Tiles, whole: s.For, narrow: Stmt) -> Stmt:
+        """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body
+        is `narrow`; and one such tile where there are fewer columns."""
+        var, size, half = loop.loop_var, tiles.size, tiles.size // 2
+        dtype = var.dtype
+        columns = e.cast(dtype, self._prover.expression(tiles.last + size, dtype))
+        count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
+        wide = Var(f"{var.name}.whole", dtype)
+        name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
+        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = s.LetStmt(begin, e.minimum(wide * size + name * half, columns - half), body)
+        left = e.maximum(e.floordiv(columns - wide * size + (half - 1), half), 0)
+        halves = with_fields(loop, loop_var=name, extent=left, body=body)
+        tiled = s.seq(with_fields(whole, extent=wide), halves)
+        tiled = s.LetStmt(wide, e.Select(columns >= size, count, e.const(0, dtype)), tiled)
+        return s.IfThenElse(columns >= half, tiled, with_fields(loop, body=narrow))
 
     def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
         """The body for a tile of half of the columns, where that takes half of the time: in a long

@@ -91,7 +91,8 @@ def test_half_a_tile_is_left_of_columns() -> None:
     tensors = product(m, n, k)
     s = tvm.auto_schedule(tensors[-1], AVX512)
     loops = str(tvm.lower(s, tensors, simple_mode=True, vector_bytes=64))
-    assert re.search(r"if \(n \+ (\d+)\) // (\d+) \* \2 < n:", loops)
+    assert re.search(r"whole = select\(n >= 32, \(n \+ 15\) // 32, 0\)", loops)
+    assert re.search(r"for .* in range\(\(n \+ 15\) // 16 - .*whole \* 2\):", loops)
 
 
 @pytest.mark.parametrize("columns", range(60, 100, 3))
