@@ -153,3 +153,13 @@ def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
     found = tvm.explain(f, *given, measure=False)
     assert f"{made_for} sums" in str(found.stages[0].choices[0])
     assert "m x n sums" in str(tvm.explain(f, measure=False).stages[0].choices[0])
+
+
+def test_minima_of_sums_stay_in_registers() -> None:
+    """Steps in pairs leave a guard, under which the tile reads its own elements where they are."""
+    m, n, k = sizes()
+    A, B, r = te.placeholder((m, k)), te.placeholder((k, n)), te.reduce_axis((0, k))
+    C = te.compute((m, n), lambda i, j: te.min(A[i, r] + B[r, j], axis=r), name="C")
+    loops = str(tvm.lower(tvm.auto_schedule(C, AVX512), [A, B, C], simple_mode=True))
+    assert ".local" in loops
+    assert not re.search(r"\.local\w*\[min\(", loops)
