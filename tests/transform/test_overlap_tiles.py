@@ -291,12 +291,14 @@ def sums_in_tiles() -> tuple[te.Schedule, list[Tensor]]:
     B = te.compute((4, n), lambda i, j: te.sum(A[k, j] + i, axis=k), name="B")
     s = te.create_schedule(B.op)
     sums = s.cache_write(B, "local")
-    row, column = s[B].op.axis
+    whole, part = s[B].op, s[sums].op
+    assert isinstance(whole, ComputeOp) and isinstance(part, ComputeOp)
+    row, column = whole.axis
     outer, lane = s[B].split(column, factor=LANES)
     s[B].reorder(outer, row, lane)
     s[sums].compute_at(s[B], outer)
-    s[sums].reorder(s[sums].op.reduce_axis[0], *s[sums].op.axis)
-    for stage, rows, lanes in ((s[B], row, lane), (s[sums], *s[sums].op.axis)):
+    s[sums].reorder(*part.reduce_axis, *part.axis)
+    for stage, rows, lanes in ((s[B], row, lane), (s[sums], *part.axis)):
         stage.unroll(rows)
         stage.vectorize(lanes)
     return s, [A, B]
