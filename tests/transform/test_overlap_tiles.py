@@ -298,7 +298,7 @@ def sums_in_tiles() -> tuple[te.Schedule, list[Tensor]]:
     s[B].reorder(outer, row, lane)
     s[sums].compute_at(s[B], outer)
     s[sums].reorder(*part.reduce_axis, *part.axis)
-    for stage, rows, lanes in ((s[B], row, lane), (s[sums], *part.axis)):
+    for stage, (rows, lanes) in ((s[B], (row, lane)), (s[sums], part.axis)):
         stage.unroll(rows)
         stage.vectorize(lanes)
     return s, [A, B]
