@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from math import gcd
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -19,8 +20,8 @@ from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, free_vars, with_fields
+from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Range, Var, const
+from minitvm.tir.functor import Mutator, free_vars, mentions, substitute, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -171,6 +172,34 @@ def conjuncts(condition: PrimExpr) -> Iterator[PrimExpr]:
         yield from conjuncts(condition.b)
     else:
         yield condition
+
+
+def same_throughout(condition: PrimExpr, loops: Mapping[Var, Range]) -> PrimExpr | None:
+    """A condition, without the variables of some loops, that holds in all of their iterations if
+    `condition` does in one; None where there may be none.
+
+    >>> from minitvm.tir.expr import Var
+    >>> i, n, tile = Var("i"), Var("n"), Var("tile")
+    >>> same_throughout(tile * 25 + i < n * 25, {i: Range(0, 25)})
+    tile * 25 + 0 < n * 25
+    """
+    loops = {var: each for var, each in loops.items() if mentions(var, condition)}
+    prover = Prover()
+    form = form_of(prover, condition)
+    if not loops or form is None:
+        return None if loops else condition
+    inside = Affine({atom: n for atom, n in form.terms.items() if atom in loops}, form.constant)
+    outside = form - inside
+    if any(mentions(var, atom) for var in loops for atom in outside.terms):
+        return None
+    for var, each in loops.items():
+        prover.bind(var, each)
+    low, high = prover.interval(inside)
+    factor = gcd(*outside.terms.values())
+    if not factor or not isinstance(low, int) or not isinstance(high, int):
+        return None
+    begins = {var: each.min for var, each in loops.items()}
+    return substitute(condition, begins) if low // factor == high // factor else None
 
 
 def form_of(prover: Prover, condition: PrimExpr) -> Affine | None:

@@ -85,7 +85,7 @@ class _StrategyFailed(Exception):
 def complete(s: Schedule, write: Callable[[Attempt], None]) -> None:
     """Lets `write` write in a schedule itself; strategies that fail are dropped on a copy first."""
     dropped: dict[Step, str] = {}
-    _written(s.copy, write, dropped)
+    written(s.copy, write, dropped)
     write(Attempt(s, dropped))
     _report(dropped)
 
@@ -110,7 +110,7 @@ def first_that_works(
         The exception of `use` for a schedule without any strategy.
     """
     dropped: dict[Step, str] = {}
-    attempt = _written(begin, write, dropped)
+    attempt = written(begin, write, dropped)
     made, why = _used(attempt, use)
     if made is None:
         made = _without(begin, write, use, attempt, dropped, why)
@@ -118,7 +118,7 @@ def first_that_works(
     return made[0]
 
 
-def _written(begin: Begin, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
+def written(begin: Begin, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
     """A schedule without the `dropped` strategies. Strategies that fail while it is written are
     dropped as well."""
     while True:
@@ -152,13 +152,13 @@ def _without(
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))
-        plain = _written(begin, write, nothing)
+        plain = written(begin, write, nothing)
     last = (use(plain.schedule),)  # the program's own errors come out of it
     for op in dict.fromkeys(op for op, _ in first.taken):
         fewer, attempt, reason = dict(dropped), first, why
         while mine := [step for step in attempt.taken if step[0] is op]:
             fewer[mine[-1]] = reason
-            attempt = _written(begin, write, fewer)
+            attempt = written(begin, write, fewer)
             made, reason = _used(attempt, use)
             if made is not None:
                 dropped.update(fewer)

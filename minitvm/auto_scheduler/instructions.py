@@ -37,7 +37,7 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.packing import Place, in_panels, make_copy, place_copy
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT32, DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
 from minitvm.te.intrinsics.instruction import find_instruction
@@ -94,6 +94,17 @@ def dot_product_for(
         return None
     is_wide = columns is None or columns >= found.lanes
     return found if is_wide and (depth is None or depth >= found.group) else None
+
+
+def has_instruction(contraction: Contraction, target: Target) -> bool:
+    """Whether the target has an instruction for a contraction, if its sizes fit."""
+    a, b, total = contraction.a.tensor, contraction.b.tensor, contraction.op.output(0)
+    dtypes = (str(a.dtype), str(b.dtype), str(total.dtype))
+    found = (
+        find_instruction(MATRIX_PRODUCTS, *dtypes, target.features),
+        find_instruction(DOT_PRODUCTS, *dtypes, target.features),
+    )
+    return any(found) and _is_narrow_product(contraction)
 
 
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
@@ -199,7 +210,10 @@ def write_by_instruction(
         s[sums].compute_at(stage, at_tile)
         _write_dot_products(s[sums], places, tile, by)
         return
-    intrinsic = matrix_product(by.name, tile.rows, tile.columns, _rounded_up(nest.depth, by.depth))
+    depth = _rounded_up(nest.depth, by.depth)
+    intrinsic = matrix_product(
+        by.name, tile.rows, tile.columns, depth if depth > INT32.max() else None
+    )
     if s[sums] is stage:
         assert tiles.row is not None
         stage.tensorize(tiles.row, intrinsic)

@@ -139,6 +139,20 @@ def chosen_by(chooser: _Chooser) -> Iterator[None]:
         _chooser.reset(token)
 
 
+_divides_rows: ContextVar[bool] = ContextVar("_divides_rows", default=True)
+
+
+@contextmanager
+def rows_undivided() -> Iterator[None]:
+    """Lets no block have a part of the rows, whose number calls decide: each part of them packs the
+    columns' factor again."""
+    token = _divides_rows.set(False)
+    try:
+        yield
+    finally:
+        _divides_rows.reset(token)
+
+
 def _remainders(nest: Nest, tile: Tile) -> int:
     return (nest.height % tile.rows > 0) + (nest.width % tile.columns > 0)
 
@@ -224,7 +238,8 @@ def _blocks_with(
     unit = tile.rows if len(nest.rows) == 1 else 1
     outermost = -(-(nest.rows[0] or USUAL) // unit)
     panels = -(-nest.width // tile.columns)
-    most_row_parts = 1 if nest.rows[0] is None else min(target.num_cores, outermost)
+    is_whole = nest.rows[0] is None or not _divides_rows.get()
+    most_row_parts = 1 if is_whole else min(target.num_cores, outermost)
     is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
     best, least = Blocks(), inf
     heights = _sizes(outermost, range(1, most_row_parts + 1))

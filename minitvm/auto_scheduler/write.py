@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.auto_scheduler.unstacked import write_unstacked
+from minitvm.auto_scheduler.versions import write_versions
 from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
@@ -129,11 +130,15 @@ def _write(
     begin = len(s.calls.lines)
     for each in prepacked:
         _check_prepacked(s, each)
+    is_whole = not s.is_touched
     _write_program(attempt, target, _kept(s, arguments), strict, prepacked)
     for each in prepacked:
         source = s[each]
         if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
             _write_unpacked(s, source, target)
+    if is_whole and not prepacked:
+        again = partial(_write, target=target, strict=strict, prepacked=())
+        write_versions(attempt, arguments, target, again)
     s.chosen = range(begin, len(s.calls.lines))
 
 

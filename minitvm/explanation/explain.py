@@ -4,11 +4,13 @@ machine's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import written_parameters
 from minitvm.codegen.machine_code import emit_assembly
 from minitvm.driver.program import compiled_function, module_text
@@ -34,9 +36,9 @@ from minitvm.runtime.threads import num_threads
 from minitvm.target import Target
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Broadcast, Buffer, BufferLoad, Cast, PrimExpr, Var, const_int
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import substitute, walk_once
 from minitvm.tir.provenance import Origin
-from minitvm.tir.stmt import IRModule, PrimFunc
+from minitvm.tir.stmt import IfThenElse, IRModule, PrimFunc
 
 _MOST_GENERATED = 1 << 30  # bytes of the arrays that are made for measuring
 
@@ -80,6 +82,7 @@ def explain(function: Any, *args: Any, measure: bool = True) -> Explanation:
     called, program = found
     func, options = program.lowered[called.name], program.options
     with deep_expressions(func.name):
+        func = _in_one_version(func, _sizes(func, args))
         assembly = emit_assembly(module_text(IRModule({func.name: func}), options), options.target)
         sizes = _sizes(func, args)
         origin = func.attrs.origin
@@ -125,17 +128,34 @@ def _declared(param: Var, buffer: Buffer | None) -> str:
     return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
 
 
+def _in_one_version(func: PrimFunc, sizes: Sizes) -> PrimFunc:
+    """A function with the only version that serves calls of some sizes; if no sizes are known, the
+    last one."""
+    body = func.body
+    while isinstance(body, IfThenElse) and body.else_case is not None:
+        body = body.then_case if _holds(body.condition, sizes) else body.else_case
+    return replace(func, body=body)
+
+
+def _holds(condition: PrimExpr, sizes: Sizes) -> bool:
+    """Whether a condition surely holds."""
+    return bool(const_int(Analyzer().simplify(substitute(condition, dict(sizes)))))
+
+
 def _stages(origin: Origin, sizes: Sizes) -> tuple[ExplainedStage, ...]:
     def values(extents: Sequence[PrimExpr]) -> tuple[Amount, ...]:
         return tuple(value_of(extent, sizes) for extent in extents)
 
+    served = (each for condition, each in origin.versions if _holds(condition, sizes))
+    notes = [each for each in origin.choices if each.about == "version"]
+    choices = [*next(served, origin.choices), *notes]
     return tuple(
         ExplainedStage(
             stage.name,
             values(stage.extents),
             values(stage.summed),
             operations_of_stage(stage, sizes),
-            tuple(each for each in origin.choices if each.stage == stage.name),
+            tuple(dict.fromkeys(each for each in choices if each.stage == stage.name)),
         )
         for stage in origin.stages
     )

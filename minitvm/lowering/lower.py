@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from minitvm.lowering.schedule_ops import schedule_ops
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.te.schedules.provenance import origin_of
+from minitvm.te.schedules.replay import replay
+from minitvm.te.schedules.rewrite_operations import with_sizes
 from minitvm.te.schedules.schedule import Schedule, create_schedule, is_input
 from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir import expr as e
+from minitvm.tir import stmt as s
 from minitvm.tir.depth import deep_expressions
-from minitvm.tir.expr import Buffer, Var, described
-from minitvm.tir.functor import Node, free_vars, walk_once
+from minitvm.tir.expr import Buffer, PrimExpr, Var, described
+from minitvm.tir.functor import Node, free_vars, substitute, walk_once
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
 from minitvm.transform.check_accesses import check_accesses
@@ -215,24 +219,25 @@ def _lower(
         passes = passes[: [each[0] for each in passes].index("widen_indices")]
     if isinstance(sch, IRModule):
         functions = [
-            func if func.name == key else replace(func, name=str(key))
+            _Versions(func if func.name == key else replace(func, name=str(key)), [])
             for key, func in sch.functions.items()
         ]
     elif isinstance(sch, PrimFunc):
-        functions = [sch]
+        functions = [_Versions(sch, [])]
     else:
         with context.timed(FIRST_STAGE):
             functions = _from_schedule(
                 _as_schedule(sch), args, name, binds, needs_outputs=bool(kind)
             )
     lowered: dict[str, PrimFunc] = {}
-    for func in functions:
+    for versions in functions:
+        func = versions.func
         _check_variables(func)
         if is_written:
             check_written(func)
             if kind:
                 _check_outputs_computed(func)
-        lowered[func.name] = context.run(passes, func)
+        lowered[func.name] = versions.together(partial(context.run, passes))
     return IRModule(lowered)
 
 
@@ -254,7 +259,7 @@ def _from_schedule(
     binds: Mapping[Tensor, Buffer],
     *,
     needs_outputs: bool,
-) -> list[PrimFunc]:
+) -> list[_Versions]:
     """The function, and a function for each argument that is computed ahead."""
     if args is None or not isinstance(args, (list, tuple)):
         raise CompileError(f"{name}: expected a list of arguments, such as [A, B, C], got {args!r}")
@@ -267,21 +272,29 @@ def _from_schedule(
                 f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
                 "has a layout of its own"
             )
-    func = _loops(schedule, args, name, binds, needs_outputs=needs_outputs)
+    if ahead and schedule.versions:
+        raise CompileError(
+            f"{name}: specialize: expected no stage that is computed ahead, whose layout would "
+            "differ from version to version"
+        )
+    versions = _loops(schedule, args, name, binds, needs_outputs=needs_outputs)
+    func = versions.func
     positions = {schedule.now(arg): i for i, arg in enumerate(args) if isinstance(arg, Tensor)}
     prepacked: dict[int, str] = {}
     parts = []
     for source, part in ahead.items():
-        made = _loops(part, [source, *part.outputs[0].outputs], f"{name}.prepack.{source.name}", {})
+        into = part.outputs[0].outputs
+        made = _loops(part, [source, *into], f"{name}.prepack.{source.name}", {}).func
         if made.name in prepacked.values():
             raise CompileError(
                 f"{name}: expected names that differ of arguments that are computed ahead, got "
                 f"{source.name} twice"
             )
         prepacked[positions[schedule.now(source)]] = made.name
-        parts.append(made)
+        parts.append(_Versions(made, []))
     attrs = replace(func.attrs, prepacked=prepacked)
-    return [PrimFunc(func.params, func.body, func.buffer_map, name, attrs), *parts]
+    func = PrimFunc(func.params, func.body, func.buffer_map, name, attrs)
+    return [_Versions(func, versions.others), *parts]
 
 
 def _check_computed(schedule: Schedule, args: Sequence[Any], name: str) -> None:
@@ -319,16 +332,73 @@ def _loops(
     binds: Mapping[Tensor, Buffer],
     *,
     needs_outputs: bool = True,
-) -> PrimFunc:
+) -> _Versions:
     shell, buffers = function_shell(schedule, args, name, binds)
     if needs_outputs:
         _check_outputs(schedule, buffers, name)
-        return schedule_ops(schedule, buffers, shell)
-    # For display only: an argument whose stage was inlined remains an argument, and no loop writes
-    # it.
-    inlined = {t for stage in schedule.stages if stage.inlined for t in stage.op.outputs}
-    kept = {tensor: buffer for tensor, buffer in buffers.items() if tensor not in inlined}
-    return schedule_ops(schedule, kept, shell)
+    given = [*(each for each in args if isinstance(each, Tensor)), *binds]
+    memory = {each: buffers[schedule.now(each)] for each in given if schedule.now(each) in buffers}
+
+    def loops_of(version: Schedule, now: Mapping[Tensor, Tensor]) -> PrimFunc:
+        # For display only: an argument whose stage was inlined remains an argument, and no loop
+        # writes it.
+        stages = () if needs_outputs else version.stages
+        inlined = {t for stage in stages if stage.inlined for t in stage.op.outputs}
+        kept = {version.now(now.get(each, each)): buffer for each, buffer in memory.items()}
+        kept = {tensor: buffer for tensor, buffer in kept.items() if tensor not in inlined}
+        return schedule_ops(version, kept, shell)
+
+    others = list[tuple[PrimExpr, PrimFunc]]()
+    for condition, version in schedule.versions:
+        if e.const_int(condition):
+            return _Versions(loops_of(version, {}), others)
+        values = _values(condition)
+        func = loops_of(*_with_values(version, values))
+        others.append((condition, replace(func, body=substitute(func.body, values))))
+    return _Versions(loops_of(schedule, {}), others)
+
+
+@final
+@record()
+class _Versions:
+    """A function, and others that serve the calls in which a condition holds."""
+
+    func: PrimFunc
+    others: list[tuple[PrimExpr, PrimFunc]]
+
+    def together(self, lowered: Callable[[PrimFunc], PrimFunc]) -> PrimFunc:
+        """One function, in which each version is lowered by itself."""
+        made = lowered(self.func)
+        for condition, func in reversed(self.others):
+            other = lowered(func)
+            body = s.IfThenElse(condition, other.body, made.body)
+            knows_layout = made.attrs.knows_layout or other.attrs.knows_layout
+            made = replace(made, body=body, attrs=replace(made.attrs, knows_layout=knows_layout))
+        return made
+
+
+def _with_values(
+    version: Schedule, values: Mapping[Var, PrimExpr]
+) -> tuple[Schedule, Mapping[Tensor, Tensor]]:
+    """A schedule for the program in which variables have values, and the tensors of that program
+    in place of those of the first one."""
+    made = with_sizes(version.calls.outputs, values) if values else None
+    if made is None:
+        return version, {}
+    return replay(version.trace(), made[0]), made[1]
+
+
+def _values(condition: PrimExpr) -> dict[Var, PrimExpr]:
+    """The values of variables for which a condition says that they are equal to a number, or a
+    multiple of it."""
+    match condition:
+        case e.And(a, b):
+            return _values(a) | _values(b)
+        case e.EQ(Var() as var, e.IntImm() as value):
+            return {var: value}
+        case e.EQ(e.FloorMod(Var() as var, e.IntImm() as size), e.IntImm(value=0)):
+            return {var: e.floordiv(var, size) * size}
+    return {}
 
 
 def function_shell(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import same_throughout
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
 from minitvm.lowering.accumulation import (
@@ -641,14 +642,16 @@ class _Nest:
         return domain
 
     def _outer_guarded(self, position: int, body: Stmt, values: Mapping[IterVar, PrimExpr]) -> Stmt:
-        """`body` under the guards; none of them may depend on the loops inside of `body`."""
-        inside = {leaf.var for leaf in self._leaves[position:]}
+        """`body` under the guards; each of them must hold in all iterations of the loops inside of
+        `body`, or in none."""
+        inside = {leaf.var: self._bounds.ranges[leaf] for leaf in self._leaves[position:]}
         for guards in self._bounds.guards.values():
-            for guard in guards:
-                if any(node in inside for node in walk_once(guard)):
+            for given in guards:
+                guard = same_throughout(given, inside)
+                if guard is None:
                     raise CompileError(
                         f"{self._where(position)}: expected loops that come out even, found the "
-                        f"remainder {guard}: split by a divisor, or pad the tensor"
+                        f"remainder {given}: split by a divisor, or pad the tensor"
                     )
                 body = IfThenElse(likely(self._condition(guard, _Iteration(values))), body)
         return body

@@ -143,6 +143,8 @@ class _Matching:
             dom = self._domain[axis]
             target = wanted[position - extra] if position >= extra else None
             needed = e.const(1) if target is None else domain_of(target).extent
+            self._match_extent(dom.extent, needed)
+            needed = substitute(needed, self._scalars)
             if not self._prover.can_prove(e.equal(dom.extent, needed)):
                 like = "" if target is None else f", as {target.name} of the intrinsic does"
                 raise CompileError(
@@ -156,6 +158,15 @@ class _Matching:
                 start = domain_of(target).min
                 made[axis.var] = begin + e.cast(axis.var.dtype, target.var - start)
         return made
+
+    def _match_extent(self, found: PrimExpr, expected: PrimExpr) -> None:
+        """Lets a scalar stand for the number of parts of which an axis consists, if the intrinsic's
+        axis is a multiple of the scalar."""
+        form = self._prover.affine(expected)
+        match [*form.terms.items()]:
+            case [(Var() as scalar, size)] if scalar in self._intrin.scalar_params:
+                parts = self._simple(e.cast(scalar.dtype, e.floordiv(found, size)))
+                self._scalars.setdefault(scalar, parts)
 
     def _match_body(self, found: PrimExpr, expected: PrimExpr) -> None:
         try:
@@ -271,7 +282,8 @@ class _Matching:
         self._check_coverage(tensor)
         source, begins = self._begins[tensor]
         ones = (e.const(1),) * (len(begins) - tensor.ndim)
-        return Region(source, begins, ones + tensor.shape)
+        shape = tuple(self._simple(substitute(each, self._scalars)) for each in tensor.shape)
+        return Region(source, begins, ones + shape)
 
     def _check_coverage(self, tensor: Tensor) -> None:
         loads = [load for load in _loads(*self._intrin.op.body) if load.producer == tensor]
@@ -279,7 +291,8 @@ class _Matching:
             bounds = [self._prover.const_int_bound(load.indices[dim]) for load in loads]
             low = min(begin for begin, _ in bounds)
             high = max(end for _, end in bounds)
-            if low != 0 or high + 1 != e.const_int(extent):
+            size = e.const_int(extent)
+            if low != 0 or (size is not None and high + 1 != size):
                 raise CompileError(
                     f"{self._where}: expected the intrinsic to read all of {tensor.name}, found "
                     f"that it reads {low} to {high} of {extent} along dimension {dim}: give the "
@@ -334,9 +347,11 @@ class View:
     extents: tuple[PrimExpr, ...]
 
 
-def bind_buffer(place: Buffer, view: View, where: str) -> dict[Var, PrimExpr]:
+def bind_buffer(
+    place: Buffer, view: View, where: str, scalars: Mapping[Var, PrimExpr] | None = None
+) -> dict[Var, PrimExpr]:
     """The values of the variables in the layout of an intrinsic's buffer, when it is a region of
-    an actual buffer.
+    an actual buffer, and those of the intrinsic's `scalars`.
 
     Variables that are the dimensions, strides or the offset of `place` get the region's values. The
     region must have all other properties that `place` declares. Dimensions of extent 1 before those
@@ -355,7 +370,8 @@ def bind_buffer(place: Buffer, view: View, where: str) -> dict[Var, PrimExpr]:
     >>> bind_buffer(place, view, "C")[ldw]
     64
     """
-    return _Binding(place, view, f"{where}: buffer {place.name} as {_region_text(view)}").run()
+    text = f"{where}: buffer {place.name} as {_region_text(view)}"
+    return _Binding(place, view, text, scalars or {}).run()
 
 
 def _region_text(view: View) -> str:
@@ -388,11 +404,13 @@ def _simple(value: PrimExpr) -> PrimExpr:
 class _Binding:
     """The values bound so far for one buffer."""
 
-    def __init__(self, place: Buffer, view: View, where: str) -> None:
+    def __init__(
+        self, place: Buffer, view: View, where: str, scalars: Mapping[Var, PrimExpr]
+    ) -> None:
         self._place = place
         self._view = view
         self._where = where
-        self._values: dict[Var, PrimExpr] = {}
+        self._values = dict(scalars)
 
     def run(self) -> dict[Var, PrimExpr]:
         place, actual = self._place, self._view.buffer
@@ -594,7 +612,7 @@ def tensorize(
     values = dict(scalars)
     views = dict(zip(intrin.buffers, regions, strict=True))
     for place, region in views.items():
-        for var, value in bind_buffer(place, region, where).items():
+        for var, value in bind_buffer(place, region, where, scalars).items():
             known = values.setdefault(var, value)
             if known is not value and not Prover().can_prove(e.equal(known, value)):
                 raise CompileError(

@@ -98,8 +98,12 @@ class Origin:
         ``"not"``: plain loops.
     choices
         The decisions of auto_schedule, with their reasons.
+    versions
+        The conditions under which other schedules serve a call, and their decisions. The first
+        condition that holds counts.
     """
 
     stages: tuple[StageWork, ...]
     scheduled: str
     choices: tuple[Choice, ...]
+    versions: tuple[tuple[PrimExpr, tuple[Choice, ...]], ...] = ()

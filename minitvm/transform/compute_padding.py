@@ -26,6 +26,7 @@ from minitvm.tir.functor import (
 )
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+from minitvm.tir.structural_equal import structural_equal
 
 _DIVISIONS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod)
 
@@ -129,6 +130,8 @@ class _Compute(ScopedMutator):
         moved: set[BufferLoad] = set()
         for load, _ in loads:
             used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+            if _is_replaced(load, store):
+                continue  # an element of the padding depends on itself alone
             if load.buffer in self._left_out and not variables.isdisjoint(used):
                 rows = rows or self._last_rows(removed)
                 moved.add(load)
@@ -216,6 +219,13 @@ class _Replace(Mutator):
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         return self._loads.get(node, node)
+
+
+def _is_replaced(load: BufferLoad, store: s.BufferStore) -> bool:
+    """Whether a store writes to the element that a load reads."""
+    if load.buffer is not store.buffer:
+        return False
+    return all(map(structural_equal, load.indices, store.indices))
 
 
 def _loads(

@@ -61,6 +61,16 @@ def overlap_tiles(
             else:
                 ...                                             # as before, io = n // 16
 
+    Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
+
+        if n >= 16:
+            io.whole = select(n >= 32, (n + 15) // 32, 0)
+            for io in range(io.whole): ...                      # 32 columns at min(io * 32, n - 32)
+            for io in range((n - io.whole * 32 + 15) // 16): ...
+                ...                                             # 16, at min(..., n - 16)
+        else:
+            ...                                                 # 16 columns, under guards
+
     Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
     copy of it for the last one takes longer than computing some elements twice::
 
@@ -79,8 +89,7 @@ def overlap_tiles(
     A tile at the end of a constant extent overlaps where a mask takes longer: on targets without
     `mask_registers`, whose vectors have `vector_bytes`.
     """
-    masked_bytes = 0 if mask_registers else vector_bytes
-    return with_body(func, _Overlap(func, masked_bytes).stmt(func.body))
+    return with_body(func, _Overlap(func, vector_bytes, mask_registers).stmt(func.body))
 
 
 @final
@@ -105,13 +114,13 @@ class _Accesses:
 
 @final
 class _Overlap(ScopedMutator):
-    """`masked_bytes`: those of a vector of a target without registers for masks, otherwise 0."""
-
-    def __init__(self, func: PrimFunc, masked_bytes: int) -> None:
+    def __init__(self, func: PrimFunc, vector_bytes: int, mask_registers: bool) -> None:
         super().__init__(prover_of(func))
         self._func = func
         self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
-        self._masked_bytes = masked_bytes
+        self._vector_bytes = vector_bytes
+        # Of a vector of a target without registers for masks, otherwise 0.
+        self._masked_bytes = 0 if mask_registers else vector_bytes
         self._forms = Conditions(self._prover)
 
     def visit_For(self, node: s.For) -> Stmt:
@@ -229,12 +238,45 @@ class _Overlap(ScopedMutator):
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > _LITTLE:
-            body = s.LetStmt(begin, e.minimum(var * size, last), moved)
-            return s.IfThenElse(fits, with_fields(loop, body=body), loop)
+            whole_loop = with_fields(
+                loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
+            )
+            narrow = self._narrow(loop, tiles) if e.const_int(apart) else None
+            if narrow is not None:
+                return self._with_halves(loop, tiles, whole_loop, narrow)
+            return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = s.IfThenElse(count < loop.extent, s.IfThenElse(fits, ending, masked))
         return s.seq(with_fields(loop, extent=count, body=whole), rest)
+
+    def _with_halves(self, loop: s.For, tiles: _Tiles, whole: s.For, narrow: Stmt) -> Stmt:
+        """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body
+        is `narrow`; and one such tile where there are fewer columns."""
+        var, size, half = loop.loop_var, tiles.size, tiles.size // 2
+        dtype = var.dtype
+        columns = e.cast(dtype, self._prover.expression(tiles.last + size, dtype))
+        count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
+        wide = Var(f"{var.name}.whole", dtype)
+        name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
+        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = s.LetStmt(begin, e.minimum(wide * size + name * half, columns - half), body)
+        left = e.maximum(e.floordiv(columns - wide * size + (half - 1), half), 0)
+        halves = with_fields(loop, loop_var=name, extent=left, body=body)
+        tiled = s.seq(with_fields(whole, extent=wide), halves)
+        tiled = s.LetStmt(wide, e.Select(columns >= size, count, e.const(0, dtype)), tiled)
+        return s.IfThenElse(columns >= half, tiled, with_fields(loop, body=narrow))
+
+    def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
+        """The body for a tile of half of the columns, where that takes half of the time: in a long
+        loop inside of the tile, several vectors become half as many."""
+        inside = [each for each in walk_once(loop.body) if isinstance(each, s.For)]
+        is_long = any(each.kind == ForKind.SERIAL for each in inside)
+        if loop.kind != ForKind.SERIAL or not is_long or tiles.size % 2:
+            return None
+        widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
+        is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
+        return _Halved(tiles).stmt(loop.body) if is_wide else None
 
     def _chosen(self, loop: s.For, tiles: _Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a
@@ -258,6 +300,22 @@ def _accesses(body: Stmt) -> _Accesses | None:
     own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
     read = {each.buffer for each in nodes if isinstance(each, BufferLoad)}
     return _Accesses(frozenset(read - own), written_buffers(body) - own)
+
+
+@final
+class _Halved(Mutator):
+    """Halves the vectors whose lanes the guards of tiles mention."""
+
+    def __init__(self, tiles: _Tiles) -> None:
+        super().__init__()
+        self._tiles = tiles
+
+    def visit_For(self, node: s.For) -> Stmt:
+        made: s.For = self.descend(node)
+        is_lane = node.kind == ForKind.VECTORIZED and mentions(node.loop_var, *self._tiles.guards)
+        if not is_lane or e.const_int(node.extent) != self._tiles.size:
+            return made
+        return with_fields(made, extent=e.const(self._tiles.size // 2, node.extent.dtype))
 
 
 @final

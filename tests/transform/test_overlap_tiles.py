@@ -12,11 +12,11 @@ from minitvm import te
 from minitvm.runtime.module import Module
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Call, Select, Var, const
+from minitvm.tir.expr import Call, Select, Var, const, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.op import are_apart
-from minitvm.tir.stmt import For, IfThenElse, LetStmt, PrimFunc, Stmt
+from minitvm.tir.stmt import For, ForKind, IfThenElse, LetStmt, PrimFunc, Stmt
 from minitvm.transform.overlap_tiles import overlap_tiles
 from minitvm.variants.in_place import with_others_apart
 from tests.tir.programs import function_of, loop, store
@@ -282,3 +282,38 @@ def test_a_form_without_blocks_keeps_its_masks() -> None:
     _, lane = s[B].split(B.op.axis[1], factor=8)
     s[B].vectorize(lane)
     assert "mask" in str(tvm.lower(s, [A, B], vector_bytes=0))
+
+
+def sums_in_tiles() -> tuple[te.Schedule, list[Tensor]]:
+    """Sums of columns, four times, in tiles of two vectors of four lanes, with a loop inside."""
+    m, n = te.var("m"), te.var("n")
+    A, k = te.placeholder((m, n), name="A"), te.reduce_axis((0, m), name="k")
+    B = te.compute((4, n), lambda i, j: te.sum(A[k, j] + i, axis=k), name="B")
+    s = te.create_schedule(B.op)
+    sums = s.cache_write(B, "local")
+    whole, part = s[B].op, s[sums].op
+    assert isinstance(whole, ComputeOp) and isinstance(part, ComputeOp)
+    row, column = whole.axis
+    outer, lane = s[B].split(column, factor=LANES)
+    s[B].reorder(outer, row, lane)
+    s[sums].compute_at(s[B], outer)
+    s[sums].reorder(*part.reduce_axis, *part.axis)
+    for stage, (rows, lanes) in ((s[B], (row, lane)), (s[sums], part.axis)):
+        stage.unroll(rows)
+        stage.vectorize(lanes)
+    return s, [A, B]
+
+
+@pytest.mark.parametrize("n", range(2 * LANES + 2))
+def test_tiles_of_half_of_the_columns_are_behind_whole_ones(n: int) -> None:
+    s, arguments = sums_in_tiles()
+    made = overlap_tiles(with_guards(s, arguments), vector_bytes=16, mask_registers=True)
+    lanes = {
+        const_int(each.extent)
+        for each in walk_once(made.body)
+        if isinstance(each, For) and each.kind == ForKind.VECTORIZED
+    }
+    assert lanes == {LANES, LANES // 2}
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full((4, n), -1, "float32")
+    interpret(made, a, b)
+    np.testing.assert_array_equal(b, a.sum(0) + 3 * np.arange(4)[:, None])

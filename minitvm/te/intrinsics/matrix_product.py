@@ -111,7 +111,7 @@ MATRIX_PRODUCTS = (
 
 
 @lru_cache(maxsize=64)
-def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntrin:
+def matrix_product(name: str, rows: int, columns: int, depth: int | None = None) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: a block of sums by a matrix-product instruction.
 
     It computes::
@@ -128,6 +128,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
         The instruction's name in ``MATRIX_PRODUCTS``.
     rows, columns, depth : int
         The depth is a multiple of the instruction's, and of AArch64's rows and columns are as well.
+        Without a depth, the intrinsic is as deep as the sum, which may be symbolic.
 
     Raises
     ------
@@ -138,7 +139,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     (Tensor(shape=[32, 512], op.name=a), Tensor(shape=[128, 128], op.name=w))
     """
     by = instruction_named(MATRIX_PRODUCTS, name, "matrix_product")
-    sizes = (rows, columns, depth)
+    sizes = (rows, columns, by.depth if depth is None else depth)
     units = (by.rows if by.exact else 1, by.columns if by.exact else 1, by.depth)
     if any(size < 1 or size % unit for size, unit in zip(sizes, units, strict=True)):
         raise CompileError(
@@ -146,9 +147,12 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
             f"as {name} needs them, got {sizes}"
         )
     group = by.group
-    a = placeholder((rows, depth), by.a, "a")
-    w = placeholder((depth // group, columns * group), by.b, "w")
-    r = reduce_axis((0, depth), "r")
+    # A depth that isn't given is a number of products.
+    products = Var("products")
+    steps = e.as_expr(products * by.depth if depth is None else depth)
+    a = placeholder((rows, steps), by.a, "a")
+    w = placeholder((steps // group, columns * group), by.b, "w")
+    r = reduce_axis((0, steps), "r")
 
     def element(i: Any, j: Any) -> Any:
         mine, other = a[i, r], w[r // group, j * group + r % group]
@@ -159,9 +163,12 @@ def matrix_product(name: str, rows: int, columns: int, depth: int) -> TensorIntr
     for each, letter in ((a, "a"), (w, "w"), (z, "z")):
         strides = [Var(f"{letter}_row", INT64), e.const(1)]
         apart[each] = decl_buffer(each.shape, each.dtype, letter, strides=strides)
-    text = f"te.matrix_product({name!r}, {rows}, {columns}, {depth})"
-    kind = _Pairs if by.exact else _Tiles
-    return decl_tensor_intrin(z.op, kind(by, rows, columns, depth).make, name=text, binds=apart)
+    listed = ", ".join(map(str, (rows, columns) if depth is None else (rows, columns, depth)))
+    text = f"te.matrix_product({name!r}, {listed})"
+    count = e.cast(INT64, products if depth is None else e.const(depth // by.depth))
+    block = (_Pairs if by.exact else _Tiles)(by, rows, columns, count)
+    scalars = (products,) if depth is None else ()
+    return decl_tensor_intrin(z.op, block.make, name=text, binds=apart, scalar_params=scalars)
 
 
 class _Block(ABC):
@@ -173,11 +180,13 @@ class _Block(ABC):
 
     kept: DType
 
-    def __init__(self, by: MatrixProduct, rows: int, columns: int, depth: int) -> None:
+    def __init__(self, by: MatrixProduct, rows: int, columns: int, products: PrimExpr) -> None:
         self.by = by
-        self.rows, self.columns, self.depth = rows, columns, depth
+        self.rows, self.columns, self.products = rows, columns, products
 
-    def make(self, ins: Sequence[Buffer], outs: Sequence[Buffer]) -> tuple[Stmt, Stmt, Stmt]:
+    def make(
+        self, ins: Sequence[Buffer], outs: Sequence[Buffer], scalars: Sequence[Var] = ()
+    ) -> tuple[Stmt, Stmt, Stmt]:
         """The body, the reset and the update."""
         (a, w), (z,) = ins, outs
         places = list(product(self.cell_rows(), self.cell_columns()))
@@ -213,8 +222,7 @@ class _Block(ABC):
         for names, values in ((columns, column_values), (rows, row_values)):
             for place in reversed(names):
                 body = LetStmt(names[place], values[place], body)
-        steps = e.const(self.depth // self.by.depth, INT64)
-        return For(k, e.const(0, INT64), steps, ForKind.SERIAL, body)
+        return For(k, e.const(0, INT64), self.products, ForKind.SERIAL, body)
 
     def cell_rows(self) -> range:
         """The rows at which cells begin."""
@@ -315,8 +323,8 @@ class _Pairs(_Block):
     """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. A load
     takes 16 bytes of a factor: the next steps of two rows, or of two columns."""
 
-    def __init__(self, by: MatrixProduct, rows: int, columns: int, depth: int) -> None:
-        super().__init__(by, rows, columns, depth)
+    def __init__(self, by: MatrixProduct, rows: int, columns: int, products: PrimExpr) -> None:
+        super().__init__(by, rows, columns, products)
         self.kept = DType.of(by.sum).with_lanes(4)
 
     def zero(self, row: int, column: int) -> PrimExpr:

@@ -207,10 +207,16 @@ def _inverse(
         if reached is not None and (not isinstance(extent, int) or reached < extent):
             raise _no_inverse(where, var)
         backward.append(total)
-        is_padded = mine[-1].low > 1 if reached is None else reached > extent
-        if is_padded:
+        is_even = reached == extent if reached is not None else _divides(mine[-1].low, extent)
+        if not is_even:
             inside.append(e.less(total, e.cast(var.dtype, e.as_expr(extent))))
     return backward, inside
+
+
+def _divides(size: int, extent: int | PrimExpr) -> bool:
+    """Whether an extent is surely a multiple of a size."""
+    rest = Prover().affine(e.as_expr(extent))
+    return all(each % size == 0 for each in (*rest.terms.values(), rest.constant))
 
 
 def _no_inverse(where: str, what: PrimExpr) -> CompileError:

@@ -29,7 +29,8 @@ def origin_of(schedule: Schedule) -> Origin:
             if schedule.chosen.start > 1
             else "by auto_schedule"
         )
-        return Origin(stages, how, tuple(schedule.choices))
+        versions = [(condition, tuple(each.choices)) for condition, each in schedule.versions]
+        return Origin(stages, how, tuple(schedule.choices), tuple(versions))
     return Origin(stages, "by hand" if schedule.is_touched else "not", ())
 
 

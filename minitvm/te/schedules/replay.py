@@ -106,6 +106,9 @@ def replay(
     return made
 
 
+_FUNCTIONS["te.replay"] = replay  # of a version of the schedule
+
+
 @final
 class _Reader:
     """Executes the statements of a trace."""

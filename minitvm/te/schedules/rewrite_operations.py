@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
-from minitvm.te.schedules.operation_graph import root_axes
+from minitvm.te.schedules.operation_graph import in_order, root_axes
 from minitvm.te.schedules.relation import (
     Relation,
     guards_of,
@@ -112,6 +113,47 @@ def rewritten(
         if made is not op:
             now.update(zip(op.outputs, made.outputs, strict=True))
     return [now.get(each, each) for each in outputs]
+
+
+def with_sizes(
+    outputs: Iterable[Operation], sizes: Mapping[Var, PrimExpr]
+) -> tuple[list[Operation], dict[Tensor, Tensor]] | None:
+    """A program whose variables have values: its outputs, and a mapping from the tensors that
+    changed to the new ones. None for programs of stages other than ``te.compute``.
+
+    >>> from minitvm import te
+    >>> n = te.var("n")
+    >>> A = te.placeholder((n + 2,), name="A")
+    >>> B = te.compute((n,), lambda i: A[i + 2] * 2.0, name="B")
+    >>> (op,), now = with_sizes([B.op], {n: const(8)})
+    >>> op.output(0).shape, now[A].shape
+    ((8,), (10,))
+    """
+    now: dict[Tensor, Tensor] = {}
+    made: dict[Operation, Operation] = {}
+    outputs, read, simplify = list(outputs), ReadOthers(now), Analyzer().simplify
+
+    def extent(value: PrimExpr) -> PrimExpr:
+        return simplify(read.expr(substitute(value, sizes)))
+
+    def element(value: PrimExpr) -> PrimExpr:
+        made = read.expr(value)
+        if not isinstance(made, Reduce):
+            return made
+        return replace(made, axis=tuple(_ranging(axis, extent) for axis in made.axis))
+
+    for op in in_order(outputs):
+        match op:
+            case PlaceholderOp():
+                made[op] = replace(op, shape=tuple(map(extent, op.shape)))
+            case ComputeOp():
+                body = map_body(at_axes(op, sizes), element)
+                axis = tuple(_ranging(each, extent) for each in op.axis)
+                made[op] = replace(op, axis=axis, reduce_axis=reduced(body), body=body)
+            case _:
+                return None
+        now.update(zip(op.outputs, made[op].outputs, strict=True))
+    return [made[op] for op in outputs], now
 
 
 def reading_elsewhere(
@@ -262,15 +304,15 @@ def at_axes(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ..
         made = rewrite.expr(value)
         if not isinstance(made, Reduce):
             return made
-        return replace(made, axis=tuple(_ranging(axis, rewrite) for axis in made.axis))
+        return replace(made, axis=tuple(_ranging(axis, rewrite.expr) for axis in made.axis))
 
     return map_body(op.body, at)
 
 
-def _ranging(axis: IterVar, mutator: Mutator) -> IterVar:
-    """An axis whose range `mutator` has rewritten."""
+def _ranging(axis: IterVar, rewrite: Callable[[PrimExpr], PrimExpr]) -> IterVar:
+    """An axis whose range `rewrite` has rewritten."""
     dom = domain_of(axis)
-    low, extent = mutator.expr(dom.min), mutator.expr(dom.extent)
+    low, extent = rewrite(dom.min), rewrite(dom.extent)
     if low is dom.min and extent is dom.extent:
         return axis
     return IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)
@@ -290,7 +332,7 @@ def only_where(guards: Sequence[PrimExpr], body: tuple[PrimExpr, ...]) -> tuple[
         return replace(
             value,
             combiner=replace(value.combiner, identity=identity),
-            axis=tuple(_ranging(axis, begin) for axis in value.axis),
+            axis=tuple(_ranging(axis, begin.expr) for axis in value.axis),
             condition=e.logical_and(condition, value.condition),
             init=tuple(map(begin.expr, value.init)),
         )
@@ -375,9 +417,9 @@ def factored(
     check_fixed(f"rfactor of {op.name}", op, factor, remedy)
     axes.insert(factor_axis, factor)
     reduced = tuple(
-        IterVar(_ranging(each, rewrite).dom, each.var, IterType.COMM_REDUCE)
+        IterVar(_ranging(each, rewrite.expr).dom, each.var, IterType.COMM_REDUCE)
         for each in own.values()
-    ) + tuple(_ranging(each, rewrite) for each in op.reduce_axis if each not in touched)
+    ) + tuple(_ranging(each, rewrite.expr) for each in op.reduce_axis if each not in touched)
     body: tuple[PrimExpr, ...]
     if reduced:
         body = each_result(replace(moved, axis=reduced, condition=condition, init=()))

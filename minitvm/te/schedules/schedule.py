@@ -15,8 +15,16 @@ from minitvm.te.schedules.stage import Group, Stage
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, primitive
 from minitvm.te.tensor import Operation, PlaceholderOp, Tensor
-from minitvm.tir.expr import IterVar, described
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, described
+from minitvm.tir.functor import walk_once
 from minitvm.tir.provenance import Choice
+
+# The nodes of a condition on extents.
+_OF_EXTENTS = (
+    e.Var, e.IntImm, e.Cast, e.Add, e.Sub, e.Mul, e.FloorDiv, e.FloorMod, e.Min, e.Max,
+    e.EQ, e.NE, e.LT, e.LE, e.GT, e.GE, e.And, e.Or, e.Not,
+)  # fmt: skip
 
 
 @final
@@ -26,7 +34,7 @@ class Schedule(GraphPrimitives):
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("choices", "chosen", "is_warned_of")
+    __slots__ = ("choices", "chosen", "is_warned_of", "versions")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         super().__init__(outputs)
@@ -40,9 +48,14 @@ class Schedule(GraphPrimitives):
         self.choices: list[Choice] = []
         self.chosen = range(0)
         self.is_warned_of = False  # whether build warned of stages left as plain loops
+        # Schedules for calls in which a condition holds: the first one that holds counts.
+        self.versions: list[tuple[PrimExpr, Schedule]] = []
 
     def text_in(self, trace: Trace) -> str:
-        return "s"
+        if trace is self.calls:
+            return "s"
+        listed = ", ".join(map(trace.operation, self.calls.outputs))
+        return f'te.replay("""\n{self.trace()}\n""", [{listed}])'
 
     def note_touched(self, things: Iterable[object]) -> None:
         for each in things:
@@ -86,6 +99,51 @@ class Schedule(GraphPrimitives):
         """A schedule of the same program, scheduled so far in the same way: with stages of its own,
         and the same operations and axes."""
         return self._copy(self.stages, self.outputs)
+
+    # -- Versions ---------------------------------------------------------------------------------
+
+    @primitive
+    def specialize(self, condition: PrimExpr | bool, version: Schedule) -> None:
+        """Let another schedule compute the program in calls in which a condition holds.
+
+        Before::
+
+            for i: for j: C[i, j] = ...
+
+        After ``s.specialize(m <= 4, few)``::
+
+            if m <= 4: ...  # the loops of few
+            else: for i: for j: C[i, j] = ...
+
+        Of several conditions that hold, the first one counts. In a version for ``m == 1``, the
+        extent m is the constant 1.
+
+        Parameters
+        ----------
+        condition : PrimExpr or bool
+            A condition on the symbolic extents of the program; ``True`` for all calls.
+        version : Schedule
+            A schedule of the same outputs, without versions of its own.
+
+        Raises
+        ------
+        CompileError
+            When `condition` is no condition on extents, or `version` is no such schedule.
+        """
+        condition = e.const(condition) if isinstance(condition, bool) else condition
+        if not isinstance(condition, PrimExpr) or not condition.dtype.is_bool:
+            raise CompileError(
+                f"specialize: expected a condition such as n <= 8, got {described(condition)}"
+            )
+        if any(not isinstance(each, _OF_EXTENTS) for each in walk_once(condition)):
+            raise CompileError(f"specialize: expected a condition on extents, got {condition}")
+        if not isinstance(version, Schedule):
+            raise CompileError(f"specialize: expected a schedule, got {described(version)}")
+        if version is self or version.versions or version.calls.outputs != self.calls.outputs:
+            raise CompileError(
+                "specialize: expected another schedule of the same outputs, without versions"
+            )
+        self.versions.append((condition, version))
 
     # -- Groups ---------------------------------------------------------------------------------
 
@@ -206,7 +264,7 @@ class Schedule(GraphPrimitives):
         made.calls = self.calls.copy(made.now, made.stage_of, groups)
         made.enter_all()
         made.choices, made.chosen = [*self.choices], self.chosen
-        made.is_warned_of = self.is_warned_of
+        made.is_warned_of, made.versions = self.is_warned_of, [*self.versions]
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar

@@ -173,7 +173,7 @@ class Trace:
         if isinstance(value, Tensor):
             return self.tensor(value)
         if isinstance(value, Operation):
-            return self._operation(value)
+            return self.operation(value)
         if isinstance(value, IterVar):
             return self._axis(value)
         if isinstance(value, Traced):
@@ -237,7 +237,8 @@ class Trace:
         name = self._names[tensor]
         return (tensor.op, f"{name}.op"), (self._now(tensor).op, f"s[{name}].op")
 
-    def _operation(self, op: Operation) -> str:
+    def operation(self, op: Operation) -> str:
+        """An expression for the operation, which begins at an object that has a name."""
         return self._named_operation(op) or f"{self.tensor(op.output(0))}.op"
 
     def _named_operation(self, op: Operation) -> str | None:

@@ -1,0 +1,206 @@
+"""Versions of a schedule, for calls whose symbolic extents are of some size.
+
+The model of a schedule takes a symbolic extent for a large one. Products of small matrices, or of
+few rows, want another schedule, as a call with constant extents of that size gets it. So a program
+with a contraction has versions. Each is the schedule of the same program with constant extents of
+some size, applied to the program with symbolic extents, for which it is right as well::
+
+    if m == 1: ...                                  # the schedule for 1 x 128 x 128
+    elif m <= 4: ...                                # for 4 x 512 x 512
+    elif m, n or k < 64, or all are <= 512: ...     # for 128 x 128 x 128
+    else: ...                                       # for large extents
+
+Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
+versions are one for multiples of the tiles, and one that pads the factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from math import isqrt
+from typing import final
+
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
+from minitvm.auto_scheduler.attempts import Attempt, written
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.convolution import is_convolution
+from minitvm.auto_scheduler.instructions import has_instruction
+from minitvm.auto_scheduler.tiles import rows_undivided
+from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.operation_graph import in_order, root_axes
+from minitvm.te.schedules.relation import leaves_below, ranges_of
+from minitvm.te.schedules.replay import replay
+from minitvm.te.schedules.rewrite_operations import with_sizes
+from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.functor import substitute
+from minitvm.tir.stmt import ForKind
+
+_FEW = 4  # rows, of a tile that fills the registers with columns
+_LEAST = 64  # of all extents, for which blocks of large factors are packed
+_WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
+_PADDED = 120  # a size for which they need it, and tiles are nearly full
+_SHORT = 16  # extents of which most would be padding
+_USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
+_IMAGE = (128, 192)  # the same, for images
+
+Write = Callable[..., None]
+"""Writes the schedule of an attempt for a program with some `arguments`."""
+
+
+@final
+@record()
+class _Version:
+    """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
+    next ones that do."""
+
+    name: str
+    condition: PrimExpr
+    sizes: tuple[Mapping[Var, int], ...]
+
+
+def write_versions(
+    attempt: Attempt, arguments: Iterable[Tensor], target: Target, write: Write
+) -> None:
+    """Gives a schedule versions, which `write` writes for a program and its arguments."""
+    s = attempt.schedule
+    outputs, trace = s.calls.outputs, s.trace()
+    for each in _versions(in_order(outputs), target):
+        make = partial(_write_version, s, trace, each, arguments, write)
+        attempt.follow(f"version for {each.name}", s[outputs[-1]], make)
+
+
+def _write_version(
+    s: Schedule, trace: str, version: _Version, arguments: Iterable[Tensor], write: Write
+) -> bool | None:
+    """`trace`: that of the schedule without versions."""
+    outputs = s.calls.outputs
+    for sizes in version.sizes:
+        constant = with_sizes(outputs, {var: e.const(n, var.dtype) for var, n in sizes.items()})
+        if constant is None:
+            return None
+        ops, now = constant
+        given = [now.get(each, each) for each in arguments]
+        with rows_undivided():
+            made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
+        text = made.schedule.trace()
+        if text in (trace, *(other.trace() for _, other in s.versions)):
+            return None
+        schedule = _replayed(text, outputs)
+        if schedule is not None:
+            extents = " x ".join(map(str, sizes.values()))
+            note = "calls with {sizes} have a version of the schedule, made for {extents}"
+            choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
+            schedule.choices = made.schedule.choices
+            s.specialize(version.condition, schedule)
+            return True
+    return None
+
+
+def _replayed(trace: str, outputs: Sequence[Operation]) -> Schedule | None:
+    """The schedule of symbolic extents by a trace for constant ones; None where it would unroll a
+    loop of unknown length, or a primitive needs a constant extent."""
+    try:
+        made = replay(trace, outputs)
+    except CompileError:
+        return None
+    return None if any(map(_has_unknown_parts, made.stages)) else made
+
+
+def _has_unknown_parts(stage: Stage) -> bool:
+    """Whether a loop that is written out, or in vectors, has a symbolic extent. Loops over elements
+    that are computed at a loop of another stage get their ranges there."""
+    if not isinstance(stage.op, ComputeOp) or stage.inlined:
+        return False
+    axes = stage.op.reduce_axis if stage.attach_stage else (*stage.op.axis, *stage.op.reduce_axis)
+    known = leaves_below(stage.relations, axes)
+    ranges = ranges_of(stage.relations, {axis: domain_of(axis) for axis in root_axes(stage.op)})
+    return any(
+        stage.iter_var_attrs[axis].kind in _WRITTEN_OUT and e.const_int(ranges[axis].extent) is None
+        for axis in stage.leaf_iter_vars
+        if axis in known and axis in stage.iter_var_attrs
+    )
+
+
+_WRITTEN_OUT = (ForKind.UNROLLED, ForKind.VECTORIZED)
+
+
+def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The versions of a program with symbolic extents that has a contraction; of several that hold,
+    the first one counts."""
+    extents = _symbolic_extents(ops)
+    found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
+    if not extents or not found:
+        return
+    usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
+    if any(_has_windows(each) and not is_convolution(each, target) for each in found):
+        # The tiles of an image hardly depend on its size, if there is one.
+        sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
+        yield _Version("images", e.const(True), sizes)
+        return
+    if any(has_instruction(each, target) for each in found):
+        whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in extents)
+        name = f"extents that are multiples of {_WHOLE}"
+        yield _Version(name, reduce(e.logical_and, whole), usual[1:2])
+        padded = (dict.fromkeys(extents, _PADDED),)
+        long = (e.less_equal(_SHORT, var) for var in extents)
+        yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
+        return
+    itemsize = max(each.b.tensor.dtype.itemsize for each in found)
+    # Two factors of this size fit the L2 cache.
+    most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
+    rows = _rows(found[0]) if len(found) == 1 else None
+    if rows is not None:
+        one = tuple(each | {rows: 1} for each in usual[1:])
+        yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
+        few = dict.fromkeys(extents, most) | {rows: _FEW}
+        yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
+    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in extents))
+    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
+    name = f"all extents of {most} or less, or one below {_LEAST}"
+    yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+
+
+def _wants_some(contraction: Contraction) -> bool:
+    """Whether a contraction has rows, and its columns are no image that is read as it lies."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
+    is_image = len(columns) > 1 and b.along(contraction.column) == 1
+    return bool(contraction.rows) and (not is_image or _has_windows(contraction))
+
+
+def _has_windows(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read through windows, or not all of its elements are."""
+    axes = (*contraction.op.axis, *contraction.op.reduce_axis)
+    single = {axis.var: 0 for axis in axes if extent_of(axis) == 1}
+    indices = [substitute(index, single) for index in contraction.b.load.indices]
+    return not reads_tensors(*indices) and any(
+        not isinstance(Analyzer().simplify(index), Var) for index in indices
+    )
+
+
+def _symbolic_extents(ops: Iterable[Operation]) -> list[Var]:
+    """The variables that are dimensions of a program's inputs."""
+    dims = (dim for op in ops if isinstance(op, PlaceholderOp) for dim in op.shape)
+    return [*dict.fromkeys(dim for dim in dims if isinstance(dim, Var))]
+
+
+def _rows(contraction: Contraction) -> Var | None:
+    """The symbolic number of rows of a product of matrices, which is the extent of no other axis;
+    None where several axes are columns, as those of an image."""
+    a, b, op = contraction.a, contraction.b, contraction.op
+    if sum(b.reads(axis) and not a.reads(axis) for axis in op.axis) != 1:
+        return None
+    extents = [domain_of(axis).extent for axis in root_axes(op)]
+    rows = [domain_of(axis).extent for axis in contraction.rows]
+    if len(rows) != 1 or not isinstance(rows[0], Var):
+        return None
+    return rows[0] if sum(each is rows[0] for each in extents) == 1 else None

@@ -1,0 +1,165 @@
+"""Versions of schedules for calls whose symbolic extents are of some size."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.tensor import Tensor
+from tests.auto_scheduler.test_matrix_products import AMX, HAS_BMI2
+
+AVX512 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2"
+AVX2 = "llvm -mcpu=haswell"
+
+
+def product(m: Any, n: Any, k: Any, dtype: str = "float32", total: str = "float32") -> list[Tensor]:
+    A, B = te.placeholder((m, k), dtype, "A"), te.placeholder((k, n), dtype, "B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(A[i, r].astype(total) * B[r, j].astype(total), axis=r)
+
+    return [A, B, te.compute((m, n), element, name="C")]
+
+
+def sizes() -> Any:
+    return map(te.var, "mnk")
+
+
+def conditions(C: Tensor, target: str) -> list[str]:
+    return [str(condition) for condition, _ in tvm.auto_schedule(C, target).versions]
+
+
+def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> None:
+    few = ["m == 1", "m <= 4"]
+    small = "m < 64 or k < 64 or n < 64 or m <= 256 and k <= 256 and n <= 256"
+    assert conditions(product(*sizes())[-1], AVX512) == [*few, small]
+
+
+def test_programs_of_constant_sizes_and_programs_without_products_have_none() -> None:
+    m, n = te.var("m"), te.var("n")
+    X = te.placeholder((m, n), name="X")
+    assert conditions(product(8, 8, 8)[-1], AVX512) == []
+    assert conditions(te.compute((m, n), lambda i, j: X[i, j] + 1.0), AVX512) == []
+
+
+def test_an_image_of_symbolic_size_has_the_schedule_of_a_constant_one() -> None:
+    c, h, o = te.var("c"), te.var("h"), te.var("o")
+    X, W = te.placeholder((c, h, h), name="X"), te.placeholder((o, c, 3, 3), name="W")
+    axes = [te.reduce_axis((0, extent)) for extent in (c, 3, 3)]
+
+    def element(o: Any, y: Any, x: Any) -> Any:
+        ch, r, q = axes
+        return te.sum(X[ch, y + r, x + q] * W[o, ch, r, q], axis=axes)
+
+    Y = te.compute((o, h - 2, h - 2), element, name="Y")
+    s = tvm.auto_schedule(Y, AVX512)
+    assert [str(condition) for condition, _ in s.versions] == ["True"]
+    f = tvm.build(Y, [X, W, Y], name="f")
+    for outputs, channels, size in ((8, 1, 3), (1, 3, 7), (33, 5, 70), (13, 17, 33), (3, 0, 9)):
+        x, w = whole(channels, size, size), whole(outputs, channels, 3, 3)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))
+        got = np.full((outputs, size - 2, size - 2), 77, "float32")
+        f(x, w, got)
+        np.testing.assert_array_equal(got, np.einsum("cyxrq,ocrq->oyx", windows, w))
+
+
+def whole(*shape: int, dtype: str = "float32") -> Any:
+    """Small whole numbers, whose sums are exact."""
+    return np.random.default_rng(0).integers(-4, 5, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("target", ["llvm", AVX2])
+def test_every_version_is_right(target: str) -> None:
+    tensors = product(*sizes())
+    f = tvm.build(tensors[-1], tensors, target, name="f")
+    rows = [0, 1, 2, 4, 5, 16, 70]
+    shapes = [(m, n, k) for m in rows for n, k in ((0, 3), (5, 0), (33, 21), (100, 65))]
+    for m, n, k in [*shapes, (70, 600, 70), (600, 65, 80), (64, 64, 700)]:
+        a, b, got = whole(m, k), whole(k, n), np.full((m, n), 77, "float32")
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a @ b)
+
+
+def test_half_a_tile_is_left_of_columns() -> None:
+    m, n, k = sizes()
+    tensors = product(m, n, k)
+    s = tvm.auto_schedule(tensors[-1], AVX512)
+    loops = str(tvm.lower(s, tensors, simple_mode=True, vector_bytes=64))
+    assert re.search(r"whole = select\(n >= 32, \(n \+ 15\) // 32, 0\)", loops)
+    assert re.search(r"for .* in range\(\(n \+ 15\) // 16 - .*whole \* 2\):", loops)
+
+
+@pytest.mark.parametrize("columns", range(60, 100, 3))
+def test_every_number_of_columns_is_right(columns: int) -> None:
+    f, a, b = of_any_size(), whole(9, 70), whole(70, columns)
+    got = np.full((9, columns), 77, "float32")
+    f(a, b, got)
+    np.testing.assert_array_equal(got, a @ b)
+
+
+_built: list[Any] = []
+
+
+def of_any_size() -> Any:
+    if not _built:
+        tensors = product(*sizes())
+        _built.append(tvm.build(tensors[-1], tensors, name="f"))
+    return _built[0]
+
+
+@pytest.mark.parametrize(("dtype", "total"), [("int8", "int32"), ("uint8", "int32")])
+def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str) -> None:
+    m, n, k = sizes()
+    tensors = product(m, n, k, dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AMX)
+    assert len(s.versions) == 2
+    assert all("te.matrix_product(" in version.trace() for _, version in s.versions)
+    assert "tdpb" in tvm.build(tensors[-1], tensors, AMX, name="f").get_source("asm")
+    if not HAS_BMI2 or "amx-int8" not in tvm.Target().features:
+        pytest.skip("this machine has no tiles")
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for m, n, k in ((64, 128, 64), (64, 64, 192), (16, 16, 16), (67, 129, 65), (3, 40, 70)):
+        a, b = abs(whole(m, k, dtype="int32")).astype(dtype), whole(k, n).astype(dtype)
+        got = np.full((m, n), 77, total)
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a.astype(total) @ b.astype(total))
+
+
+def test_the_trace_of_a_schedule_with_versions_replays() -> None:
+    C = product(*sizes())[-1]
+    s = tvm.auto_schedule(C, AVX512)
+    again = te.replay(s.trace(), C)
+    assert again.trace() == s.trace()
+    assert [v.trace() for _, v in again.versions] == [v.trace() for _, v in s.versions]
+
+
+def test_the_reasons_name_the_versions() -> None:
+    C = product(*sizes())[-1]
+    about = [str(each) for each in tvm.auto_schedule(C, AVX512).choices if each.about == "version"]
+    assert about[0] == "calls with one m have a version of the schedule, made for 1 x 128 x 128"
+
+
+@pytest.mark.parametrize(("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (90, "64 x 64")])
+def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
+    tensors = product(*sizes())
+    f = tvm.build(tensors[-1], tensors, AVX512, name="f")
+    given = (whole(rows, 90), whole(90, 80), whole(rows, 80))
+    found = tvm.explain(f, *given, measure=False)
+    assert f"{made_for} sums" in str(found.stages[0].choices[0])
+    assert "m x n sums" in str(tvm.explain(f, measure=False).stages[0].choices[0])
+
+
+def test_minima_of_sums_stay_in_registers() -> None:
+    """Steps in pairs leave a guard, under which the tile reads its own elements where they are."""
+    m, n, k = sizes()
+    A, B, r = te.placeholder((m, k)), te.placeholder((k, n)), te.reduce_axis((0, k))
+    C = te.compute((m, n), lambda i, j: te.min(A[i, r] + B[r, j], axis=r), name="C")
+    loops = str(tvm.lower(tvm.auto_schedule(C, AVX512), [A, B, C], simple_mode=True))
+    assert ".local" in loops
+    assert not re.search(r"\.local\w*\[min\(", loops)
