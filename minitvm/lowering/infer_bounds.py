@@ -219,17 +219,7 @@ class BoundInference:
             prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
         self._bind(prover, around)
-        steps = self.scans.read_at.get(stage)
-        spans: list[Span | None] = [None] * len(op.axis)
-        if stage not in self.scans.updates:
-            self._check_readers(stage, place)
-            spans = self._spans_inside(stage, place, prover)
-        regions = [self._clamped(prover, stage, spans[i], a) for i, a in enumerate(op.axis)]
-        if stage.accumulates is not None:
-            regions[op.axis.index(stage.accumulates)] = None
-        if steps is not None:
-            regions[0] = _of_time(prover, regions[0], steps)
-        self._regions[stage] = regions
+        regions = self._regions[stage] = self._regions_inside(stage, op, place, prover)
         domains = self._domains(stage)
         roots = dict(domains)
         names: list[tuple[Var, PrimExpr]] = []
@@ -244,6 +234,7 @@ class BoundInference:
         for axis, region in zip(op.axis, regions, strict=True):
             if region is not None:
                 _guard(prover, made, axis, region, domain_of(axis))
+        steps = self.scans.read_at.get(stage)
         if steps is not None and regions[0] is not None:
             _guard(prover, made, op.axis[0], regions[0], steps)
         rooms = [self._room(prover, stage, made, axis, domains[axis], around) for axis in op.axis]
@@ -259,6 +250,24 @@ class BoundInference:
         )
         return made
 
+    def _regions_inside(
+        self, stage: Stage, op: ComputeOp, place: Loop, prover: Prover
+    ) -> list[Span | None]:
+        """For each axis of a stage, the region that one iteration of the loop `place` computes;
+        None for the whole domain."""
+        spans: list[Span | None] = [None] * len(op.axis)
+        if stage not in self.scans.updates:
+            self._check_readers(stage, place)
+            spans = self._spans_inside(stage, place, prover)
+        regions = [
+            None if axis is stage.accumulates else self._clamped(prover, stage, span, axis)
+            for span, axis in zip(spans, op.axis, strict=True)
+        ]
+        steps = self.scans.read_at.get(stage)
+        if steps is not None:
+            regions[0] = _of_time(prover, regions[0], steps)
+        return regions
+
     def _of_loops(self, stage: Stage, roots: dict[IterVar, Range], prover: Prover) -> Bounds:
         """The loops over some ranges of the root axes."""
         ranges = ranges_of(stage.relations, roots)
@@ -267,7 +276,7 @@ class BoundInference:
             once = e.const_int(ranges[leaf].extent) == 1 and e.const_int(ranges[leaf].min) == 0
             loops[leaf] = const(0, leaf.var.dtype) if once else leaf.var
         values = values_of(stage.relations, ranges, loops)
-        if any(_is_ragged(range_, roots) for range_ in roots.values()):
+        if _are_ragged(roots):
             ranges, values = _resolved(ranges, values, roots)
         made = Bounds(ranges, values, {axis: [] for axis in roots})
         # A root axis above each axis; a loop that fuse() of no axes made has none.
@@ -319,7 +328,7 @@ class BoundInference:
                 f"{where}, which is inlined and has no loops: compute {stage.name} elsewhere, or "
                 f"{parent.name} at the root"
             )
-        if not any(axis is leaf for leaf in parent.leaf_iter_vars):
+        if axis not in parent.leaf_iter_vars:
             loops = ", ".join(leaf.name for leaf in parent.leaf_iter_vars)
             raise CompileError(
                 f"{where}, whose loops began anew since ({loops}): compute {stage.name} at one of "
@@ -661,10 +670,10 @@ def _guard(prover: Prover, made: Bounds, axis: IterVar, region: Span, within: Ra
         made.guards[axis].append(e.less(value, within.min + within.extent))
 
 
-def _is_ragged(range_: Range, roots: Iterable[IterVar]) -> bool:
-    """Whether a range depends on another axis of its operation."""
-    own = {axis.var for axis in roots}
-    return any(node in own for node in walk_once(range_.min, range_.extent))
+def _are_ragged(roots: Mapping[IterVar, Range]) -> bool:
+    """Whether the range of an axis depends on another axis of its operation."""
+    ends = [end for range_ in roots.values() for end in (range_.min, range_.extent)]
+    return not {axis.var for axis in roots}.isdisjoint(walk_once(*ends))
 
 
 def _resolved(

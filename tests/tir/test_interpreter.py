@@ -351,7 +351,7 @@ def test_minimum_and_maximum_of_floats() -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_integer_operators_wrap_as_numpy_does(dtype: str, data: st.DataObject) -> None:
     limits = np.iinfo(dtype)
