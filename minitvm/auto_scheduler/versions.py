@@ -170,11 +170,14 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
 
 
 def _wants_some(contraction: Contraction) -> bool:
-    """Whether a contraction has rows, and its columns are no image that is read as it lies."""
+    """Whether a contraction has rows, and its columns are no image that is read as it lies.
+    Products of gathered rows have one schedule for all sizes: their checks take long to build."""
     op, a, b = contraction.op, contraction.a, contraction.b
     columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
     is_image = len(columns) > 1 and b.along(contraction.column) == 1
-    return bool(contraction.rows) and (not is_image or _has_windows(contraction))
+    is_gathered = a.is_gathered or b.is_gathered
+    is_plain = not is_gathered and (not is_image or _has_windows(contraction))
+    return bool(contraction.rows) and is_plain
 
 
 def _has_windows(contraction: Contraction) -> bool:
