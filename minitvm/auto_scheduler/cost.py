@@ -416,7 +416,7 @@ def _step(
     lines, split = size, 1.0
     if not nest.is_packed:  # nobody knows where in a line a row begins
         split += min(1.0, size / c / CACHE_LINE)
-        lines += CACHE_LINE
+        lines += terms.vectors * CACHE_LINE
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
     is_requested = bool(cpu.l2_latency) if panel == 2 else panel > 2 and not nest.is_packed

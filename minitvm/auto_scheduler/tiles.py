@@ -195,7 +195,7 @@ def blocks_of(
     across = copied or thrashes(nest, nest.depth, target)
     step = max(tile.rows * itemsize, 0 if across else min(nest.step_bytes, CACHE_LINE))
     most = max(1, int(target.cache_bytes(1) / SHARE) // step)
-    is_far = kept_level(nest.depth * nest.width * itemsize, target) > 2
+    is_far = kept_level(nest.terms.vectors * nest.depth * nest.width * itemsize, target) > 2
     # From afar, fewer steps let more of a row be packed at once, in the order of memory.
     depths = [most, most // 2, most // 4] if is_far and nest.columns is not None else [most]
     cuts = [(None, 0)] if whole else [*dict.fromkeys(_depth_and_cut(nest, n) for n in depths if n)]
@@ -295,7 +295,8 @@ def blocks_in_place(
     :func:`blocks_of`."""
     if nest.columns is None or None in nest.steps:
         return Blocks()
-    if kept_level(nest.columns * nest.depth * nest.itemsize, target) <= 2:
+    column_bytes = nest.terms.vectors * nest.itemsize  # of a step
+    if kept_level(nest.columns * nest.depth * column_bytes, target) <= 2:
         return Blocks()
     most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
@@ -303,7 +304,7 @@ def blocks_in_place(
     panels = -(-nest.columns // tile.columns)
     width = panels
     if nest.height > tile.rows:
-        kept = target.cache_bytes(2) // 2 // (steps * nest.itemsize * tile.columns)
+        kept = target.cache_bytes(2) // 2 // (steps * column_bytes * tile.columns)
         is_worse = copied or steps > lines_in_l2(nest, target)  # or each block would copy again
         width = panels if kept < 1 or (depth is None and is_worse) else balanced(panels, kept)
     if depth is not None:

@@ -286,8 +286,12 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
         ),
     ),
     "blocks of steps": (
-        lambda: product(64, 512, 4096, f"{ZNVER4} -num-cores=2"),
+        lambda: product(640, 512, 4096, f"{ZNVER4} -num-cores=2"),
         ("steps of the sum at a time, for which the rows of a tile fit the L1 cache",),
+    ),
+    "blocks of steps as they lie": (
+        lambda: product(64, 512, 4096, f"{ZNVER4} -num-cores=2"),
+        ("64 steps of the sum at a time: rows of B on pages found without a walk",),
     ),
     "widened": (
         lambda: product(96, 512, 512, HASWELL, ("bfloat16", "float32", "float32")),
