@@ -291,7 +291,7 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "blocks of steps as they lie": (
         lambda: product(64, 512, 4096, f"{ZNVER4} -num-cores=2"),
-        ("64 steps of the sum at a time: rows of B on pages found without a walk",),
+        ("128 steps of the sum at a time: rows of B on pages found without a walk",),
     ),
     "widened": (
         lambda: product(96, 512, 512, HASWELL, ("bfloat16", "float32", "float32")),
