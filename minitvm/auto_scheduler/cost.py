@@ -10,10 +10,15 @@ sum runs. One step of the sum takes the longest of
   rows, the rows' factor between two blocks of columns. A register of a factor that isn't packed
   may lie across two lines of the cache, and takes two loads then. Where such a factor comes from
   beyond the L2 cache, its lines are requested ahead: no processor foresees steps from row to row
-  that are longer than a page.
+  that are longer than a page. Some processors wait for lines of the L2 cache as well. There, they
+  are requested too, whether of panels or of rows, and only get in the way of other loads.
 
-A tile stores its sums, transposed where channels that lie apart are its columns, and begins and
-ends its loop. Rows that are padded are copied.
+From the L3 cache and from memory, data take longer in pieces that lie apart than in order. A block
+of steps of a factor that isn't packed is read in order, and so are panels.
+
+A tile stores its sums, transposed where channels that lie apart are its columns. Their lines come
+from the cache that holds the result, and go back there. The tile begins and ends its loop. Rows
+that are padded are copied.
 
 The order of loops is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix
 Multiplication", ACM TOMS 34(3), 2008, with the factors' roles exchanged: a tile of rows is what the
