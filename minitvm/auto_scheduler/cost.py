@@ -268,13 +268,18 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
     if level == 1 or not latency:
         return 0
     size = tile.columns * nest.itemsize * nest.unit.depth
-    distance = size if nest.is_packed else nest.line_bytes
     most = min(
         target.cache_bytes(1) // (2 * (size + CACHE_LINE)),
-        lines_kept(distance, l1_way_bytes(target), target.l1_ways) // 2,
         _steps_of(nest, blocks) // 8,
+        *(() if nest.is_packed else (_most_ahead(nest, target),)),
     )
     return min(steps_in(latency, tile, nest.unit, nest.terms), max(1, most))
+
+
+def _most_ahead(nest: Nest, target: Target) -> int:
+    """The number of steps of the columns' factor, as it lies, whose lines wait in half of the sets
+    of the L1 cache that they share."""
+    return lines_kept(nest.line_bytes, l1_way_bytes(target), target.l1_ways) // 2
 
 
 def steps_in(cycles: int, tile: Tile, unit: Unit, terms: Terms = MULTIPLY_ADD) -> int:
@@ -428,7 +433,9 @@ def _step(
     waits, meanwhile = rows_moved.near, rows_moved.far
     in_the_way = 0.0
     if panel == 2 and is_requested:
-        in_the_way = _IN_THE_WAY * came
+        ahead = steps_in(cpu.l2_latency, Tile(rows, columns), unit, terms)
+        is_in_time = nest.is_packed or _most_ahead(nest, target) >= ahead
+        in_the_way = _IN_THE_WAY * came if is_in_time else came
     else:
         waits += came
     if panel > 2:
