@@ -24,6 +24,7 @@ from minitvm.runtime.host import (
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
 
+_PIECE_BYTES = (64, 96)  # from the L3 cache, and from memory
 _CORES = 8  # taken for a named CPU, whose models have few or many
 
 
@@ -47,7 +48,7 @@ class Processor:
     ports: int = 2
     loads: int = 2
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE
-    piece_bytes: tuple[int, int] = (64, 96)
+    piece_bytes: tuple[int, int] = _PIECE_BYTES
     l2_latency: int = 0
     memory_latency: int = 500
     task: int = 1600
@@ -64,7 +65,7 @@ def _cpu(
     ports: int = 2,
     loads: int = 2,
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE,
-    piece_bytes: tuple[int, int] = (64, 96),
+    piece_bytes: tuple[int, int] = _PIECE_BYTES,
     l2_latency: int = 0,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""

@@ -77,6 +77,7 @@ from minitvm.auto_scheduler.tiles import (
     on_one_core,
     strip_of,
     thrashes,
+    with_sums_kept,
 )
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -395,14 +396,16 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
     contraction, target = sums.contraction, sums.target
     widens = _widens(contraction)
     is_plain = widens or copied_axes(contraction, contraction.a) is not None
-    in_memory = sums.last is not sums.stage or widens
     if in_panels:
-        made = blocks_of(nest, tile, target, copied=widens, in_memory=in_memory, whole=whole)
-        return made if is_plain else replace(made, strip=None, shares_rows=False)
-    steps = prod(each or 1 for each in nest.steps)
-    copies = widens or bool(contraction.rows and is_plain and thrashes(nest, steps, target))
-    made = blocks_in_place(nest, tile, target, copied=copies, in_memory=in_memory, whole=whole)
-    return replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
+        made = blocks_of(nest, tile, target, copied=widens, whole=whole)
+        made = made if is_plain else replace(made, strip=None, shares_rows=False)
+    else:
+        steps = prod(each or 1 for each in nest.steps)
+        copies = widens or bool(contraction.rows and is_plain and thrashes(nest, steps, target))
+        made = blocks_in_place(nest, tile, target, copied=copies, whole=whole)
+        made = replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
+    in_memory = sums.last is not sums.stage or widens
+    return with_sums_kept(nest, tile, made, target) if in_memory else made
 
 
 def _packs(sums: Sums, places: Places, tile: Tile) -> bool:

@@ -174,14 +174,12 @@ def blocks_of(
     target: Target,
     *,
     copied: bool = False,
-    in_memory: bool = False,
     whole: bool = False,
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is packed.
 
-    `copied`: the rows' factor is read from a copy in which it lies row by row. `in_memory`: the
-    sums of a task stay in memory of its own until the last step. `whole`: all steps are summed at
-    once.
+    `copied`: the rows' factor is read from a copy in which it lies row by row. `whole`: all steps
+    are summed at once.
 
     >>> znver4 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2")
     >>> f32 = DType.of("float32")
@@ -212,8 +210,7 @@ def blocks_of(
 
     alone = on_one_core(target)  # a sum has the same parts on any number of cores
     best_cut = min(cuts, key=lambda each: search(each, alone)[0]) if len(cuts) > 1 else cuts[0]
-    _, best = search(best_cut, target)
-    return _with_sums_kept(nest, tile, best, target) if in_memory else best
+    return search(best_cut, target)[1]
 
 
 def _steps_of(nest: Nest, depth: int | None, cut: int) -> int:
@@ -235,8 +232,7 @@ def _blocks_with(
     steps = _steps_of(nest, depth, cut)
     strip = strip_of(nest, tile, steps, target)
     most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
-    unit = tile.rows if len(nest.rows) == 1 else 1
-    outermost = -(-(nest.rows[0] or USUAL) // unit)
+    unit, outermost = _outermost_rows(nest, tile)
     panels = -(-nest.width // tile.columns)
     is_whole = nest.rows[0] is None or not _divides_rows.get()
     most_row_parts = 1 if is_whole else min(target.num_cores, outermost)
@@ -264,13 +260,18 @@ def _blocks_with(
     return least * -(-nest.depth // steps), best
 
 
-def _with_sums_kept(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> Blocks:
-    """Blocks of so many rows that their sums stay in the L2 cache from one block of steps to the
-    next."""
-    if blocks.depth is None:
-        return blocks
+def _outermost_rows(nest: Nest, tile: Tile) -> tuple[int, int]:
+    """The rows by which blocks of the outermost axis of rows grow, and the number of such parts."""
     unit = tile.rows if len(nest.rows) == 1 else 1
-    outermost = -(-(nest.rows[0] or USUAL) // unit)
+    return unit, -(-(nest.rows[0] or USUAL) // unit)
+
+
+def with_sums_kept(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> Blocks:
+    """Blocks of so many rows that the sums of a task, in memory of its own until the last step,
+    stay in the L2 cache from one block of steps to the next."""
+    if blocks.depth is None or nest.columns is None:
+        return blocks
+    unit, outermost = _outermost_rows(nest, tile)
     each_row = min(blocks.columns or nest.width, nest.width) * prod(
         each or USUAL for each in nest.rows[1:]
     )
@@ -285,7 +286,6 @@ def blocks_in_place(
     target: Target,
     *,
     copied: bool = False,
-    in_memory: bool = False,
     whole: bool = False,
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is read as it lies, if it comes from beyond
@@ -300,7 +300,7 @@ def blocks_in_place(
         return Blocks()
     most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
-    steps = nest.depth if depth is None else depth * nest.inside(cut)
+    steps = _steps_of(nest, depth, cut)
     panels = -(-nest.columns // tile.columns)
     width = panels
     if nest.height > tile.rows:
@@ -311,8 +311,7 @@ def blocks_in_place(
         tasks = prod(each or target.num_cores for each in nest.others)
         width = min(width, -(-panels * tasks // target.num_cores))
     columns = None if width == panels else width * tile.columns
-    made = Blocks(columns=columns, depth=depth, cut=cut)
-    return _with_sums_kept(nest, tile, made, target) if in_memory else made
+    return Blocks(columns=columns, depth=depth, cut=cut)
 
 
 @lru_cache(maxsize=64)

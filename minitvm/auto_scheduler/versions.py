@@ -72,8 +72,10 @@ def write_versions(
 ) -> None:
     """Gives a schedule versions, which `write` writes for a program and its arguments."""
     s = attempt.schedule
-    outputs, trace = s.calls.outputs, s.trace()
-    for each in _versions(in_order(outputs), target):
+    outputs = s.calls.outputs
+    found = [*_versions(in_order(outputs), target)]
+    trace = s.trace() if found else ""
+    for each in found:
         make = partial(_write_version, s, trace, each, arguments, write)
         attempt.follow(f"version for {each.name}", s[outputs[-1]], make)
 
@@ -137,8 +139,10 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     """The versions of a program with symbolic extents that has a contraction; of several that hold,
     the first one counts."""
     extents = _symbolic_extents(ops)
+    if not extents:
+        return
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
-    if not extents or not found:
+    if not found:
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
