@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.instructions import (
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
+from minitvm.auto_scheduler.layouts import write_layouts
 from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
@@ -195,6 +196,8 @@ def _write_program(
     stages, read = write_steps(attempt, stages, by_hand, target)
     stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
     kept = kept | read | read_by_groups
+    stages, copies = _with_layouts(attempt, stages, target, kept, prepacked)
+    kept = kept | copies
     program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
     name = "blocks of rows"
     find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
@@ -398,6 +401,31 @@ def _with_stages_ahead(
             made += [*ahead, stage]
         stages = made
     return [*stages]
+
+
+def _with_layouts(
+    attempt: Attempt,
+    stages: Sequence[Stage],
+    target: Target,
+    kept: set[Stage],
+    prepacked: Collection[Tensor],
+) -> tuple[list[Stage], set[Stage]]:
+    """The stages, behind those that compute contractions in another order, and behind copies of
+    factors; and these copies."""
+    s, found, copies = attempt.schedule, list[Stage](), set[Stage]()
+    for stage in stages:
+        is_free = not stage.inlined and stage.time is None
+        if is_free and not any(each in prepacked for each in stage.op.input_tensors):
+            stays = stage in kept or stage.is_output or bool(stage.whole_readers)
+            write = partial(write_layouts, s, stage, target, stays=stays)
+            *made, computed = attempt.follow("layout", stage, write) or [stage]
+            copies |= {*made}
+            made += [computed] if computed is not stage else []
+            for each in made:
+                attempt.count_as(each, stage)
+            found += made
+        found.append(stage)
+    return found, copies
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:

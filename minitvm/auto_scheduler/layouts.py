@@ -1,0 +1,375 @@
+"""Contractions whose axes lie in another order than those of products: they become products.
+
+Each axis of a contraction of two factors is read by both of them (*batches*), by one alone (rows,
+or columns), or is summed (steps). In a product, the axes of a kind lie together::
+
+    C[batch, rows, columns] = sum over steps of A[batch, rows, steps] * B[batch, steps, columns]
+
+In other orders, neighbours in the result lie apart in the factors, or too few are neighbours. Then
+the result is computed in such an order, and copied; and factors are copied, with the axes of a kind
+flattened to one; where that takes fewer cycles, the copies counted::
+
+    Y.global[d, b * 100 + c] = Y[b, d, c]                  # left out where Y lies well
+    T[a, i] = sum over d of X[a, d] * Y.global[d, i]
+    Z[b, a, c] = T[a, b * 100 + c]                         # left out where Z lies so
+
+Where no axis but the batches is long, they are the columns: each lane computes a product of its
+own.
+
+P. Springer and P. Bientinesi, "Design of a High-Performance GEMM-like Tensor-Tensor
+Multiplication", ACM TOMS 44(3), 2018, section 2, describe the transposition of contractions into
+products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import inf, prod
+from typing import Any, TypeAlias, final
+
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    contraction_of,
+    extent_of,
+    is_uneven,
+)
+from minitvm.auto_scheduler.convolution import cycles_of_convolution, is_convolution, row_of
+from minitvm.auto_scheduler.cost import copy_cycles, transfer_cycles
+from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
+from minitvm.auto_scheduler.tiled import cycles_of
+from minitvm.auto_scheduler.tiles import on_one_core
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.rewrite_operations import reading
+from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.tir.expr import IterVar, Var, const_int
+
+_Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
+"""The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
+among the data axes and the reduction axes of a contraction."""
+_BETTER = 1.15  # times the cycles: copies are where the model is least exact
+
+
+@final
+@record()
+class Layout:
+    """The order of the result of a contraction, and those of copies of its factors (None: it isn't
+    copied)."""
+
+    result: _Dimensions
+    copies: tuple[_Dimensions | None, ...]
+
+
+def write_layouts(s: Schedule, stage: Stage, target: Target, *, stays: bool) -> list[Stage] | None:
+    """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
+    stages of the copied factors and of the contraction, which aren't scheduled yet. A result that
+    `stays` as it is becomes a copy."""
+    contraction = contraction_of(stage.op)
+    layout = None if contraction is None else best_layout(contraction, target)
+    if contraction is None or layout is None:
+        return None
+    axes = [axis.var.name for axis in _axes_of(contraction)]
+    tensors = [(stage.op.output(0), layout.result)]
+    tensors += [
+        (each.tensor, dims)
+        for each, dims in zip(contraction.factors, layout.copies, strict=True)
+        if dims is not None
+    ]
+    orders = [
+        f"{tensor.name}[{', '.join(' '.join(axes[i] for i in dim) for dim in dims)}]"
+        for tensor, dims in tensors
+    ]
+    choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
+           stage=stage.name, orders=" and ".join(orders))  # fmt: skip
+    return _write(s, contraction, layout, stays)
+
+
+def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -> list[Stage]:
+    """The stages of the copied factors and of the contraction."""
+    op, axes = contraction.op, _axes_of(contraction)
+    total, made = op.output(0), list[Stage]()
+    changes = _changes(contraction, layout.result)
+    if changes and stays:
+        total = s.cache_write(total, "global")
+    for factor, dims in zip(contraction.factors, layout.copies, strict=True):
+        if dims is None:
+            continue
+        copy = s[s.cache_read(factor.tensor, "global", [total])]
+        copy.transform_layout(_flattened(axes, _places(contraction, factor), dims))
+        made.append(copy)
+    computed = s[total]
+    if changes:
+        computed.transform_layout(_flattened(axes, range(len(op.axis)), layout.result))
+        computed.simplify()
+    return [*made, computed]
+
+
+def _flattened(
+    axes: Sequence[IterVar], places: Sequence[int | None], dims: _Dimensions
+) -> Callable[..., list[Any]]:
+    """The map from the indices of a tensor, whose dimensions are the axes at `places`, to those of
+    its layout; dimensions of one element, at no place, stay the first ones."""
+
+    def layout(*indices: Any) -> list[Any]:
+        at = dict(zip(places, indices, strict=True))
+        single = [index for i, index in zip(places, indices, strict=True) if i is None]
+        return [
+            *single,
+            *(_flat([(at[i], extent_of(axes[i]) or 1) for i in dim if i in at]) for dim in dims if at.keys() & {*dim}),
+        ]
+
+    return layout
+
+
+def _flat(indices: Sequence[tuple[Any, int]]) -> Any:
+    (place, _), *rest = indices
+    for index, extent in rest:
+        place = place * extent + index
+    return place
+
+
+def _places(contraction: Contraction, factor: Factor) -> list[int | None]:
+    """The axis of each dimension of a factor, among the data axes and the reduction axes; None for
+    a dimension of one element."""
+    at = {axis.var: i for i, axis in enumerate(_axes_of(contraction))}
+    return [at[index] if isinstance(index, Var) else None for index in factor.load.indices]
+
+
+def _has_axes(contraction: Contraction, factor: Factor) -> bool:
+    """Whether each dimension of a factor is an axis of its own, or has one element."""
+    found = {axis.var for axis in _axes_of(contraction)}
+    indices = [index for index in factor.load.indices if const_int(index) is None]
+    return len({*indices}) == len(indices) and found.issuperset(indices)
+
+
+def _axes_of(contraction: Contraction) -> list[IterVar]:
+    return [*contraction.op.axis, *contraction.op.reduce_axis]
+
+
+def _changes(contraction: Contraction, dims: _Dimensions) -> bool:
+    """Whether a layout of the result isn't its own."""
+    return dims != tuple((i,) for i in range(len(contraction.op.axis)))
+
+
+# -- The choice --
+
+
+def best_layout(contraction: Contraction, target: Target) -> Layout | None:
+    """The layout in which a contraction takes the fewest cycles; None if it is its own.
+
+    >>> from minitvm import te
+    >>> A, B = te.placeholder((64, 512, 100), name="A"), te.placeholder((64,), name="B")
+    >>> k = te.reduce_axis((0, 64), name="k")
+    >>> C = te.compute((100, 512), lambda i, j: te.sum(A[k, j, i] * B[k], axis=k), name="C")
+    >>> best_layout(contraction_of(C.op), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"))
+    Layout(result=((1,), (0,)), copies=(None, None))
+    """
+    target = on_one_core(target)
+    if not _may_change(contraction) or _is_product(contraction):
+        return None
+    found, best = None, cycles_of_strategy(contraction, target) / _BETTER
+    alone = _alone(contraction)
+    ways = [(_least(alone, each, target), each) for each in _layouts(alone)]
+    for least, layout in sorted(ways, key=lambda way: way[0]):
+        if least >= best:
+            break
+        *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
+        made = contraction_of(computed.op)
+        if made is not None:
+            cycles = cycles_of_strategy(made, target) + _copying(alone, layout, target)
+            best, found = (cycles, layout) if cycles < best else (best, found)
+    return found
+
+
+def cycles_of_strategy(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction by the strategy that it gets."""
+    if is_left_plain(contraction):
+        return _cycles_one_by_one(contraction, target)
+    if is_streamed(contraction, target):
+        return streamed_cycles(contraction, target)
+    if not contraction.rows or is_convolution(contraction, target):
+        if row_of(contraction) is not None:
+            return cycles_of_convolution(contraction, target)
+        return _cycles_in_lanes(contraction, target)
+    return cycles_of(contraction, target)
+
+
+def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
+    """The cycles of sums one by one, in vectors along the steps, whose lanes are added at the
+    end."""
+    op, cpu = contraction.op, target.processor
+    lanes = target.lanes(op.output(0).dtype)
+    results, steps = _size(op.axis), _size(op.reduce_axis)
+    loads = len(contraction.factors) * -(-steps // lanes) / cpu.loads
+    return results * (loads + cpu.latency * lanes.bit_length()) + _moved(contraction, target)
+
+
+def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction both of whose factors change from lane to lane, or that has no
+    rows. A few sums of a lane use an element again."""
+    op, cpu, column = contraction.op, target.processor, contraction.column
+    lanes = target.lanes(op.output(0).dtype)
+    width = extent_of(column) or 1
+    vectors = _size(op.axis) // width * -(-width // lanes) * _size(op.reduce_axis)
+    several = min(4, max([1, *(extent_of(axis) or 1 for axis in op.axis if axis is not column)]))
+    loads = 0.0
+    for each in contraction.factors:
+        apart = each.along(column)
+        again = several if not all(map(each.reads, op.axis)) else 1
+        loads += (1 if apart in (0, 1) else _APART * lanes) / again
+    return vectors * max(1 / cpu.ports, loads / cpu.loads) + _moved(contraction, target)
+
+
+_APART = 2  # loads in the time of one element of a vector whose elements lie apart
+
+
+def _moved(contraction: Contraction, target: Target) -> float:
+    """The cycles in which factors come once from the caches that hold them."""
+    sizes = [_bytes(each.tensor) for each in contraction.factors]
+    return sum(transfer_cycles(size, size, target) for size in sizes)
+
+
+def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
+    """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns."""
+    op, axes = contraction.op, _axes_of(contraction)
+    lanes = target.lanes(op.output(0).dtype)
+    width = _size(axes[i] for i in layout.result[-1])
+    vectors = _size(axes) // width * -(-width // lanes)
+    return vectors / target.processor.ports + _copying(contraction, layout, target)
+
+
+def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
+    """The cycles in which the result and factors are copied."""
+    op, axes, total = contraction.op, _axes_of(contraction), 0.0
+    tensors = [(op.output(0), range(len(op.axis)), layout.result)]
+    for factor, dims in zip(contraction.factors, layout.copies, strict=True):
+        places = [i for i in _places(contraction, factor) if i is not None]
+        tensors += [(factor.tensor, places, dims)] if dims else []
+    for tensor, places, dims in tensors:
+        own = [i for i in places if extent_of(axes[i]) != 1]
+        new = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
+        if own == new and tensor is op.output(0) and not _changes(contraction, dims):
+            continue
+        size = _bytes(tensor)
+        line = (extent_of(axes[own[-1]]) or 1) * tensor.dtype.itemsize if own else 0
+        in_rows = own[-1:] == new[-1:] and line >= CACHE_LINE
+        total += copy_cycles(size, in_rows=in_rows) + transfer_cycles(2 * size, 2 * size, target)
+    return total
+
+
+def _bytes(tensor: Tensor) -> int:
+    return prod(int(extent) for extent in tensor.shape) * tensor.dtype.itemsize
+
+
+def _size(axes: Any) -> int:
+    return prod(extent_of(axis) or 1 for axis in axes)
+
+
+def _may_change(contraction: Contraction) -> bool:
+    """Whether a contraction has two factors whose dimensions are axes, all of constant extents."""
+    op, factors = contraction.op, contraction.factors
+    return (
+        len(factors) == 2
+        and len(op.outputs) == 1
+        and not is_uneven(op)
+        and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
+        and None not in map(extent_of, _axes_of(contraction))
+        and len({each.tensor for each in factors}) == 2
+        and all(_has_axes(contraction, each) for each in factors)
+        and all(any(each.reads(axis) for each in factors) for axis in op.axis)
+    )
+
+
+def _is_product(contraction: Contraction) -> bool:
+    """Whether the axes have the order of a product, as libraries have it: batches first, then one
+    axis of rows and one of columns; of a factor, one of these or the steps are neighbours."""
+    op, factors = contraction.op, contraction.factors
+    axes = [axis for axis in op.axis if extent_of(axis) != 1]
+    steps = [axis for axis in op.reduce_axis if extent_of(axis) != 1]
+    batch = [axis for axis in axes if all(each.reads(axis) for each in factors)]
+    own = axes[len(batch) :]
+    is_in_order = axes[: len(batch)] == batch and len(own) <= 2 and len(steps) <= 1
+    are_apart = len(own) < 2 or all(each.reads(own[0]) != each.reads(own[1]) for each in factors)
+    return (
+        is_in_order
+        and are_apart
+        and all(any(each.along(axis) == 1 for axis in (*own, *steps)) for each in factors)
+    )
+
+
+def _alone(contraction: Contraction) -> Contraction:
+    """A contraction whose factors are placeholders."""
+    given = {
+        each.tensor: PlaceholderOp(
+            each.tensor.name, each.tensor.shape, each.tensor.dtype
+        ).output(0)
+        for each in contraction.factors
+    }
+    op = reading(contraction.op, given)
+    made = contraction_of(op)
+    assert made is not None
+    return made
+
+
+def _layouts(contraction: Contraction) -> set[Layout]:
+    """The layouts to choose from."""
+    op, (a, b), axes = contraction.op, contraction.factors, _axes_of(contraction)
+    single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
+    long = [i for i in range(len(op.axis)) if i not in single]
+    batch = [i for i in long if a.reads(axes[i]) and b.reads(axes[i])]
+    mine = [i for i in long if i not in batch and a.reads(axes[i])]
+    its = [i for i in long if i not in batch and b.reads(axes[i])]
+    found = set[Layout]()
+    for before, rows, columns, own, other in (
+        (batch, mine, its, b, a),
+        (batch, its, mine, a, b),
+        (mine, its, batch, a, b),
+        (mine, its, batch, b, a),
+    ):
+        if not columns:
+            continue
+        orders = [(before, rows, columns)]
+        orders += [(_by_memory(before, own, axes), _by_memory(rows, other, axes),
+                    _by_memory(columns, own, axes))]  # fmt: skip
+        for order, flattens in product(orders, (False, True)):
+            groups = [group for group in ([*single, *order[0]], *order[1:]) if group]
+            dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
+            if [i for i in sum(dims, ()) if i in long] == long and len(dims) + len(single) >= len(op.axis):
+                dims = tuple((i,) for i in range(len(op.axis)))
+            found |= {*_with_copies(contraction, dims, set(columns))}
+    own_layout = Layout(tuple((i,) for i in range(len(op.axis))), (None, None))
+    return found - {own_layout}
+
+
+def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:
+    """Places of axes in the order in which a factor has them; of others as they are."""
+    return sorted(places, key=lambda i: -factor.along(axes[i]))
+
+
+def _with_copies(
+    contraction: Contraction, result: _Dimensions, columns: set[int]
+) -> Iterator[Layout]:
+    """The layouts with one order of the result: those factors are copied that read flattened axes,
+    and perhaps others that lie otherwise."""
+    axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
+    first = len(contraction.op.axis)
+    for factor in contraction.factors:
+        read = [dim for dim in result if any(factor.reads(axes[i]) for i in dim)]
+        steps = [(i,) for i in range(first, len(axes)) if factor.reads(axes[i])]
+        inner = [dim for dim in read if columns.intersection(dim)]
+        dims = (*(dim for dim in read if dim not in inner), *steps, *inner)
+        dims = tuple(tuple(i for i in dim if factor.reads(axes[i])) for dim in dims)
+        if any(extent_of(axes[i]) != 1 and not factor.reads(axes[i]) for dim in read for i in dim):
+            return
+        order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
+        is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
+        lies_so = order == _by_memory(order, factor, axes)
+        ways.append([dims] if is_flat else [None] if lies_so else [None, dims])
+    for copies in product(*ways):
+        yield Layout(result, copies)
