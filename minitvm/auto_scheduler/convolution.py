@@ -119,7 +119,8 @@ def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> 
     _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
     _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
     as_rows *= prod(extent_of(axis) or 1 for axis in images) // width
-    return as_columns * share_of_terms(op, weights), as_rows
+    rows = prod(extent_of(axis) or 1 for axis in contraction.rows if axis is not row)
+    return rows * as_columns * share_of_terms(op, weights), rows * as_rows
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:

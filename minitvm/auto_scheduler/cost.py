@@ -125,6 +125,8 @@ class Nest:
         The distance in memory of neighbouring rows, and steps, of the rows' factor.
     line_bytes
         The distance in memory of neighbouring steps of the columns' factor, as it lies.
+    spread
+        The bytes that come to a core for each byte of the columns' factor, as it lies.
     unit
         What computes the products.
     terms
@@ -151,6 +153,7 @@ class Nest:
     unit: Unit
     terms: Terms = MULTIPLY_ADD
     a_bytes: int | None = None
+    spread: int = 1
     pads_rows: bool = False
     pads_columns: bool = False
     is_packed: bool = False
@@ -237,8 +240,8 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     lies_across = nest.line_bytes < CACHE_LINE
     piece = (steps if lies_across else width) * nest.itemsize
     whole = nest.depth if lies_across else nest.width
-    level = target.level_of(nest.depth * nest.width * nest.itemsize)
-    came = size / target.bytes_per_cycle(level) if level > 1 else 0.0
+    level = target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+    came = size * nest.spread / target.bytes_per_cycle(level) if level > 1 else 0.0
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
     written = transfer_cycles(2 * size, held, target)
@@ -372,8 +375,10 @@ def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]
 
 
 def _rows_bytes(nest: Nest, tile: Tile) -> int:
-    """The bytes of memory that pass with a step of the rows' factor for a tile."""
-    return max(tile.rows * nest.itemsize, min(nest.step_bytes, CACHE_LINE))
+    """The bytes of memory that pass with a step of the rows' factor for a tile: those of its lines,
+    or of the parts of them that a step takes."""
+    apart = min(nest.row_bytes, nest.step_bytes, CACHE_LINE)
+    return max(tile.rows * max(apart, nest.itemsize), min(nest.step_bytes, CACHE_LINE))
 
 
 def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:

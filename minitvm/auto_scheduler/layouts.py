@@ -30,13 +30,19 @@ from typing import Any, TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Contraction,
     Factor,
     contraction_of,
     extent_of,
     is_uneven,
 )
-from minitvm.auto_scheduler.convolution import cycles_of_convolution, is_convolution, row_of
+from minitvm.auto_scheduler.convolution import (
+    cycles_of_convolution,
+    is_convolution,
+    reused_axis,
+    row_of,
+)
 from minitvm.auto_scheduler.cost import copy_cycles, transfer_cycles
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -201,32 +207,41 @@ def cycles_of_strategy(contraction: Contraction, target: Target) -> float:
 
 
 def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
-    """The cycles of sums one by one, in vectors along the steps, whose lanes are added at the
-    end."""
+    """The cycles of sums one by one, in vectors along the steps. Their lanes are added at the end;
+    short ones side by side."""
     op, cpu = contraction.op, target.processor
     lanes = target.lanes(op.output(0).dtype)
     results, steps = _size(op.axis), _size(op.reduce_axis)
-    loads = len(contraction.factors) * -(-steps // lanes) / cpu.loads
-    return results * (loads + cpu.latency * lanes.bit_length()) + _moved(contraction, target)
+    loads = len(contraction.factors) * (steps / lanes if steps < lanes else -(-steps // lanes))
+    added = min(steps, lanes) / lanes * lanes.bit_length() * _LANES
+    return results * (loads / cpu.loads + added) + _moved(contraction, target)
 
 
 def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction both of whose factors change from lane to lane, or that has no
-    rows. A few sums of a lane use an element again."""
+    rows. A few sums of a lane use an element again; the others read it from its cache."""
     op, cpu, column = contraction.op, target.processor, contraction.column
-    lanes = target.lanes(op.output(0).dtype)
-    width = extent_of(column) or 1
+    dtype = op.output(0).dtype
+    lanes, width = target.lanes(dtype), extent_of(column) or 1
     vectors = _size(op.axis) // width * -(-width // lanes) * _size(op.reduce_axis)
-    several = min(4, max([1, *(extent_of(axis) or 1 for axis in op.axis if axis is not column)]))
-    loads = 0.0
+    row = reused_axis(contraction)
+    several = min(_ROWS, (row is not None and extent_of(row)) or 1)
+    loads, came = 0.0, 0.0
     for each in contraction.factors:
         apart = each.along(column)
-        again = several if not all(map(each.reads, op.axis)) else 1
-        loads += (1 if apart in (0, 1) else _APART * lanes) / again
-    return vectors * max(1 / cpu.ports, loads / cpu.loads) + _moved(contraction, target)
+        again = several if row is not None and not each.reads(row) else 1
+        size = _bytes(each.tensor)
+        if apart > NEAR:
+            loads += _APART * lanes / again
+        else:
+            loads += max(1, apart) / again
+        came += transfer_cycles(1, size, target) * lanes * dtype.itemsize * min(1, apart) / again
+    return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
 
 
 _APART = 2  # loads in the time of one element of a vector whose elements lie apart
+_ROWS = 4  # sums of a lane
+_LANES = 2  # cycles of a shuffle and an addition
 
 
 def _moved(contraction: Contraction, target: Target) -> float:
@@ -330,7 +345,7 @@ def _layouts(contraction: Contraction) -> set[Layout]:
         (batch, mine, its, b, a),
         (batch, its, mine, a, b),
         (mine, its, batch, a, b),
-        (mine, its, batch, b, a),
+        (its, mine, batch, b, a),
     ):
         if not columns:
             continue
@@ -343,8 +358,10 @@ def _layouts(contraction: Contraction) -> set[Layout]:
             if [i for i in sum(dims, ()) if i in long] == long and len(dims) + len(single) >= len(op.axis):
                 dims = tuple((i,) for i in range(len(op.axis)))
             found |= {*_with_copies(contraction, dims, set(columns))}
-    own_layout = Layout(tuple((i,) for i in range(len(op.axis))), (None, None))
-    return found - {own_layout}
+    itself = tuple((i,) for i in range(len(op.axis)))
+    for columns in (batch, mine, its):
+        found |= {*_with_copies(contraction, itself, set(columns))}
+    return found - {Layout(itself, (None, None))}
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:

@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_uneven,
     product_of_extents,
+    spread_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
 from minitvm.auto_scheduler.terms import Terms, terms_of
@@ -150,6 +151,7 @@ def nest_of(
         unit or vectors(op.output(0).dtype, target),
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),
+        spread_of(op, contraction.b, a),
         pads_rows=pads,
         pads_columns=pads,
         is_packed=pads,

@@ -42,6 +42,7 @@ ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
 PAGE = 4096  # bytes
+_FEW = 8  # rows
 _MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
@@ -393,9 +394,12 @@ def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:
 
 def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     """Whether lines of the rows' factor for neighbouring steps of the sum share so few sets of the
-    L1 cache that they evict each other, or lie on more pages than the CPU finds without a walk."""
+    L1 cache that they evict each other, lie on more pages than the CPU finds without a walk, or
+    have an element each, and are more than L1 holds for a few rows."""
     if nest.step_bytes < CACHE_LINE:
         return False
+    if nest.row_bytes >= CACHE_LINE and steps * _FEW * CACHE_LINE > target.cache_bytes(1):
+        return True
     if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
         return True
     return steps > 2 * lines_kept(nest.step_bytes, l1_way_bytes(target), target.l1_ways)
