@@ -14,14 +14,16 @@ from math import inf, prod
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Contraction,
     Factor,
     bytes_at_once,
     extent_of,
     loads_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, copy_cycles, cost
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, copy_cycles, cost, cycles_of_evicted_rows
 from minitvm.auto_scheduler.terms import share_of_terms
+from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of
@@ -29,6 +31,9 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
+
+_APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
+_SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
 
 
 def is_convolution(contraction: Contraction, target: Target) -> bool:
@@ -49,7 +54,17 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     if not windows and len(columns) == 1:
         return False
     factors = (contraction.a, contraction.b)
-    return all(_is_copied_by_its_axes(contraction, each) for each in factors)
+    if not all(_is_copied_by_its_axes(contraction, each) for each in factors):
+        return False
+    return windows or not _is_better_by_tiles(contraction, target)
+
+
+def _is_better_by_tiles(contraction: Contraction, target: Target) -> bool:
+    """Whether a product with several axes of columns takes fewer cycles with the last one as the
+    columns, and another product for each of the others."""
+    if not contraction.rows or None in map(extent_of, contraction.op.axis):
+        return False
+    return cycles_of(contraction, target) * _SURE < cycles_of_convolution(contraction, target)
 
 
 def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
@@ -227,5 +242,9 @@ def best_tile_of(
         transposes=turned,
     )
     tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
-    copied = copy_cycles(nest.depth * width * itemsize)
-    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied
+    if turned or b.along(op.axis[-1]) <= NEAR:
+        copied = copy_cycles(nest.depth * width * itemsize)
+    else:
+        copied = _APART * nest.depth * width
+    evicted = cycles_of_evicted_rows(nest, tile, target)
+    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted

@@ -303,7 +303,24 @@ def lines_in_l2(nest: Nest, target: Target) -> int:
     for a harmless one."""
     if nest.columns is None:
         return nest.depth
-    return lines_kept(nest.line_bytes, _WAY, max(1, target.cache_bytes(2) // _WAY))
+    return _lines_in_l2(nest.line_bytes, target)
+
+
+def _lines_in_l2(distance: int, target: Target) -> int:
+    return lines_kept(distance, _WAY, max(1, target.cache_bytes(2) // _WAY))
+
+
+def cycles_of_evicted_rows(nest: Nest, tile: Tile, target: Target) -> float:
+    """The cycles in which the rows' factor, as it lies, comes from beyond the L2 cache for each tile
+    anew: where lines of neighbouring steps evict each other from L2."""
+    is_kept = nest.step_bytes < CACHE_LINE or nest.depth <= _lines_in_l2(nest.step_bytes, target)
+    level = target.level_of(nest.a_bytes or 0)
+    if is_kept or level < 3:
+        return 0.0
+    size = max(_rows_bytes(nest, tile), CACHE_LINE)
+    tiles = nest.outer * -(-nest.height // tile.rows) * -(-nest.width // tile.columns)
+    came = size / target.bytes_per_cycle(level) * in_pieces(level, size, target)
+    return tiles * nest.depth * came
 
 
 def l1_way_bytes(target: Target) -> int:

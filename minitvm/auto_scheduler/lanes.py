@@ -35,7 +35,14 @@ from dataclasses import replace
 from math import prod
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, Factor, can_be_packed, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    can_be_packed,
+    extent_of,
+    is_uneven,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
@@ -64,8 +71,8 @@ from minitvm.auto_scheduler.packing import (
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
+from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
-from minitvm.auto_scheduler.turned import are_fewest, is_plain
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -90,10 +97,20 @@ def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
     >>> tile_in_lanes(contraction_of(C.op), znver3)
     Tile(rows=6, columns=2)
     """
+    found = best_in_lanes(contraction, target)
+    if found is None:
+        return None
+    tile, cycles = found
+    return tile if cycles * ALIKE < cycles_of(contraction, target) else None
+
+
+def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float] | None:
+    """The tile of a contraction by lanes of sums that takes the fewest cycles, and their number;
+    None where lanes can't hold steps."""
     op, axes = contraction.op, contraction.op.reduce_axis
     if len(axes) != 1 or len(contraction.rows) != 1:
         return None
-    if not is_plain(contraction) or not can_be_packed(contraction):
+    if not _is_plain(contraction) or not can_be_packed(contraction):
         return None
     copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
@@ -107,7 +124,20 @@ def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
     added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
     cycles = cost(found, tile, Blocks(), target) + added + copies
-    return tile if are_fewest(cycles * ALIKE, contraction, target) else None
+    return tile, cycles
+
+
+def _is_plain(contraction: Contraction) -> bool:
+    """Whether a contraction has two factors of one type, constant extents, and several rows."""
+    op, factors = contraction.op, contraction.factors
+    return (
+        len(factors) == 2
+        and len(op.outputs) == 1
+        and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
+        and not is_uneven(op)
+        and product_of_extents(contraction.rows) not in (None, 0, 1)
+        and None not in map(extent_of, (*op.axis, *op.reduce_axis))
+    )
 
 
 def _copied(contraction: Contraction) -> list[Factor]:

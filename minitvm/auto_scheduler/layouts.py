@@ -24,6 +24,7 @@ products.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from math import inf, prod
 from typing import Any, TypeAlias, final
@@ -42,9 +43,12 @@ from minitvm.auto_scheduler.convolution import (
     is_convolution,
     reused_axis,
     row_of,
+    sums_over_images,
 )
 from minitvm.auto_scheduler.cost import copy_cycles, transfer_cycles
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
+from minitvm.auto_scheduler.lanes import best_in_lanes
+from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.runtime.host import CACHE_LINE
@@ -59,6 +63,7 @@ from minitvm.tir.expr import IterVar, Var, const_int
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
 among the data axes and the reduction axes of a contraction."""
+_WIDE = 4  # vectors of a row of results that hardly leave a lane idle
 _BETTER = 1.15  # times the cycles: copies are where the model is least exact
 
 
@@ -72,12 +77,15 @@ class Layout:
     copies: tuple[_Dimensions | None, ...]
 
 
-def write_layouts(s: Schedule, stage: Stage, target: Target, *, stays: bool) -> list[Stage] | None:
+def write_layouts(
+    s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
+) -> list[Stage] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
-    stages of the copied factors and of the contraction, which aren't scheduled yet. A result that
-    `stays` as it is becomes a copy."""
+    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`: floats
+    are summed in order. A result that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
-    layout = None if contraction is None else best_layout(contraction, target)
+    in_order = contraction is not None and is_in_order(contraction.op, strict)
+    layout = None if contraction is None else best_layout(contraction, target, in_order=in_order)
     if contraction is None or layout is None:
         return None
     axes = [axis.var.name for axis in _axes_of(contraction)]
@@ -166,8 +174,11 @@ def _changes(contraction: Contraction, dims: _Dimensions) -> bool:
 # -- The choice --
 
 
-def best_layout(contraction: Contraction, target: Target) -> Layout | None:
-    """The layout in which a contraction takes the fewest cycles; None if it is its own.
+def best_layout(
+    contraction: Contraction, target: Target, *, in_order: bool = False
+) -> Layout | None:
+    """The layout in which a contraction takes the fewest cycles; None if it is its own. `in_order`:
+    its sums aren't computed in parts.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((64, 512, 100), name="A"), te.placeholder((64,), name="B")
@@ -177,9 +188,10 @@ def best_layout(contraction: Contraction, target: Target) -> Layout | None:
     Layout(result=((1,), (0,)), copies=(None, None))
     """
     target = on_one_core(target)
-    if not _may_change(contraction) or _is_product(contraction):
+    if not _may_change(contraction) or _is_product(contraction, target):
         return None
-    found, best = None, cycles_of_strategy(contraction, target) / _BETTER
+    cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
+    found, best = None, cycles_by(contraction) / _BETTER
     alone = _alone(contraction)
     ways = [(_least(alone, each, target), each) for each in _layouts(alone)]
     for least, layout in sorted(ways, key=lambda way: way[0]):
@@ -188,13 +200,18 @@ def best_layout(contraction: Contraction, target: Target) -> Layout | None:
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
         made = contraction_of(computed.op)
         if made is not None:
-            cycles = cycles_of_strategy(made, target) + _copying(alone, layout, target)
+            cycles = cycles_by(made) + _copying(alone, layout, target)
             best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
 
-def cycles_of_strategy(contraction: Contraction, target: Target) -> float:
+def cycles_of_strategy(contraction: Contraction, target: Target, *, in_order: bool) -> float:
     """The cycles of a contraction by the strategy that it gets."""
+    in_lanes = None if in_order else best_in_lanes(contraction, target)
+    return min(inf if in_lanes is None else in_lanes[1], _cycles_of_others(contraction, target))
+
+
+def _cycles_of_others(contraction: Contraction, target: Target) -> float:
     if is_left_plain(contraction):
         return _cycles_one_by_one(contraction, target)
     if is_streamed(contraction, target):
@@ -271,10 +288,11 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
         new = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         if own == new and tensor is op.output(0) and not _changes(contraction, dims):
             continue
-        size = _bytes(tensor)
+        size, passes = _bytes(tensor), 4 if tensor is op.output(0) else 2
         line = (extent_of(axes[own[-1]]) or 1) * tensor.dtype.itemsize if own else 0
         in_rows = own[-1:] == new[-1:] and line >= CACHE_LINE
-        total += copy_cycles(size, in_rows=in_rows) + transfer_cycles(2 * size, 2 * size, target)
+        # A result is written and read, and what it is copied to comes before it is overwritten.
+        total += copy_cycles(size, in_rows=in_rows) + transfer_cycles(passes * size, 2 * size, target)
     return total
 
 
@@ -287,7 +305,8 @@ def _size(axes: Any) -> int:
 
 
 def _may_change(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors whose dimensions are axes, all of constant extents."""
+    """Whether a contraction has two factors whose dimensions are axes, all of constant extents; or
+    one of them is an image, the result being as small as a window of it."""
     op, factors = contraction.op, contraction.factors
     return (
         len(factors) == 2
@@ -296,23 +315,28 @@ def _may_change(contraction: Contraction) -> bool:
         and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
         and None not in map(extent_of, _axes_of(contraction))
         and len({each.tensor for each in factors}) == 2
-        and all(_has_axes(contraction, each) for each in factors)
+        and (
+            all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction)
+        )
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
 
 
-def _is_product(contraction: Contraction) -> bool:
+def _is_product(contraction: Contraction, target: Target) -> bool:
     """Whether the axes have the order of a product, as libraries have it: batches first, then one
-    axis of rows and one of columns; of a factor, one of these or the steps are neighbours."""
+    axis of rows and one of columns that fills vectors; of a factor, one of these or the steps are
+    neighbours."""
     op, factors = contraction.op, contraction.factors
     axes = [axis for axis in op.axis if extent_of(axis) != 1]
     steps = [axis for axis in op.reduce_axis if extent_of(axis) != 1]
     batch = [axis for axis in axes if all(each.reads(axis) for each in factors)]
     own = axes[len(batch) :]
     is_in_order = axes[: len(batch)] == batch and len(own) <= 2 and len(steps) <= 1
+    is_wide = not own or (extent_of(own[-1]) or 0) >= _WIDE * target.lanes(op.output(0).dtype)
     are_apart = len(own) < 2 or all(each.reads(own[0]) != each.reads(own[1]) for each in factors)
     return (
         is_in_order
+        and is_wide
         and are_apart
         and all(any(each.along(axis) == 1 for axis in (*own, *steps)) for each in factors)
     )
@@ -387,6 +411,9 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        ways.append([dims] if is_flat else [None] if lies_so else [None, dims])
+        can_be_copied = _has_axes(contraction, factor)
+        if is_flat and not can_be_copied:
+            return
+        ways.append([dims] if is_flat else [None] if lies_so or not can_be_copied else [None, dims])
     for copies in product(*ways):
         yield Layout(result, copies)

@@ -33,7 +33,6 @@ from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
 from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
-from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.auto_scheduler.unstacked import write_unstacked
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.auto_scheduler.windows import write_windows
@@ -196,7 +195,7 @@ def _write_program(
     stages, read = write_steps(attempt, stages, by_hand, target)
     stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
     kept = kept | read | read_by_groups
-    stages, copies = _with_layouts(attempt, stages, target, kept, prepacked)
+    stages, copies = _with_layouts(attempt, stages, target, kept, strict, prepacked)
     kept = kept | copies
     program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
     name = "blocks of rows"
@@ -408,6 +407,7 @@ def _with_layouts(
     stages: Sequence[Stage],
     target: Target,
     kept: set[Stage],
+    strict: bool,
     prepacked: Collection[Tensor],
 ) -> tuple[list[Stage], set[Stage]]:
     """The stages, behind those that compute contractions in another order, and behind copies of
@@ -417,7 +417,7 @@ def _with_layouts(
         is_free = not stage.inlined and stage.time is None
         if is_free and not any(each in prepacked for each in stage.op.input_tensors):
             stays = stage in kept or stage.is_output or bool(stage.whole_readers)
-            write = partial(write_layouts, s, stage, target, stays=stays)
+            write = partial(write_layouts, s, stage, target, strict=strict, stays=stays)
             *made, computed = attempt.follow("layout", stage, write) or [stage]
             copies |= {*made}
             made += [computed] if computed is not stage else []
@@ -454,24 +454,6 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
         if done is not None:
             return done
     return ()
-
-
-def _write_turned(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction, target = sums.schedule, sums.contraction, sums.target
-    if sums.ahead is not None or sums.stage.time is not None or _has_instruction(sums):
-        return None
-    column = turned_column(contraction, target)
-    if column is None:
-        return None
-    total, is_given = contraction.op.output(0), sums.stage in sums.kept or sums.stage.is_output
-    stays = is_given or bool(s[total].whole_readers)
-    text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
-    choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
-    made = turn(s, total, column, stays)
-    turned = replace(sums, prepacked=()).beside(s[made])
-    assert turned is not None
-    others = [write for _, write in STRATEGIES if write is not _write_turned]
-    return next(done for write in others if (done := write(turned)) is not None)
 
 
 def _tile_in_lanes(sums: Sums) -> Tile | None:
@@ -573,7 +555,6 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 # row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
-    ("turned", _write_turned),
     ("sums one by one", _leave_plain),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),

@@ -12,14 +12,14 @@ import pytest
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.auto_scheduler.contraction import contraction_of
-from minitvm.auto_scheduler.turned import turned_column
+from minitvm.auto_scheduler.layouts import best_layout
 from minitvm.target import Target
 from minitvm.te.tensor import Tensor
 from tests.whole_programs.running import strategies_that_failed
 
 TARGET = "llvm -mcpu=haswell -num-cores=2"
 SMALL = f"{TARGET} -l1d-cache-bytes=8192 -l2-cache-bytes=65536"  # many blocks of small products
-TURNED = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
+TURNED = "computed as {orders}: copies counted, that takes fewer cycles"
 SHARED = "{a} is copied once for all tasks: as it lies it is slow to read"
 Term = Callable[[Any, Any], Any]
 
@@ -173,7 +173,7 @@ def test_a_row_of_one_element_is_no_column() -> None:
     C = te.compute((1, 9), lambda i, j: te.sum(A[k, m, i] * B[k, m, j], axis=[k, m]), name="C")
     contraction = contraction_of(C.op)
     assert (
-        contraction is not None and turned_column(contraction, Target("llvm -mcpu=znver3")) is None
+        contraction is not None and best_layout(contraction, Target("llvm -mcpu=znver3")) is None
     )
 
 
