@@ -245,7 +245,7 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
     written = transfer_cycles(2 * size, held, target)
-    return copy_cycles(size, in_rows=not lies_across) + came + written
+    return size / (_COPY if lies_across else _COPY_ROWS) + came + written
 
 
 def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = None) -> int:
@@ -334,10 +334,15 @@ def lines_kept(distance: int, way_bytes: int, ways: int) -> int:
     return way_bytes // max(CACHE_LINE, gcd(distance, way_bytes)) * ways
 
 
-def copy_cycles(size: int, *, in_rows: bool = False) -> float:
-    """The cycles in which so many bytes are copied into another layout, or in rows that stay in
-    order."""
-    return size / (_COPY_ROWS if in_rows else _COPY)
+def copy_cycles(size: int) -> float:
+    """The cycles in which so many bytes are copied into panels of another layout."""
+    return size / _COPY
+
+
+def layout_cycles(size: int, target: Target, *, in_rows: bool) -> float:
+    """The cycles in which a tensor of so many bytes is copied as a whole into another layout: in
+    rows that stay in order, or in blocks that are transposed in registers."""
+    return size / (_COPY_ROWS if in_rows else target.vector_bits / 64)
 
 
 def packing_cycles(nest: Nest, target: Target) -> float:

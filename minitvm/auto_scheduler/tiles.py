@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import TypeAlias
 
 from minitvm.auto_scheduler.cost import (
@@ -398,11 +398,13 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     have an element each, and are more than L1 holds for a few rows."""
     if nest.step_bytes < CACHE_LINE:
         return False
-    if nest.row_bytes >= CACHE_LINE and steps * _FEW * CACHE_LINE > target.cache_bytes(1):
-        return True
+    way, ways = l1_way_bytes(target), target.l1_ways
+    if nest.row_bytes >= CACHE_LINE:
+        apart = gcd(nest.row_bytes, nest.step_bytes)
+        return steps * min(_FEW, nest.height) > lines_kept(apart, way, ways)
     if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
         return True
-    return steps > 2 * lines_kept(nest.step_bytes, l1_way_bytes(target), target.l1_ways)
+    return steps > 2 * lines_kept(nest.step_bytes, way, ways)
 
 
 def balanced(size: int, most: int) -> int:
