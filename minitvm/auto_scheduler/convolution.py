@@ -21,7 +21,14 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     loads_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, copy_cycles, cost, cycles_of_evicted_rows
+from minitvm.auto_scheduler.cost import (
+    Blocks,
+    Nest,
+    Tile,
+    copy_cycles,
+    cost,
+    cycles_of_evicted_rows,
+)
 from minitvm.auto_scheduler.terms import share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors

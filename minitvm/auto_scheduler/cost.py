@@ -311,8 +311,8 @@ def _lines_in_l2(distance: int, target: Target) -> int:
 
 
 def cycles_of_evicted_rows(nest: Nest, tile: Tile, target: Target) -> float:
-    """The cycles in which the rows' factor, as it lies, comes from beyond the L2 cache for each tile
-    anew: where lines of neighbouring steps evict each other from L2."""
+    """The cycles in which the rows' factor, as it lies, comes from beyond the L2 cache for each
+    tile anew: where lines of neighbouring steps evict each other from L2."""
     is_kept = nest.step_bytes < CACHE_LINE or nest.depth <= _lines_in_l2(nest.step_bytes, target)
     level = target.level_of(nest.a_bytes or 0)
     if is_kept or level < 3:

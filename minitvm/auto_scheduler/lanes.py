@@ -71,8 +71,7 @@ from minitvm.auto_scheduler.packing import (
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
-from minitvm.auto_scheduler.tiled import cycles_of
-from minitvm.auto_scheduler.tiles import ALIKE, best_tile, vectors
+from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -83,25 +82,6 @@ _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
 
 # -- A few long sums --
-
-
-def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
-    """The tile of a contraction by lanes of sums, if that takes fewer cycles than tiles of sums.
-
-    >>> from minitvm import te
-    >>> from minitvm.auto_scheduler.contraction import contraction_of
-    >>> A, B = te.placeholder((16, 4096), name="A"), te.placeholder((16, 4096), name="B")
-    >>> k = te.reduce_axis((0, 4096), name="k")
-    >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
-    >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
-    >>> tile_in_lanes(contraction_of(C.op), znver3)
-    Tile(rows=6, columns=2)
-    """
-    found = best_in_lanes(contraction, target)
-    if found is None:
-        return None
-    tile, cycles = found
-    return tile if cycles * ALIKE < cycles_of(contraction, target) else None
 
 
 def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float] | None:

@@ -26,30 +26,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from math import inf, prod
+from math import prod
 from typing import Any, TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    NEAR,
     Contraction,
     Factor,
     contraction_of,
     extent_of,
     is_uneven,
 )
-from minitvm.auto_scheduler.convolution import (
-    cycles_of_convolution,
-    is_convolution,
-    reused_axis,
-    row_of,
-    sums_over_images,
-)
+from minitvm.auto_scheduler.convolution import sums_over_images
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
-from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
-from minitvm.auto_scheduler.lanes import best_in_lanes
+from minitvm.auto_scheduler.forms import cycles_of_strategy
 from minitvm.auto_scheduler.reductions import is_in_order
-from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -57,7 +48,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir.expr import IterVar, Var, const_int
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
@@ -81,8 +72,8 @@ def write_layouts(
     s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
 ) -> list[Stage] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
-    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`: floats
-    are summed in order. A result that `stays` as it is becomes a copy."""
+    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`:
+    floats are summed in order. A result that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
     in_order = contraction is not None and is_in_order(contraction.op, strict)
     layout = None if contraction is None else best_layout(contraction, target, in_order=in_order)
@@ -135,7 +126,11 @@ def _flattened(
         single = [index for i, index in zip(places, indices, strict=True) if i is None]
         return [
             *single,
-            *(_flat([(at[i], extent_of(axes[i]) or 1) for i in dim if i in at]) for dim in dims if at.keys() & {*dim}),
+            *(
+                _flat([(at[i], extent_of(axes[i]) or 1) for i in dim if i in at])
+                for dim in dims
+                if at.keys() & {*dim}
+            ),
         ]
 
     return layout
@@ -205,96 +200,46 @@ def best_layout(
     return found
 
 
-def cycles_of_strategy(contraction: Contraction, target: Target, *, in_order: bool) -> float:
-    """The cycles of a contraction by the strategy that it gets."""
-    in_lanes = None if in_order else best_in_lanes(contraction, target)
-    return min(inf if in_lanes is None else in_lanes[1], _cycles_of_others(contraction, target))
-
-
-def _cycles_of_others(contraction: Contraction, target: Target) -> float:
-    if is_left_plain(contraction):
-        return _cycles_one_by_one(contraction, target)
-    if is_streamed(contraction, target):
-        return streamed_cycles(contraction, target)
-    if not contraction.rows or is_convolution(contraction, target):
-        if row_of(contraction) is not None:
-            return cycles_of_convolution(contraction, target)
-        return _cycles_in_lanes(contraction, target)
-    return cycles_of(contraction, target)
-
-
-def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
-    """The cycles of sums one by one, in vectors along the steps. Their lanes are added at the end;
-    short ones side by side."""
-    op, cpu = contraction.op, target.processor
-    lanes = target.lanes(op.output(0).dtype)
-    results, steps = _size(op.axis), _size(op.reduce_axis)
-    loads = len(contraction.factors) * (steps / lanes if steps < lanes else -(-steps // lanes))
-    added = min(steps, lanes) / lanes * lanes.bit_length() * _LANES
-    return results * (loads / cpu.loads + added) + _moved(contraction, target)
-
-
-def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
-    """The cycles of a contraction both of whose factors change from lane to lane, or that has no
-    rows. A few sums of a lane use an element again; the others read it from its cache."""
-    op, cpu, column = contraction.op, target.processor, contraction.column
-    dtype = op.output(0).dtype
-    lanes, width = target.lanes(dtype), extent_of(column) or 1
-    vectors = _size(op.axis) // width * -(-width // lanes) * _size(op.reduce_axis)
-    row = reused_axis(contraction)
-    several = min(_ROWS, (row is not None and extent_of(row)) or 1)
-    loads, came = 0.0, 0.0
-    for each in contraction.factors:
-        apart = each.along(column)
-        again = several if row is not None and not each.reads(row) else 1
-        size = _bytes(each.tensor)
-        if apart > NEAR:
-            loads += _APART * lanes / again
-        else:
-            loads += max(1, apart) / again
-        came += transfer_cycles(1, size, target) * lanes * dtype.itemsize * min(1, apart) / again
-    return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
-
-
-_APART = 2  # loads in the time of one element of a vector whose elements lie apart
-_ROWS = 4  # sums of a lane
-_LANES = 2  # cycles of a shuffle and an addition
-
-
-def _moved(contraction: Contraction, target: Target) -> float:
-    """The cycles in which factors come once from the caches that hold them."""
-    sizes = [_bytes(each.tensor) for each in contraction.factors]
-    return sum(transfer_cycles(size, size, target) for size in sizes)
-
-
 def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
     """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns."""
     op, axes = contraction.op, _axes_of(contraction)
     lanes = target.lanes(op.output(0).dtype)
     width = _size(axes[i] for i in layout.result[-1])
-    vectors = _size(axes) // width * -(-width // lanes)
+    # Lanes without a column hold steps.
+    vectors = _size(axes) / width * (-(-width // lanes) if width >= lanes else width / lanes)
     return vectors / target.processor.ports + _copying(contraction, layout, target)
 
 
 def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """The cycles in which the result and factors are copied."""
-    op, axes, total = contraction.op, _axes_of(contraction), 0.0
-    tensors = [(op.output(0), range(len(op.axis)), layout.result)]
+    """The cycles in which the result and factors are copied. A result is written and read; a factor
+    would have come anyway."""
+    op, total = contraction.op, 0.0
+    if _changes(contraction, layout.result):
+        places = [*range(len(op.axis))]
+        total += _copy_of(contraction, op.output(0), places, layout.result, target, passes=2)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
-        places = [i for i in _places(contraction, factor) if i is not None]
-        tensors += [(factor.tensor, places, dims)] if dims else []
-    for tensor, places, dims in tensors:
-        own = [i for i in places if extent_of(axes[i]) != 1]
-        new = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
-        if own == new and tensor is op.output(0) and not _changes(contraction, dims):
-            continue
-        size, passes = _bytes(tensor), 2 if tensor is op.output(0) else 1
-        line = (extent_of(axes[own[-1]]) or 1) * tensor.dtype.itemsize if own else 0
-        in_rows = own[-1:] == new[-1:] and line >= CACHE_LINE
-        # A result is written and read; a factor would have come anyway.
-        total += layout_cycles(size, target, in_rows=in_rows)
-        total += transfer_cycles(passes * size, 2 * size, target)
+        if dims is not None:
+            places = [i for i in _places(contraction, factor) if i is not None]
+            total += _copy_of(contraction, factor.tensor, places, dims, target, passes=1)
     return total
+
+
+def _copy_of(
+    contraction: Contraction,
+    tensor: Tensor,
+    places: Sequence[int],
+    dims: _Dimensions,
+    target: Target,
+    passes: int,
+) -> float:
+    """The cycles of a copy of a tensor whose dimensions are the axes at `places`."""
+    axes, size = _axes_of(contraction), _bytes(tensor)
+    own = [axes[i] for i in places if extent_of(axes[i]) != 1]
+    new = [axes[i] for dim in dims for i in dim if extent_of(axes[i]) != 1]
+    line = (extent_of(own[-1]) or 1) * tensor.dtype.itemsize if own else 0
+    in_rows = own[-1:] == new[-1:] and line >= CACHE_LINE
+    copied = layout_cycles(size, target, in_rows=in_rows)
+    return copied + transfer_cycles(passes * size, 2 * size, target)
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -316,9 +261,7 @@ def _may_change(contraction: Contraction) -> bool:
         and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
         and None not in map(extent_of, _axes_of(contraction))
         and len({each.tensor for each in factors}) == 2
-        and (
-            all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction)
-        )
+        and (all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
 
@@ -346,9 +289,7 @@ def _is_product(contraction: Contraction, target: Target) -> bool:
 def _alone(contraction: Contraction) -> Contraction:
     """A contraction whose factors are placeholders."""
     given = {
-        each.tensor: PlaceholderOp(
-            each.tensor.name, each.tensor.shape, each.tensor.dtype
-        ).output(0)
+        each.tensor: PlaceholderOp(each.tensor.name, each.tensor.shape, each.tensor.dtype).output(0)
         for each in contraction.factors
     }
     op = reading(contraction.op, given)
@@ -358,34 +299,36 @@ def _alone(contraction: Contraction) -> Contraction:
 
 
 def _layouts(contraction: Contraction) -> set[Layout]:
-    """The layouts to choose from."""
+    """The layouts to choose from: with the columns of either factor, or the batches, as the last
+    dimensions; in the order of the result or of the factors; flattened or not."""
     op, (a, b), axes = contraction.op, contraction.factors, _axes_of(contraction)
+    itself = tuple((i,) for i in range(len(op.axis)))
     single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
     long = [i for i in range(len(op.axis)) if i not in single]
     batch = [i for i in long if a.reads(axes[i]) and b.reads(axes[i])]
     mine = [i for i in long if i not in batch and a.reads(axes[i])]
     its = [i for i in long if i not in batch and b.reads(axes[i])]
     found = set[Layout]()
+    for columns in (batch, mine, its):
+        found |= {*_with_copies(contraction, itself, {*columns})}
     for before, rows, columns, own, other in (
         (batch, mine, its, b, a),
         (batch, its, mine, a, b),
         (mine, its, batch, a, b),
         (its, mine, batch, b, a),
     ):
-        if not columns:
-            continue
-        orders = [(before, rows, columns)]
-        orders += [(_by_memory(before, own, axes), _by_memory(rows, other, axes),
-                    _by_memory(columns, own, axes))]  # fmt: skip
-        for order, flattens in product(orders, (False, True)):
-            groups = [group for group in ([*single, *order[0]], *order[1:]) if group]
+        in_memory = [
+            _by_memory(places, factor, axes)
+            for places, factor in ((before, own), (rows, other), (columns, own))
+        ]
+        for (first, *rest), flattens in product(
+            ([before, rows, columns], in_memory), (False, True)
+        ):
+            groups = [group for group in ([*single, *first], *rest) if group]
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
-            if [i for i in sum(dims, ()) if i in long] == long and len(dims) + len(single) >= len(op.axis):
-                dims = tuple((i,) for i in range(len(op.axis)))
-            found |= {*_with_copies(contraction, dims, set(columns))}
-    itself = tuple((i,) for i in range(len(op.axis)))
-    for columns in (batch, mine, its):
-        found |= {*_with_copies(contraction, itself, set(columns))}
+            if columns and [i for dim in dims for i in dim if i in long] == long:
+                dims = dims if any(len({*dim} - {*single}) > 1 for dim in dims) else itself
+            found |= {*_with_copies(contraction, dims, {*columns})} if columns else set()
     return found - {Layout(itself, (None, None))}
 
 
@@ -407,6 +350,7 @@ def _with_copies(
         inner = [dim for dim in read if columns.intersection(dim)]
         dims = (*(dim for dim in read if dim not in inner), *steps, *inner)
         dims = tuple(tuple(i for i in dim if factor.reads(axes[i])) for dim in dims)
+        dims = tuple(sorted(dims, key=lambda dim: any(extent_of(axes[i]) != 1 for i in dim)))
         if any(extent_of(axes[i]) != 1 and not factor.reads(axes[i]) for dim in read for i in dim):
             return
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]

@@ -13,6 +13,7 @@ from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
+from minitvm.auto_scheduler.forms import tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
@@ -22,7 +23,7 @@ from minitvm.auto_scheduler.instructions import (
     matrix_product_for,
     write_by_instruction,
 )
-from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
+from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts
 from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
