@@ -31,15 +31,19 @@ from typing import Any, TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Contraction,
     Factor,
     contraction_of,
+    distances_of,
     extent_of,
     is_uneven,
+    loads_of,
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.forms import cycles_of_strategy
+from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.runtime.host import CACHE_LINE
@@ -50,10 +54,12 @@ from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import PlaceholderOp, Tensor
 from minitvm.tir.expr import IterVar, Var, const_int
+from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
 among the data axes and the reduction axes of a contraction."""
+_AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
 _BETTER = 1.15  # times the cycles: copies are where the model is least exact
 
@@ -71,9 +77,12 @@ class Layout:
 def write_layouts(
     s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
 ) -> list[Stage] | None:
-    """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
-    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`:
+    """Lets a contraction be computed in another order, where that takes fewer cycles; copies
+    operands of an elementwise stage that it would read across again and again. Returns the stages
+    of the copies and of the contraction, which aren't scheduled yet. `strict`:
     floats are summed in order. A result that `stays` as it is becomes a copy."""
+    if not compute_of(stage).reduce_axis:
+        return _write_operands(s, stage)
     contraction = contraction_of(stage.op)
     in_order = contraction is not None and is_in_order(contraction.op, strict)
     layout = None if contraction is None else best_layout(contraction, target, in_order=in_order)
@@ -93,6 +102,33 @@ def write_layouts(
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
     return _write(s, contraction, layout, stays)
+
+
+def _write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Copies the operands of an elementwise stage that lie across it, and whose elements are read
+    several times, in the order in which they are read."""
+    op, made = compute_of(stage), list[Stage]()
+    axes = {axis.var: axis for axis in op.axis}
+    long = [axis for axis in op.axis if extent_of(axis) != 1]
+    if not long or None in map(extent_of, long):
+        return None
+    for tensor in op.input_tensors:
+        load, *others = loads_of(op, tensor)
+        read = [index for index in load.indices if isinstance(index, Var) and index in axes]
+        is_plain = len({*read}) == len(load.indices) == len(read)
+        if not is_plain or not all(structural_equal(load, each) for each in others):
+            continue
+        again = _size(axis for axis in long if axis.var not in {*read})
+        if again >= _AGAIN and distances_of(load, op).get(long[-1].var, 0) > NEAR:
+            places = {axis.var: i for i, axis in enumerate(op.axis)}
+            order = sorted(range(len(read)), key=[places[each] for each in read].__getitem__)
+            copy = s[s.cache_read(tensor, "global", [op])]
+            copy.transform_layout(lambda *i, order=order: [i[place] for place in order])
+            choose(s, "layout", "{tensor} is copied in the order in which it is read, {again} "
+                   "times", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
+            made.append(copy)
+            op = compute_of(stage)
+    return [*made, stage] if made else None
 
 
 def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -> list[Stage]:

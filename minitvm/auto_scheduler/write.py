@@ -412,7 +412,7 @@ def _with_layouts(
     prepacked: Collection[Tensor],
 ) -> tuple[list[Stage], set[Stage]]:
     """The stages, behind those that compute contractions in another order, and behind copies of
-    factors; and these copies."""
+    what they read; and these copies."""
     s, found, copies = attempt.schedule, list[Stage](), set[Stage]()
     for stage in stages:
         is_free = not stage.inlined and stage.time is None
