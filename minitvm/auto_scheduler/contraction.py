@@ -253,8 +253,12 @@ def slides(op: ComputeOp, factor: Factor) -> bool:
     next."""
     k, column = op.reduce_axis[-1], _column_of(op)
     window = factor.along(k) * (extent_of(k) or 1)
-    others = [axis for axis in op.axis if axis is not column]
-    return any(0 < factor.along(axis) < window for axis in others)
+    together = [{*_variables(index)} for index in factor.load.indices]
+    return any(
+        0 < factor.along(axis) < window and any({axis.var, k.var} <= used for used in together)
+        for axis in op.axis
+        if axis is not column
+    )
 
 
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

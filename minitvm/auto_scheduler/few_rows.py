@@ -26,6 +26,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     extent_of,
     is_uneven,
+    product_of_extents,
     slides,
 )
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
@@ -90,11 +91,23 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
     came = transfer_cycles(size, size, target)
     piece = _most_columns(op, rows, target) * b.dtype.itemsize
-    if piece < (extent_of(contraction.column) or USUAL) * b.dtype.itemsize:
+    if piece < (product_of_extents(line_of(contraction)) or USUAL) * b.dtype.itemsize:
         came *= in_pieces(target.level_of(size), piece, target)
     computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
     fewer, more = sorted((computed, came))
     return more + fewer * fewer / more
+
+
+def line_of(contraction: Contraction) -> list[IterVar]:
+    """The axes along which a line of the columns' factor lies: the column, and those before it that
+    continue the line."""
+    found = [contraction.column]
+    for axis in reversed(contraction.op.axis[: contraction.op.axis.index(contraction.column)]):
+        before = contraction.b.along(found[0]) * (extent_of(found[0]) or 0)
+        if contraction.a.reads(axis) or contraction.b.along(axis) != before or not before:
+            break
+        found.insert(0, axis)
+    return found
 
 
 def _most_columns(op: ComputeOp, rows: int, target: Target) -> int:
@@ -109,12 +122,13 @@ def write_streamed(
 ) -> None:
     """Writes the schedule. `in_order`: sums are not computed in parts."""
     op, total = contraction.op, contraction.op.output(0)
-    places = places_of(contraction)
+    places, line = places_of(contraction), len(line_of(contraction))
     lanes = target.lanes(total.dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    others = prod(extent_of(op.axis[i]) or target.num_cores for i in places.others)
+    outside = [op.axis[i] for i in places.others[: len(places.others) - line + 1]]
+    others = prod(extent_of(axis) or target.num_cores for axis in outside)
     (k,) = op.reduce_axis
-    steps, columns = extent_of(k), extent_of(contraction.column)
+    steps, columns = extent_of(k), product_of_extents(line_of(contraction))
     size, parts = bytes_of(total), 1
     if not in_order and steps is not None and size is not None:
         parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
@@ -135,7 +149,8 @@ def write_streamed(
         stage = split_in_parts(s, stage, parts, lanes, (*other_axes, *row_axes, column))
         tasks.append(compute_of(stage).axis[0])
     row_axes, other_axes, column = places.of(stage)
-    tasks = [*other_axes, *tasks]
+    tasks = [*other_axes[: len(outside)], *tasks]
+    column = fused(stage, [*other_axes[len(outside) :], column])
     write_lines(stage, tasks, row_axes, column, (vectors * lanes, lanes), together)
 
 

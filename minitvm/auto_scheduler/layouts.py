@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     distances_of,
     extent_of,
+    factors_of,
     is_uneven,
     loads_of,
 )
@@ -45,6 +46,7 @@ from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.forms import cycles_of_strategy
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
+from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -52,7 +54,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 from minitvm.tir.expr import IterVar, Var, const_int
 from minitvm.tir.structural_equal import structural_equal
 
@@ -78,15 +80,14 @@ def write_layouts(
     s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
 ) -> list[Stage] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles; copies
-    operands of an elementwise stage that it would read across again and again. Returns the stages
+    operands of another stage that it would read across again and again. Returns the stages
     of the copies and of the contraction, which aren't scheduled yet. `strict`:
     floats are summed in order. A result that `stays` as it is becomes a copy."""
-    if not compute_of(stage).reduce_axis:
-        return _write_operands(s, stage)
     contraction = contraction_of(stage.op)
-    in_order = contraction is not None and is_in_order(contraction.op, strict)
-    layout = None if contraction is None else best_layout(contraction, target, in_order=in_order)
-    if contraction is None or layout is None:
+    if contraction is None:
+        return _write_operands(s, stage)
+    layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
+    if layout is None:
         return None
     axes = [axis.var.name for axis in _axes_of(contraction)]
     tensors = [(stage.op.output(0), layout.result)]
@@ -105,30 +106,44 @@ def write_layouts(
 
 
 def _write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
-    """Copies the operands of an elementwise stage that lie across it, and whose elements are read
-    several times, in the order in which they are read."""
+    """Copies the operands that lie across the order in which a stage reads them several times."""
     op, made = compute_of(stage), list[Stage]()
-    axes = {axis.var: axis for axis in op.axis}
-    long = [axis for axis in op.axis if extent_of(axis) != 1]
-    if not long or None in map(extent_of, long):
+    order = {axis.var: place for place, axis in enumerate(_order_of(op))}
+    if not order:
         return None
     for tensor in op.input_tensors:
         load, *others = loads_of(op, tensor)
-        read = [index for index in load.indices if isinstance(index, Var) and index in axes]
+        read = [index for index in load.indices if isinstance(index, Var) and index in order]
         is_plain = len({*read}) == len(load.indices) == len(read)
         if not is_plain or not all(structural_equal(load, each) for each in others):
             continue
-        again = _size(axis for axis in long if axis.var not in {*read})
-        if again >= _AGAIN and distances_of(load, op).get(long[-1].var, 0) > NEAR:
-            places = {axis.var: i for i, axis in enumerate(op.axis)}
-            order = sorted(range(len(read)), key=[places[each] for each in read].__getitem__)
+        again = _size(axis for axis in _order_of(op) if axis.var not in {*read})
+        last = max(order, key=lambda var: order[var])
+        apart = distances_of(load, op).get(last, 0)
+        if again >= _AGAIN and apart > NEAR:
+            places = sorted(range(len(read)), key=lambda i: order[read[i]])
             copy = s[s.cache_read(tensor, "global", [op])]
-            copy.transform_layout(lambda *i, order=order: [i[place] for place in order])
+            copy.transform_layout(lambda *i, places=places: [i[place] for place in places])
             choose(s, "layout", "{tensor} is copied in the order in which it is read, {again} "
                    "times", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
             made.append(copy)
             op = compute_of(stage)
     return [*made, stage] if made else None
+
+
+def _order_of(op: ComputeOp) -> list[IterVar]:
+    """The axes, without those of one element, in the order in which their loops run: that of the
+    result; of a reduction, the order in which its largest operand lies. None of an operation whose
+    loops have another order."""
+    axes = [axis for axis in (*op.axis, *op.reduce_axis) if extent_of(axis) != 1]
+    if None in map(extent_of, axes) or running_axis(op) is not None or is_uneven(op):
+        return []
+    if op.reduce_axis:
+        read = [each for each in factors_of(op) if all(map(each.reads, axes))]
+        if not read:
+            return []
+        axes = sorted(axes, key=lambda axis: -read[0].along(axis))
+    return axes
 
 
 def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -> list[Stage]:
