@@ -33,6 +33,7 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     NEAR,
     all_loads,
     distances_of,
@@ -155,9 +156,10 @@ def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
 
 def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     """The axes of a stage that reads across; None for other stages, and for too few elements."""
-    if op.reduce_axis or len(op.body) != 1 or len(op.axis) < 2 or op.body[0].dtype.is_bool:
+    long = _long_axes(op)
+    if op.reduce_axis or len(op.body) != 1 or len(long) < 2 or op.body[0].dtype.is_bool:
         return None
-    x = op.axis[-1]
+    x = long[-1]
     axes = {axis.var: axis for axis in op.axis}
     found = [distances_of(load, op) for load in reads_of(s, op)]
     rows = Counter(
@@ -181,7 +183,7 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     elif height is not None and height < _FEW:
         is_enough = False
     elif width is not None and width < _FEW:
-        is_mixed = y is op.axis[-2] and all(each.get(row, 0) in (0, 1) for each in found)
+        is_mixed = y is long[-2] and all(each.get(row, 0) in (0, 1) for each in found)
         is_enough = is_mixed and width > 1
     else:
         is_enough = True
@@ -193,13 +195,18 @@ def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     result surely consists of whole cache lines, as long as every tensor that is read has the same
     dimensions one behind the other, and is read at the axes themselves."""
     line = _line(op)
-    return _before(s, op, op.axis[-1], y, lambda size: size is None or size % line != 0)
+    return _before(s, op, _long_axes(op)[-1], y, lambda size: size is None or size % line != 0)
 
 
 def _joined_rows(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     """An axis, behind the axes that are joined to it: all to which it can be joined, as in
     :func:`_joined`."""
-    return _before(s, op, y, op.axis[-1], lambda size: True)
+    return _before(s, op, y, _long_axes(op)[-1], lambda size: True)
+
+
+def _long_axes(op: ComputeOp) -> list[IterVar]:
+    """The axes of more than one element."""
+    return [axis for axis in op.axis if extent_of(axis) != 1]
 
 
 def _before(
@@ -209,19 +216,25 @@ def _before(
     product of extents it is given, and `other` isn't one."""
     found = [last]
     loads = [*reads_of(s, op)]
-    for axis in reversed(op.axis[: [*op.axis].index(last)]):
+    long = _long_axes(op)
+    for axis in reversed(long[: long.index(last)]):
         if axis is other or not more(product_of_extents(found)):
             break
-        if not all(_goes_on(each, axis, found[0]) for each in loads):
+        if not all(_goes_on(each, op, axis, found[0]) for each in loads):
             break
         found.insert(0, axis)
     rest = {each for body in op.body for each in _outside_loads(body)}
     return found if rest.isdisjoint(axis.var for axis in found) else found[-1:]
 
 
-def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
-    """Whether `axis` and `inner` index neighbouring dimensions of a read, so that they can be
-    joined, or no dimension at all."""
+def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -> bool:
+    """Whether a step along `axis` is one behind the end of `inner` in the memory that is read, so
+    that they can be joined; or neither is a step."""
+    extent = extent_of(inner)
+    if extent is not None:
+        apart = distances_of(load, op)
+        step = apart.get(inner.var, 0)
+        return step < FAR and apart.get(axis.var, 0) == step * extent
     places = [
         [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
         for each in (axis, inner)
@@ -234,8 +247,10 @@ def _goes_on(load: ProducerLoad, axis: IterVar, inner: IterVar) -> bool:
     assert isinstance(load.producer, Tensor)
     (place,) = inside
     is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
-    extent = None if inner.dom is None else inner.dom.extent
-    return is_plain and extent is not None and structural_equal(load.producer.shape[place], extent)
+    extents = None if inner.dom is None else inner.dom.extent
+    return (
+        is_plain and extents is not None and structural_equal(load.producer.shape[place], extents)
+    )
 
 
 def _outside_loads(node: PrimExpr) -> Iterator[Var]:

@@ -142,23 +142,19 @@ def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:
     """The bytes of the part of a factor that is combined with one part of the other factor: one
     matrix of a batch, or one group; of all lines on which it lies. None if the size is symbolic."""
     size = bytes_of(factor.tensor)
-    both = prod(extent_of(axis) or 1 for axis in _shared(op, factor, other))
-    return None if size is None else -(-size // both) * spread_of(op, factor, other)
+    shared = [axis for axis in op.axis if factor.reads(axis) and other.reads(axis)]
+    both = prod(extent_of(axis) or 1 for axis in shared)
+    return None if size is None else -(-size // both) * spread_of(op, factor, shared)
 
 
-def spread_of(op: ComputeOp, factor: Factor, other: Factor) -> int:
-    """The bytes of memory that come to a core for each byte of a factor that is combined with one
-    part of the other factor: more than one where matrices of a batch share each line."""
-    shared = _shared(op, factor, other)
-    if prod(extent_of(axis) or 1 for axis in shared) == 1:
+def spread_of(op: ComputeOp, factor: Factor, others: Sequence[IterVar]) -> int:
+    """The bytes of memory that come to a core for each byte of a factor of a product: more than one
+    where the matrices of `others`, for each of which there is a product, share each line."""
+    if product_of_extents([axis for axis in others if factor.reads(axis)]) == 1:
         return 1
-    own = [axis for axis in (*op.axis, *op.reduce_axis) if axis not in shared]
+    own = [axis for axis in (*op.axis, *op.reduce_axis) if axis not in others]
     apart = min((n for n in map(factor.along, own) if n), default=1)
     return min(apart, CACHE_LINE // factor.tensor.dtype.itemsize)
-
-
-def _shared(op: ComputeOp, factor: Factor, other: Factor) -> list[IterVar]:
-    return [axis for axis in op.axis if factor.reads(axis) and other.reads(axis)]
 
 
 def contraction_of(op: Operation, column: IterVar | None = None) -> Contraction | None:

@@ -49,6 +49,7 @@ _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wro
 _LATE = 0.125  # of the time in which data come, if they are read in their order
 _IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
+_COPY_SHORT = 4 / 3  # bytes of a copy of short rows
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
@@ -339,9 +340,12 @@ def copy_cycles(size: int) -> float:
     return size / _COPY
 
 
-def layout_cycles(size: int, target: Target, *, in_rows: bool) -> float:
+def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> float:
     """The cycles in which a tensor of so many bytes is copied as a whole into another layout: in
-    rows that stay in order, or in blocks that are transposed in registers."""
+    rows that stay in order, or in blocks that are transposed in registers. `run`: the bytes of a
+    row of the copy; short ones leave lanes idle."""
+    if run < CACHE_LINE:
+        return size / _COPY_SHORT
     return size / (_COPY_ROWS if in_rows else target.vector_bits / 64)
 
 

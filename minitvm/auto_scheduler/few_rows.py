@@ -57,7 +57,16 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     size = bytes_of(contraction.b.tensor)
     if size is not None and size <= target.cache_bytes(2) // 4:
         return False
-    return streamed_cycles(contraction, target) <= ALIKE * cycles_of(contraction, target)
+    streamed = streamed_cycles(contraction, target)
+    return streamed <= ALIKE * max(cycles_of(contraction, target), _came(contraction, target))
+
+
+def _came(contraction: Contraction, target: Target) -> float:
+    """The cycles in which the columns' factor comes for tiles, which read pieces of its lines."""
+    b, line = contraction.b.tensor, line_of(contraction)
+    size, piece = usual_bytes_of(b), (extent_of(contraction.column) or USUAL) * b.dtype.itemsize
+    came = transfer_cycles(size, size, target)
+    return came * (in_pieces(target.level_of(size), piece, target) if len(line) > 1 else 1)
 
 
 def is_left_plain(contraction: Contraction) -> bool:

@@ -48,7 +48,6 @@ from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.tiles import on_one_core
-from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import reading
@@ -264,33 +263,35 @@ def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
 def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
     """The cycles in which the result and factors are copied. A result is written and read; a factor
     would have come anyway."""
-    op, total = contraction.op, 0.0
+    op, axes, total = contraction.op, _axes_of(contraction), 0.0
     if _changes(contraction, layout.result):
-        places = [*range(len(op.axis))]
-        total += _copy_of(contraction, op.output(0), places, layout.result, target, passes=2)
+        result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
+        size = _bytes(result)
+        total += _copy_of(result, computed, op.axis, target)
+        total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         if dims is not None:
-            places = [i for i in _places(contraction, factor) if i is not None]
-            total += _copy_of(contraction, factor.tensor, places, dims, target, passes=1)
+            size = _bytes(factor.tensor)
+            places = [axes[i] for i in _places(contraction, factor) if i is not None]
+            total += _copy_of(factor.tensor, places, [axes[i] for d in dims for i in d], target)
+            total += transfer_cycles(size, 2 * size, target)
     return total
 
 
 def _copy_of(
-    contraction: Contraction,
-    tensor: Tensor,
-    places: Sequence[int],
-    dims: _Dimensions,
-    target: Target,
-    passes: int,
+    tensor: Tensor, source: Sequence[IterVar], made: Sequence[IterVar], target: Target
 ) -> float:
-    """The cycles of a copy of a tensor whose dimensions are the axes at `places`."""
-    axes, size = _axes_of(contraction), _bytes(tensor)
-    own = [axes[i] for i in places if extent_of(axes[i]) != 1]
-    new = [axes[i] for dim in dims for i in dim if extent_of(axes[i]) != 1]
-    line = (extent_of(own[-1]) or 1) * tensor.dtype.itemsize if own else 0
-    in_rows = own[-1:] == new[-1:] and line >= CACHE_LINE
-    copied = layout_cycles(size, target, in_rows=in_rows)
-    return copied + transfer_cycles(passes * size, 2 * size, target)
+    """The cycles of a copy of a tensor from one order of its axes to another."""
+    source, made = ([x for x in axes if extent_of(x) != 1] for axes in (source, made))
+    before = dict(zip(source[1:], source, strict=False))
+    line = made[-1:]  # of the copy, which lies in one piece, or at one distance, in the tensor
+    for axis in reversed(made[:-1]):
+        if before.get(line[0]) is not axis:
+            break
+        line.insert(0, axis)
+    run = _size(line) * tensor.dtype.itemsize
+    in_rows = source[-1:] == made[-1:]
+    return layout_cycles(_bytes(tensor), run, target, in_rows=in_rows)
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -372,8 +373,10 @@ def _layouts(contraction: Contraction) -> set[Layout]:
             _by_memory(places, factor, axes)
             for places, factor in ((before, own), (rows, other), (columns, own))
         ]
+        # Rows of the result that stay together are copied as one.
+        together = [sorted([*before, *rows]), [], columns]
         for (first, *rest), flattens in product(
-            ([before, rows, columns], in_memory), (False, True)
+            ([before, rows, columns], in_memory, together), (False, True)
         ):
             groups = [group for group in ([*single, *first], *rest) if group]
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))

@@ -151,7 +151,7 @@ def nest_of(
         unit or vectors(op.output(0).dtype, target),
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),
-        spread_of(op, contraction.b, a),
+        spread_of(op, contraction.b, [op.axis[i] for i in places.others]),
         pads_rows=pads,
         pads_columns=pads,
         is_packed=pads,

@@ -482,5 +482,6 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     copied = size * rows if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
         return min(as_it_lies, in_panels) + copy_cycles(copied)
-    beside = in_panels - packing_cycles(nest, target)
-    return beside + copy_cycles(copied + size * nest.width)
+    packing = packing_cycles(nest, target)
+    across = max(packing, copy_cycles(size * nest.width))
+    return in_panels - packing + across + copy_cycles(copied)
