@@ -21,7 +21,7 @@ from minitvm.auto_scheduler.convolution import (
     reused_axis,
     row_of,
 )
-from minitvm.auto_scheduler.cost import Tile, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import USUAL, Tile, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
 from minitvm.auto_scheduler.lanes import best_in_lanes
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -88,10 +88,10 @@ def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
     rows. A few sums of a lane use an element again; the others read it from its cache."""
     op, cpu, column = contraction.op, target.processor, contraction.column
     dtype = op.output(0).dtype
-    lanes, width = target.lanes(dtype), extent_of(column) or 1
+    lanes, width = target.lanes(dtype), _size([column])
     vectors = _size(op.axis) // width * -(-width // lanes) * _size(op.reduce_axis)
     row = reused_axis(contraction)
-    several = min(_ROWS, (row is not None and extent_of(row)) or 1)
+    several = min(_ROWS, 1 if row is None else _size([row]))
     loads, came = 0.0, 0.0
     for each in contraction.factors:
         apart = each.along(column)
@@ -103,7 +103,7 @@ def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
 
 
 def _size(axes: Iterable[IterVar]) -> int:
-    return prod(extent_of(axis) or 1 for axis in axes)
+    return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
 def _moved(contraction: Contraction, target: Target) -> float:

@@ -42,7 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     loads_of,
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
-from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
+from minitvm.auto_scheduler.cost import USUAL, layout_cycles, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.forms import cycles_of_strategy
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
@@ -135,7 +135,7 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
     result; of a reduction, the order in which its largest operand lies. None of an operation whose
     loops have another order."""
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if extent_of(axis) != 1]
-    if None in map(extent_of, axes) or running_axis(op) is not None or is_uneven(op):
+    if running_axis(op) is not None or is_uneven(op):
         return []
     if op.reduce_axis:
         read = [each for each in factors_of(op) if all(map(each.reads, axes))]
@@ -266,12 +266,12 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
     op, axes, total = contraction.op, _axes_of(contraction), 0.0
     if _changes(contraction, layout.result):
         result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
-        size = _bytes(result)
+        size = usual_bytes_of(result)
         total += _copy_of(result, computed, op.axis, target)
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         if dims is not None:
-            size = _bytes(factor.tensor)
+            size = usual_bytes_of(factor.tensor)
             places = [axes[i] for i in _places(contraction, factor) if i is not None]
             total += _copy_of(factor.tensor, places, [axes[i] for d in dims for i in d], target)
             total += transfer_cycles(size, 2 * size, target)
@@ -291,27 +291,22 @@ def _copy_of(
         line.insert(0, axis)
     run = _size(line) * tensor.dtype.itemsize
     in_rows = source[-1:] == made[-1:]
-    return layout_cycles(_bytes(tensor), run, target, in_rows=in_rows)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return prod(int(extent) for extent in tensor.shape) * tensor.dtype.itemsize
+    return layout_cycles(usual_bytes_of(tensor), run, target, in_rows=in_rows)
 
 
 def _size(axes: Any) -> int:
-    return prod(extent_of(axis) or 1 for axis in axes)
+    return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
 def _may_change(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors whose dimensions are axes, all of constant extents; or
-    one of them is an image, the result being as small as a window of it."""
+    """Whether a contraction has two factors whose dimensions are axes; or one of them is an image,
+    the result being as small as a window of it."""
     op, factors = contraction.op, contraction.factors
     return (
         len(factors) == 2
         and len(op.outputs) == 1
         and not is_uneven(op)
         and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
-        and None not in map(extent_of, _axes_of(contraction))
         and len({each.tensor for each in factors}) == 2
         and (all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
@@ -360,7 +355,7 @@ def _layouts(contraction: Contraction) -> set[Layout]:
     batch = [i for i in long if a.reads(axes[i]) and b.reads(axes[i])]
     mine = [i for i in long if i not in batch and a.reads(axes[i])]
     its = [i for i in long if i not in batch and b.reads(axes[i])]
-    found = set[Layout]()
+    found, known = set[Layout](), None not in map(extent_of, op.axis)
     for columns in (batch, mine, its):
         found |= {*_with_copies(contraction, itself, {*columns})}
     for before, rows, columns, own, other in (
@@ -375,8 +370,9 @@ def _layouts(contraction: Contraction) -> set[Layout]:
         ]
         # Rows of the result that stay together are copied as one.
         together = [sorted([*before, *rows]), [], columns]
+        flattened = (False, True) if known else (False,)
         for (first, *rest), flattens in product(
-            ([before, rows, columns], in_memory, together), (False, True)
+            ([before, rows, columns], in_memory, together), flattened
         ):
             groups = [group for group in ([*single, *first], *rest) if group]
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
