@@ -58,9 +58,13 @@ _TASK = 4096  # elements that are worth a task
 
 def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     """Writes a stage that reads across; None for any other stage."""
-    found = _across(s, compute_of(stage))
+    op = compute_of(stage)
+    found = _across(s, op)
     if found is None:
         return None
+    order = sorted(op.axis, key=lambda axis: extent_of(axis) != 1)
+    if any(axis is not own for axis, own in zip(order, op.axis, strict=True)):
+        stage.reorder(*order)
     write = _write_picked if found.apart <= NEAR else _write_blocks
     write(s, stage, found, target)
     return True

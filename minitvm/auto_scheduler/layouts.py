@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.forms import cycles_of_strategy
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
-from minitvm.auto_scheduler.tiles import on_one_core
+from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import reading
@@ -62,7 +62,7 @@ _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 among the data axes and the reduction axes of a contraction."""
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
-_BETTER = 1.15  # times the cycles: copies are where the model is least exact
+_SURE = 1.5  # times the cycles of copies, where the model is least exact
 
 
 @final
@@ -236,7 +236,7 @@ def best_layout(
     if not _may_change(contraction) or _is_product(contraction, target):
         return None
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
-    found, best = None, cycles_by(contraction) / _BETTER
+    found, best = None, cycles_by(contraction)
     alone = _alone(contraction)
     ways = [(_least(alone, each, target), each) for each in _layouts(alone)]
     for least, layout in sorted(ways, key=lambda way: way[0]):
@@ -245,7 +245,7 @@ def best_layout(
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
         made = contraction_of(computed.op)
         if made is not None:
-            cycles = cycles_by(made) + _copying(alone, layout, target)
+            cycles = cycles_by(made) * ALIKE + _copying(alone, layout, target)
             best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
@@ -261,8 +261,8 @@ def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
 
 
 def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """The cycles in which the result and factors are copied. A result is written and read; a factor
-    would have come anyway."""
+    """The cycles in which the result and factors are copied, rather too many. A result is written
+    and read; a factor would have come anyway."""
     op, axes, total = contraction.op, _axes_of(contraction), 0.0
     if _changes(contraction, layout.result):
         result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
@@ -275,7 +275,7 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
             places = [axes[i] for i in _places(contraction, factor) if i is not None]
             total += _copy_of(factor.tensor, places, [axes[i] for d in dims for i in d], target)
             total += transfer_cycles(size, 2 * size, target)
-    return total
+    return total * _SURE
 
 
 def _copy_of(

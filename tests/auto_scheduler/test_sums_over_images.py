@@ -18,7 +18,7 @@ from minitvm import te
 Array = np.ndarray[Any, Any]
 TARGET = "llvm -mcpu=haswell -num-cores=2"
 SMALL = f"{TARGET} -l1d-cache-bytes=2048 -l2-cache-bytes=16384"  # blocks within a small image
-TURNED = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
+TURNED = "computed as {orders}: copies counted, that takes fewer cycles"
 
 
 @dataclass
