@@ -62,7 +62,7 @@ _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 among the data axes and the reduction axes of a contraction."""
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
-_SURE = 1.5  # times the cycles of copies, where the model is least exact
+_SURE = 1.2  # times the cycles of copies, where the model is least exact
 
 
 @final
