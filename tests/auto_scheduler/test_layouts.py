@@ -1,0 +1,233 @@
+"""Contractions whose axes lie in any order: computed in the order of a product, with copies where
+these pay; and operands that other stages read across again and again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from minitvm import te
+from minitvm.te.tensor import Tensor
+from tests.whole_programs.running import strategies_that_failed
+
+TARGETS = (
+    "llvm -mcpu=haswell -num-cores=2",
+    "llvm -mcpu=haswell -num-cores=2 -l1d-cache-bytes=8192 -l2-cache-bytes=65536",
+    "llvm",
+)
+ORDERS = "computed as {orders}: copies counted, that takes fewer cycles"
+OPERANDS = "{tensor} is copied in the order in which it is read, {again} times"
+
+
+def contraction(text: str, extents: Mapping[str, Any], dtype: str = "float32") -> list[Tensor]:
+    """What ``np.einsum(text, X, Y)`` computes."""
+    inputs, z = text.split("->")
+    x, y = inputs.split(",")
+    X = te.placeholder([extents[axis] for axis in x], dtype, name="X")
+    Y = te.placeholder([extents[axis] for axis in y], dtype, name="Y")
+    summed = [axis for axis in dict.fromkeys(x + y) if axis not in z]
+    steps = {axis: te.reduce_axis((0, extents[axis]), name=axis) for axis in summed}
+
+    def element(*axes: Any) -> Any:
+        at = {**dict(zip(z, axes, strict=True)), **steps}
+        term = X(*(at[axis] for axis in x)) * Y(*(at[axis] for axis in y))
+        return te.sum(term, axis=[*steps.values()]) if steps else term
+
+    return [X, Y, te.compute([extents[axis] for axis in z], element, name="Z")]
+
+
+def arrays(text: str, extents: Mapping[str, int], dtype: str = "float32") -> tuple[Any, Any]:
+    """Small integers, whose sums are exact in any order."""
+    rng = np.random.default_rng(0)
+    x, y = text.split("->")[0].split(",")
+    made = [rng.integers(-4, 5, [extents[axis] for axis in each]) for each in (x, y)]
+    return made[0].astype(dtype), made[1].astype(dtype)
+
+
+def extents_of(text: str, *sizes: int) -> dict[str, int]:
+    letters = sorted({*text} - {*",->"})
+    return dict(zip(letters, sizes, strict=True))
+
+
+def check(text: str, extents: Mapping[str, int], target: str, dtype: str = "float32") -> list[str]:
+    """Computes a contraction, compares it, and returns the choices for it."""
+    tensors = contraction(text, extents, dtype)
+    a, b = arrays(text, extents, dtype)
+    expected = np.einsum(text, a, b, optimize=True)
+    found = np.full(expected.shape, -77, dtype)
+    with strategies_that_failed() as failed:
+        tvm.build(tensors[-1], tensors, target, name="f")(a, b, found)
+    assert not failed
+    np.testing.assert_array_equal(found, expected)
+    return [each.text for each in tvm.auto_schedule(tensors[-1], target).choices]
+
+
+BATCHES_INSIDE = {
+    "of all": ("bda,cda->bca", (40, 9, 12, 33)),
+    "of one factor": ("bad,cda->cba", (48, 16, 12, 33)),
+    "of both factors": ("bda,cda->abc", (40, 18, 33, 29)),
+    "of none": ("abd,acd->bca", (24, 17, 19, 20)),
+    "with rows of two axes": ("ebca,ade->dcba", (64, 3, 8, 12, 8)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", BATCHES_INSIDE)
+def test_batches_inside(name: str, target: str) -> None:
+    """Matrices of a batch share lines of memory."""
+    text, sizes = BATCHES_INSIDE[name]
+    check(text, extents_of(text, *sizes), target)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("cba,c->ab", (50, 70, 40)),  # a matrix that is computed transposed
+        ("bac,ac->ba", (60, 5, 90)),  # dot products, the batch as the columns
+        ("bad,cda->cba", (96, 32, 24, 33)),
+    ],
+)
+def test_another_order_is_chosen(text: str, sizes: tuple[int, ...]) -> None:
+    assert ORDERS in check(text, extents_of(text, *sizes), "llvm -mcpu=haswell -num-cores=1")
+
+
+def test_products_as_libraries_have_them_stay() -> None:
+    for text in ("ac,cb->ab", "ac,bc->ab", "ca,cb->ab", "ca,bc->ab", "dac,dcb->dab"):
+        extents = {axis: 64 for axis in "abcd"}
+        found = tvm.auto_schedule(contraction(text, extents)[-1], TARGETS[0]).choices
+        assert "layout" not in {each.about for each in found}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_types(dtype: str) -> None:
+    check("bad,cda->cba", extents_of("bad,cda->cba", 40, 9, 12, 33), TARGETS[0], dtype)
+
+
+def test_axes_of_one_element() -> None:
+    for text, sizes in (
+        ("ac,bca->ab", (33, 70, 1)),
+        ("afcb,afde->bcdae", (17, 6, 5, 24, 1, 16)),
+        ("dab,dec->dcba", (30, 20, 9, 1, 7)),
+    ):
+        for target in TARGETS[:2]:
+            check(text, extents_of(text, *sizes), target)
+
+
+def drawn(seed: int) -> tuple[str, dict[str, int]]:
+    """A contraction of two factors with axes of all kinds, in any order."""
+    rng = random.Random(seed)
+    while True:
+        letters = iter("abcdefgh")
+        kinds = [[next(letters) for _ in range(rng.randrange(3))] for _ in range(4)]
+        batch, rows, columns, steps = kinds
+        parts = [batch + rows + steps, batch + columns + steps, batch + rows + columns]
+        for part in parts:
+            rng.shuffle(part)
+        extents = {axis: rng.choice((1, 2, 3, 7, 8, 16, 17, 33)) for kind in kinds for axis in kind}
+        if all(parts) and prod(extents.values()) < 2**18:
+            x, y, z = ("".join(part) for part in parts)
+            return f"{x},{y}->{z}", extents
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_order(seed: int) -> None:
+    check(*drawn(seed), TARGETS[seed % 2])
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(24, 400))
+def test_any_order_widely(seed: int, target: str) -> None:
+    check(*drawn(seed), target)
+
+
+def test_symbolic_sizes() -> None:
+    text = "bad,cda->cba"
+    extents = {axis: te.var(axis) for axis in "abcd"}
+    tensors = contraction(text, extents)
+    found = tvm.auto_schedule(tensors[-1], TARGETS[0]).choices
+    assert ORDERS in [each.text for each in found]
+    function = tvm.build(tensors[-1], tensors, TARGETS[0], name="f")
+    for sizes in ((40, 9, 12, 33), (1, 1, 1, 1), (5, 0, 3, 2), (5, 2, 3, 0), (64, 33, 2, 7)):
+        a, b = arrays(text, dict(zip("abcd", sizes, strict=True)))
+        expected = np.einsum(text, a, b)
+        z = np.full(expected.shape, -77, "float32")
+        function(a, b, z)
+        np.testing.assert_array_equal(z, expected)
+
+
+def test_other_operations() -> None:
+    """The order of axes doesn't depend on what is computed."""
+    X, Y = te.placeholder((40, 9, 33), name="X"), te.placeholder((12, 33, 40), name="Y")
+    k = te.reduce_axis((0, 33), name="k")
+    Z = te.compute(
+        (12, 9, 40), lambda c, b, a: te.min(X[a, b, k] + Y[c, k, a], axis=k), name="Z"
+    )
+    assert ORDERS in [each.text for each in tvm.auto_schedule(Z, TARGETS[0]).choices]
+    rng = np.random.default_rng(0)
+    x, y = (rng.random([int(n) for n in each.shape], "float32") for each in (X, Y))
+    x[3, 5, 7] = np.nan
+    z = np.empty((12, 9, 40), "float32")
+    tvm.build(Z, [X, Y, Z], TARGETS[0], name="f")(x, y, z)
+    expected = (x.transpose(1, 0, 2)[None] + y.transpose(0, 2, 1)[:, None]).min(-1)
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_what_is_read_and_what_reads() -> None:
+    """A factor that is computed, an epilogue, and a result that is read twice."""
+    text = "bad,cda->cba"
+    extents = extents_of(text, 48, 16, 12, 33)
+    X, Y, _ = contraction(text, extents)
+    doubled = te.compute(X.shape, lambda *i: X(*i) * 2.0, name="doubled")
+    k = te.reduce_axis((0, 33), name="k")
+    Z = te.compute(
+        (12, 16, 48), lambda c, b, a: te.sum(doubled[b, a, k] * Y[c, k, a], axis=k), name="Z"
+    )
+    E = te.compute(Z.shape, lambda *i: Z(*i) + 1.0, name="E")
+    F = te.compute((48, 16, 12), lambda a, b, c: Z[c, b, a] * 3.0, name="F")
+    a, b = arrays(text, extents)
+    e, f = np.empty((12, 16, 48), "float32"), np.empty((48, 16, 12), "float32")
+    tvm.build([E, F], [X, Y, E, F], TARGETS[0], name="f")(a, b, e, f)
+    expected = np.einsum(text, 2 * a, b)
+    np.testing.assert_array_equal(e, expected + 1)
+    np.testing.assert_array_equal(f, 3 * expected.T)
+
+
+def test_strided_arguments() -> None:
+    text = "bad,cda->cba"
+    extents = extents_of(text, 40, 9, 12, 33)
+    tensors = contraction(text, extents)
+    a, b = arrays(text, extents)
+    function = tvm.build(tensors[-1], tensors, TARGETS[0], name="f")
+    z = np.full((12, 9, 80), -77, "float32")[..., ::2]
+    function(np.asfortranarray(a), b[::-1], z)
+    np.testing.assert_array_equal(z, np.einsum(text, a, b[::-1]))
+
+
+# -- Operands of other stages --
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_operands_of_elementwise_stages(target: str) -> None:
+    """An outer product, each row of which reads a matrix across."""
+    text = "ba,c->cab"
+    assert OPERANDS in check(text, extents_of(text, 40, 33, 12), target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_operands_of_reductions(target: str) -> None:
+    """Sums along two axes, of which one factor has the other order."""
+    text = "abc,cb->a"
+    assert OPERANDS in check(text, extents_of(text, 30, 40, 9), target)
+
+
+def test_operands_that_are_read_a_few_times_stay() -> None:
+    text = "ba,c->cab"
+    found = tvm.auto_schedule(contraction(text, extents_of(text, 40, 33, 2))[-1], TARGETS[0])
+    assert OPERANDS not in [each.text for each in found.choices]
