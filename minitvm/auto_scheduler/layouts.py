@@ -78,13 +78,12 @@ class Layout:
 def write_layouts(
     s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
 ) -> list[Stage] | None:
-    """Lets a contraction be computed in another order, where that takes fewer cycles; copies
-    operands of another stage that it would read across again and again. Returns the stages
-    of the copies and of the contraction, which aren't scheduled yet. `strict`:
+    """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
+    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`:
     floats are summed in order. A result that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
     if contraction is None:
-        return _write_operands(s, stage)
+        return None
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -104,11 +103,12 @@ def write_layouts(
     return _write(s, contraction, layout, stays)
 
 
-def _write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
-    """Copies the operands that lie across the order in which a stage reads them several times."""
+def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Copies the operands of a stage that lie across the order in which it reads them several
+    times; returns the stages of the copies. None for a contraction, which has a layout."""
     op, made = compute_of(stage), list[Stage]()
     order = {axis.var: place for place, axis in enumerate(_order_of(op))}
-    if not order:
+    if not order or stage.time is not None or contraction_of(op) is not None:
         return None
     for tensor in op.input_tensors:
         load, *others = loads_of(op, tensor)
@@ -127,7 +127,7 @@ def _write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
                    "times", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
             made.append(copy)
             op = compute_of(stage)
-    return [*made, stage] if made else None
+    return made or None
 
 
 def _order_of(op: ComputeOp) -> list[IterVar]:

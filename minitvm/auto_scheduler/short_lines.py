@@ -64,7 +64,7 @@ def _piece_of(op: ComputeOp, target: Target, strict: bool) -> IterVar | None:
     if extent < 2 or prod(pieces) < _LEAST:
         return None
     # A gap must lie between two pieces; without one they are a single line.
-    if any(each.along(k) == extent for each in reads for k in others):
+    if any(all(each.along(k) == extent for each in reads) for k in others):
         return None
     lanes = lanes_of(op, target)
     loads = 1 + len(reads)

@@ -24,7 +24,7 @@ from minitvm.auto_scheduler.instructions import (
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import write_lanes
-from minitvm.auto_scheduler.layouts import write_layouts
+from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
@@ -383,6 +383,7 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
     ("order of factors", write_factor_order),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
+    ("operands", lambda s, stage, *_: write_operands(s, stage)),
     ("short lines", write_short_lines),
 )
 
