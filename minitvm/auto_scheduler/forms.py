@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.convolution import (
 )
 from minitvm.auto_scheduler.cost import USUAL, Tile, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
+from minitvm.auto_scheduler.instructions import cycles_by_instruction
 from minitvm.auto_scheduler.lanes import best_in_lanes
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -57,10 +58,16 @@ def tile_in_lanes(contraction: Contraction, target: Target) -> Tile | None:
 def cycles_of_strategy(contraction: Contraction, target: Target, *, in_order: bool) -> float:
     """The cycles of a contraction by the strategy that it gets."""
     in_lanes = None if in_order else best_in_lanes(contraction, target)
-    return min(inf if in_lanes is None else in_lanes[1], _cycles_of_others(contraction, target))
+    others = _cycles_of_others(contraction, target, in_order=in_order)
+    return min(inf if in_lanes is None else in_lanes[1], others)
 
 
-def _cycles_of_others(contraction: Contraction, target: Target) -> float:
+def _cycles_of_others(contraction: Contraction, target: Target, *, in_order: bool = False) -> float:
+    is_exact = not contraction.op.output(0).dtype.is_float
+    if is_exact or not in_order:
+        cycles = cycles_by_instruction(contraction, target)
+        if cycles is not None:
+            return cycles
     if is_left_plain(contraction):
         return _cycles_one_by_one(contraction, target)
     if is_streamed(contraction, target):

@@ -23,7 +23,15 @@ from typing import Any, TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
+from minitvm.auto_scheduler.cost import (
+    Blocks,
+    Nest,
+    Tile,
+    Unit,
+    copy_cycles,
+    cost,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
@@ -51,6 +59,7 @@ from minitvm.tir.expr import ProducerLoad, Var
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
+_APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _PANEL = 8  # columns that are copied into a panel as one vector
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
@@ -278,6 +287,25 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
         )
     packed = DType.of(by.a), DType.of(by.b)
     return nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
+
+
+def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
+    """The cycles of a contraction by an instruction, with the copies of its factors; None where no
+    instruction computes it."""
+    by = matrix_product_for(contraction, target) or dot_product_for(contraction, target)
+    if by is None:
+        return None
+    nest = _nest(contraction, by, target)
+    tile = best_tile(nest, target)
+    copied = [contraction.b]
+    copied += [contraction.a] if _copies_rows(contraction, by, nest, tile) else []
+    copying = 0.0
+    for each in copied:
+        (k,) = contraction.op.reduce_axis
+        lines = each.along(k) == 1 or each.along(contraction.column) == 1
+        size = usual_bytes_of(each.tensor)
+        copying += copy_cycles(size) if lines else _APART * size / each.tensor.dtype.itemsize
+    return cost(nest, tile, Blocks(columns=tile.columns), target) + copying
 
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:

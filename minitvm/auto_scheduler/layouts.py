@@ -306,7 +306,6 @@ def _may_change(contraction: Contraction) -> bool:
         len(factors) == 2
         and len(op.outputs) == 1
         and not is_uneven(op)
-        and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
         and len({each.tensor for each in factors}) == 2
         and (all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)

@@ -21,12 +21,13 @@ TARGETS = (
     "llvm -mcpu=haswell -num-cores=2 -l1d-cache-bytes=8192 -l2-cache-bytes=65536",
     "llvm",
 )
+SUMMED = {"int8": "int32", "float16": "float32"}
 ORDERS = "computed as {orders}: copies counted, that takes fewer cycles"
 OPERANDS = "{tensor} is copied in the order in which it is read, {again} times"
 
 
 def contraction(text: str, extents: Mapping[str, Any], dtype: str = "float32") -> list[Tensor]:
-    """What ``np.einsum(text, X, Y)`` computes."""
+    """What ``np.einsum(text, X, Y)`` computes; of narrow types, sums of 32 bits."""
     inputs, z = text.split("->")
     x, y = inputs.split(",")
     X = te.placeholder([extents[axis] for axis in x], dtype, name="X")
@@ -36,7 +37,9 @@ def contraction(text: str, extents: Mapping[str, Any], dtype: str = "float32") -
 
     def element(*axes: Any) -> Any:
         at = {**dict(zip(z, axes, strict=True)), **steps}
-        term = X(*(at[axis] for axis in x)) * Y(*(at[axis] for axis in y))
+        summed_as = SUMMED.get(dtype, dtype)
+        factors = X(*(at[axis] for axis in x)), Y(*(at[axis] for axis in y))
+        term = factors[0].astype(summed_as) * factors[1].astype(summed_as)
         return te.sum(term, axis=[*steps.values()]) if steps else term
 
     return [X, Y, te.compute([extents[axis] for axis in z], element, name="Z")]
@@ -59,8 +62,8 @@ def check(text: str, extents: Mapping[str, int], target: str, dtype: str = "floa
     """Computes a contraction, compares it, and returns the choices for it."""
     tensors = contraction(text, extents, dtype)
     a, b = arrays(text, extents, dtype)
-    expected = np.einsum(text, a, b, optimize=True)
-    found = np.full(expected.shape, -77, dtype)
+    expected = np.einsum(text, *(each.astype(SUMMED.get(dtype, dtype)) for each in (a, b)))
+    found = np.full(expected.shape, -77, expected.dtype)
     with strategies_that_failed() as failed:
         tvm.build(tensors[-1], tensors, target, name="f")(a, b, found)
     assert not failed
@@ -104,9 +107,19 @@ def test_products_as_libraries_have_them_stay() -> None:
         assert "layout" not in {each.about for each in found}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32"])
-def test_types(dtype: str) -> None:
-    check("bad,cda->cba", extents_of("bad,cda->cba", 40, 9, 12, 33), TARGETS[0], dtype)
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int8", "float16"])
+@pytest.mark.parametrize("target", ["llvm -mcpu=haswell", "llvm"])
+def test_types(dtype: str, target: str) -> None:
+    check("bad,cda->cba", extents_of("bad,cda->cba", 40, 9, 12, 33), target, dtype)
+
+
+def test_narrow_numbers_are_brought_into_the_order_of_instructions() -> None:
+    """They multiply neighbouring steps."""
+    tensors = contraction("bad,cda->cba", extents_of("bad,cda->cba", 48, 32, 32, 64), "int8")
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
+    found = [each.about for each in tvm.auto_schedule(tensors[-1], target).choices]
+    assert "layout" in found
+    assert "vpdpbusd" in tvm.auto_schedule(tensors[-1], target).trace()
 
 
 def test_axes_of_one_element() -> None:
@@ -166,9 +179,7 @@ def test_other_operations() -> None:
     """The order of axes doesn't depend on what is computed."""
     X, Y = te.placeholder((40, 9, 33), name="X"), te.placeholder((12, 33, 40), name="Y")
     k = te.reduce_axis((0, 33), name="k")
-    Z = te.compute(
-        (12, 9, 40), lambda c, b, a: te.min(X[a, b, k] + Y[c, k, a], axis=k), name="Z"
-    )
+    Z = te.compute((12, 9, 40), lambda c, b, a: te.min(X[a, b, k] + Y[c, k, a], axis=k), name="Z")
     assert ORDERS in [each.text for each in tvm.auto_schedule(Z, TARGETS[0]).choices]
     rng = np.random.default_rng(0)
     x, y = (rng.random([int(n) for n in each.shape], "float32") for each in (X, Y))
