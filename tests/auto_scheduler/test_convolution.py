@@ -253,7 +253,7 @@ def test_rows_of_several_axes_share_panels() -> None:
 
     def count(node: Any, times: int) -> None:
         if isinstance(node, For):
-            times *= Analyzer().const_int_bound(node.extent).max_value
+            times *= int(Analyzer().const_int_bound(node.extent).max_value)
         if node in copies:
             around.append(times * node.value.dtype.lanes)
         for child in children(node):

@@ -102,7 +102,7 @@ def test_another_order_is_chosen(text: str, sizes: tuple[int, ...]) -> None:
 
 def test_products_as_libraries_have_them_stay() -> None:
     for text in ("ac,cb->ab", "ac,bc->ab", "ca,cb->ab", "ca,bc->ab", "dac,dcb->dab"):
-        extents = {axis: 64 for axis in "abcd"}
+        extents = dict.fromkeys("abcd", 64)
         found = tvm.auto_schedule(contraction(text, extents)[-1], TARGETS[0]).choices
         assert "layout" not in {each.about for each in found}
 
