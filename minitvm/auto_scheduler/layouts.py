@@ -78,12 +78,13 @@ class Layout:
 def write_layouts(
     s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
 ) -> list[Stage] | None:
-    """Lets a contraction be computed in another order, where that takes fewer cycles. Returns the
-    stages of the copied factors and of the contraction, which aren't scheduled yet. `strict`:
+    """Lets a contraction be computed in another order, where that takes fewer cycles, and another
+    reduction in the order in which its operand lies. Returns the stages of the copied factors and
+    of the reduction, which aren't scheduled yet. `strict`:
     floats are summed in order. A result that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
     if contraction is None:
-        return None
+        return _write_in_order(s, stage, stays=stays)
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -101,6 +102,26 @@ def write_layouts(
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
     return _write(s, contraction, layout, stays)
+
+
+def _write_in_order(s: Schedule, stage: Stage, *, stays: bool) -> list[Stage] | None:
+    """Lets the results of a reduction that aren't neighbours, but whose terms are, be computed in
+    the order of the terms."""
+    op = compute_of(stage)
+    order = _order_of(op) if op.reduce_axis and len(op.outputs) == 1 else []
+    data = [axis for axis in order if axis not in op.reduce_axis]
+    long = [axis for axis in op.axis if extent_of(axis) != 1]
+    if not order or order[-1] is not data[-1] or order[-1] is long[-1]:
+        return None
+    choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
+           axis=order[-1].var.name)  # fmt: skip
+    total = op.output(0)
+    if stays:
+        total = s.cache_write(total, "global")
+    places = [op.axis.index(axis) for axis in data]
+    places = [*(i for i in range(len(op.axis)) if i not in places), *places]
+    s[total].transform_layout(lambda *i: [i[place] for place in places])
+    return [s[total]]
 
 
 def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
@@ -299,14 +320,13 @@ def _size(axes: Any) -> int:
 
 
 def _may_change(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors whose dimensions are axes; or one of them is an image,
-    the result being as small as a window of it."""
+    """Whether a contraction has factors whose dimensions are axes; or one of them is an image, the
+    result being as small as a window of it."""
     op, factors = contraction.op, contraction.factors
     return (
-        len(factors) == 2
-        and len(op.outputs) == 1
+        len(op.outputs) == 1
         and not is_uneven(op)
-        and len({each.tensor for each in factors}) == 2
+        and len({each.tensor for each in factors}) == len(factors)
         and (all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
@@ -347,11 +367,11 @@ def _alone(contraction: Contraction) -> Contraction:
 def _layouts(contraction: Contraction) -> set[Layout]:
     """The layouts to choose from: with the columns of either factor, or the batches, as the last
     dimensions; in the order of the result or of the factors; flattened or not."""
-    op, (a, b), axes = contraction.op, contraction.factors, _axes_of(contraction)
+    op, a, b, axes = contraction.op, contraction.a, contraction.b, _axes_of(contraction)
     itself = tuple((i,) for i in range(len(op.axis)))
     single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
     long = [i for i in range(len(op.axis)) if i not in single]
-    batch = [i for i in long if a.reads(axes[i]) and b.reads(axes[i])]
+    batch = [i for i in long if a.reads(axes[i]) == b.reads(axes[i])]
     mine = [i for i in long if i not in batch and a.reads(axes[i])]
     its = [i for i in long if i not in batch and b.reads(axes[i])]
     found, known = set[Layout](), None not in map(extent_of, op.axis)
@@ -378,7 +398,7 @@ def _layouts(contraction: Contraction) -> set[Layout]:
             if columns and [i for dim in dims for i in dim if i in long] == long:
                 dims = dims if any(len({*dim} - {*single}) > 1 for dim in dims) else itself
             found |= {*_with_copies(contraction, dims, {*columns})} if columns else set()
-    return found - {Layout(itself, (None, None))}
+    return found - {Layout(itself, (None,) * len(contraction.factors))}
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:
