@@ -182,7 +182,8 @@ class _Search:
             if not inside or not outside or not has_terms(self._op, group):
                 continue
             kept = self._kept(group, inside)
-            if _size(kept) > self._largest or (group == left and not _is_used_again(inside, kept)):
+            is_once = group == left and not _is_used_again(inside, kept)
+            if _size(kept) > self._largest or (is_once and kept >= self._data):
                 continue
             rest, groups = self.best(left - group, [*outside, kept])
             here = self._cycles(kept | group, inside)

@@ -111,7 +111,7 @@ def _write_in_order(s: Schedule, stage: Stage, *, stays: bool) -> list[Stage] | 
     order = _order_of(op) if op.reduce_axis and len(op.outputs) == 1 else []
     data = [axis for axis in order if axis not in op.reduce_axis]
     long = [axis for axis in op.axis if extent_of(axis) != 1]
-    if not order or order[-1] is not data[-1] or order[-1] is long[-1]:
+    if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
         return None
     choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
            axis=order[-1].var.name)  # fmt: skip

@@ -242,3 +242,43 @@ def test_operands_that_are_read_a_few_times_stay() -> None:
     text = "ba,c->cab"
     found = tvm.auto_schedule(contraction(text, extents_of(text, 40, 33, 2))[-1], TARGETS[0])
     assert OPERANDS not in [each.text for each in found.choices]
+
+
+# -- Other reductions --
+
+
+@pytest.mark.parametrize("reducer", [te.sum, te.max])
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_in_another_order_than_their_terms(target: str, reducer: Any) -> None:
+    """Column sums that are stored transposed."""
+    X = te.placeholder((20, 30, 40), name="X")
+    k = te.reduce_axis((0, 20), name="k")
+    Y = te.compute((40, 30), lambda j, i: reducer(X[k, i, j], axis=k), name="Y")
+    Z = te.compute((40, 1, 30), lambda j, _, i: Y[j, i] * 2.0, name="Z")
+    assert "layout" in {each.about for each in tvm.auto_schedule(Z, target).choices}
+    x = np.random.default_rng(0).integers(-9, 10, (20, 30, 40)).astype("float32")
+    reduced = getattr(x, "sum" if reducer is te.sum else "max")(0).T
+    y, z = np.empty((40, 30), "float32"), np.empty((40, 1, 30), "float32")
+    tvm.build([Y, Z], [X, Y, Z], target, name="f")(x, y, z)
+    np.testing.assert_array_equal(y, reduced)
+    np.testing.assert_array_equal(z, 2 * reduced[:, None])
+    tvm.build(Z, [X, Z], target, name="f")(x, z)
+    np.testing.assert_array_equal(z, 2 * reduced[:, None])
+
+
+def test_several_factors() -> None:
+    X, Y, Z = (te.placeholder(n, name=name) for n, name in
+               (((30, 20, 40), "X"), ((30, 20), "Y"), ((9, 20), "Z")))  # fmt: skip
+    k = te.reduce_axis((0, 20), name="k")
+    R = te.compute(
+        (9, 40, 30), lambda d, a, c: te.sum(X[c, k, a] * Y[c, k] * Z[d, k], axis=k), name="R"
+    )
+    rng = np.random.default_rng(0)
+    x, y, z = (
+        rng.integers(-3, 4, [int(n) for n in each.shape]).astype("float32") for each in (X, Y, Z)
+    )
+    expected = np.einsum("cba,cb,db->dac", x, y, z, optimize=True)
+    for target in TARGETS:
+        r = np.empty(expected.shape, "float32")
+        tvm.build(R, [X, Y, Z, R], target, name="f")(x, y, z, r)
+        np.testing.assert_array_equal(r, expected)
