@@ -323,8 +323,9 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             partial = _write_lanes(s, stage, along, target)
         else:
             if parts is not None and _is_rounded(op):
-                block, _ = compute_of(stage).reduce_axis
+                block, *_ = compute_of(stage).reduce_axis
                 partial = [factored(s, stage, block, 0).set_scope("local")]
+                _by_memory(partial[0])
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
@@ -357,16 +358,21 @@ def period_of(op: ComputeOp, axes: Sequence[IterVar]) -> int:
     return lcm(*(max(1, e.const_int(each) or 1) for each in found))
 
 
+def _by_memory(stage: Stage) -> list[IterVar]:
+    """Lets the reduction loops of the largest distances be the outermost ones; returns them."""
+    op = compute_of(stage)
+    reads = factors_of(op)
+    axes = sorted(op.reduce_axis, key=lambda k: -max([0, *(each.along(k) for each in reads)]))
+    if any(axis is not own for axis, own in zip(axes, op.reduce_axis, strict=True)):
+        stage.reorder(*axes)
+    return axes
+
+
 def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
     """The reduction loops, those of the largest distances outermost if the order is free. Loops
     along one line of memory are fused."""
     op = compute_of(stage)
-    axes = list(op.reduce_axis)
-    if not in_order:
-        reads = factors_of(op)
-        axes.sort(key=lambda k: -max((each.along(k) for each in reads), default=0))
-        if axes != list(op.reduce_axis):
-            stage.reorder(*axes)
+    axes = list(op.reduce_axis) if in_order else _by_memory(stage)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
     return [*loops_over(axes[:first]), fused_loop(stage, axes[first:])]
 

@@ -82,7 +82,8 @@ class Explanation:
     vector_registers
         The number of the target's vector registers.
     operations
-        The operations as they were written; with `is_estimate`, as the loops compute them.
+        The operations as they were written, or the fewer that remain where factors were taken out
+        of a sum; with `is_estimate`, as the loops compute them.
     named
         The operations on values by their names, such as ``"multiply-adds"`` and ``"comparisons"``,
         as they were written; none where the user wrote loops.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -38,11 +39,20 @@ def operations_of_stage(stage: StageWork, sizes: Sizes) -> tuple[Operations, ...
 
 def operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
     """The operations of a function: of the program as it was written where that is known, otherwise
-    of its loops."""
+    of its loops. Where factors of sums were taken out of them, the loops compute fewer."""
     origin = func.attrs.origin
     if origin is None or not is_written(origin):
         return tuple(_operations_of_loops(func, sizes))
-    return _by_kind((work for stage in origin.stages for work in stage.work or ()), sizes)
+    written = _by_kind((work for stage in origin.stages for work in stage.work or ()), sizes)
+    if all(each.about != "factors" for each in origin.choices):
+        return written
+    done = {each.kind: each.number for each in _operations_of_loops(func, sizes)}
+    return tuple(replace(each, number=_least(each.number, done.get(each.kind))) for each in written)
+
+
+def _least(written: Amount, done: Amount | None) -> Amount:
+    """The fewer operations, where both numbers are known, and the loops show theirs."""
+    return min(written, done) if isinstance(written, int) and isinstance(done, int) else written
 
 
 def named_operations_of(func: PrimFunc, sizes: Sizes) -> tuple[Operations, ...]:
