@@ -13,6 +13,7 @@ from functools import partial
 from math import inf, prod
 from typing import final
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
@@ -296,6 +297,11 @@ def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
     :data:`FAR` along an axis in which an index isn't affine."""
     assert isinstance(load.producer, Tensor)
     axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    flat = _flat_index(load)
+    if flat is not None:
+        coefficients = _affine(flat, axes)
+        if coefficients is not None:
+            return {var: min(abs(c), FAR) for var, c in coefficients.items() if c}
     distance: dict[Var, int] = {}
     step: int | None = 1
     for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
@@ -309,6 +315,18 @@ def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
         known = e.const_int(extent)
         step = None if step is None or known is None else step * known
     return distance
+
+
+def _flat_index(load: ProducerLoad) -> PrimExpr | None:
+    """The place of an element in a tensor of constant sizes that is read at quotients, as a copy
+    with flattened axes does: together they may be affine."""
+    shape = [e.const_int(extent) for extent in load.producer.shape]
+    if None in shape or not any(isinstance(x, e.FloorDiv) for x in walk_once(*load.indices)):
+        return None
+    flat: PrimExpr = e.const(0)
+    for index, extent in zip(load.indices, shape, strict=True):
+        flat = flat * extent + index
+    return Analyzer().simplify(flat)
 
 
 def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:

@@ -140,8 +140,10 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
         again = _size(axis for axis in _order_of(op) if axis.var not in {*read})
         last = max(order, key=lambda var: order[var])
         apart = distances_of(load, op).get(last, 0)
-        if again >= _AGAIN and apart > NEAR:
-            places = sorted(range(len(read)), key=lambda i: order[read[i]])
+        places = sorted(range(len(read)), key=lambda i: order[read[i]])
+        # A line of several axes that lies otherwise is none.
+        lies_across = apart > (1 if op.reduce_axis else NEAR)
+        if again >= _AGAIN and lies_across:
             copy = s[s.cache_read(tensor, "global", [op])]
             copy.transform_layout(lambda *i, places=places: [i[place] for place in places])
             choose(s, "layout", "{tensor} is copied in the order in which it is read, {again} "
@@ -304,15 +306,22 @@ def _copy_of(
 ) -> float:
     """The cycles of a copy of a tensor from one order of its axes to another."""
     source, made = ([x for x in axes if extent_of(x) != 1] for axes in (source, made))
-    before = dict(zip(source[1:], source, strict=False))
-    line = made[-1:]  # of the copy, which lies in one piece, or at one distance, in the tensor
-    for axis in reversed(made[:-1]):
+    in_rows = source[-1:] == made[-1:]
+    written, read = _line(made, source), _line(source, made)
+    # Blocks are as high as a line that is read; a quarter of a vector is enough.
+    run = min(_size(written), 4 * _size(read)) * tensor.dtype.itemsize
+    return layout_cycles(usual_bytes_of(tensor), run, target, in_rows=in_rows)
+
+
+def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:
+    """The last of some axes, as many as follow each other in another order as well."""
+    before = dict(zip(others[1:], others, strict=False))
+    line = [*axes[-1:]]
+    for axis in reversed(axes[:-1]):
         if before.get(line[0]) is not axis:
             break
         line.insert(0, axis)
-    run = _size(line) * tensor.dtype.itemsize
-    in_rows = source[-1:] == made[-1:]
-    return layout_cycles(usual_bytes_of(tensor), run, target, in_rows=in_rows)
+    return line
 
 
 def _size(axes: Any) -> int:
