@@ -14,6 +14,7 @@ from benchmarks import (
     conv,
     device_copies,
     devices,
+    einsum,
     exchange,
     functions,
     gemm,
@@ -48,6 +49,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "threads": threads.rows,
     "gemm": gemm.rows,
     "conv": conv.rows,
+    "einsum": einsum.rows,
     "memory": memory.rows,
     "reductions": reductions.rows,
     "semirings": semirings.rows,
@@ -57,7 +59,12 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "symbolic": symbolic.rows,
 }
 # Those of many shapes: a line for each as it is measured, and a summary.
-_TARGETS = {"gemm": gemm.TARGETS, "conv": conv.TARGETS, "reductions": reductions.TARGETS}
+_TARGETS = {
+    "gemm": gemm.TARGETS,
+    "conv": conv.TARGETS,
+    "einsum": einsum.TARGETS,
+    "reductions": reductions.TARGETS,
+}
 _SUMMARIES = {
     "math": functions.summary,
     "model": model.summary,
@@ -120,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measures minitvm and its peers in turn, on one thread (the groups "
-        "ladder, threads, gemm, conv and memory: also on two). Medians; losses are "
+        "ladder, threads, gemm, conv, einsum and memory: also on two). Medians; losses are "
         "printed as wins are.",
     )
     listed = ", ".join(GROUPS)
@@ -135,14 +142,15 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm, conv, memory, math, operators and symbolic what has this in its name, as "
-        "float32/squares, 'NT 64' or 'rms_norm backward large'",
+        help="of gemm, conv, einsum, memory, math, operators and symbolic what has this in its "
+        "name, as float32/squares, 'NT 64' or 'rms_norm backward large'",
     )
     parser.add_argument(
         "--threads",
         type=_positive,
         metavar="N",
-        help="gemm, conv and memory on this number alone; operators and symbolic on this number",
+        help="gemm, conv, einsum and memory on this number alone; operators and symbolic on this "
+        "number",
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(
