@@ -14,6 +14,7 @@ from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
     extent_of,
+    factors_of,
 )
 from minitvm.auto_scheduler.convolution import (
     cycles_of_convolution,
@@ -29,6 +30,7 @@ from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar
 
 _APART = 2  # loads in the time of one element of a vector whose elements lie apart
@@ -107,6 +109,19 @@ def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
         lines = lanes * min(apart * dtype.itemsize, CACHE_LINE)
         came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
     return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
+
+
+def cycles_in_columns(op: ComputeOp, target: Target) -> float:
+    """The cycles of a reduction whose neighbouring results read neighbouring terms, each once;
+    infinite for another one."""
+    factors, lanes = factors_of(op), target.lanes(op.output(0).dtype)
+    column = next((axis for axis in reversed(op.axis) if extent_of(axis) != 1), None)
+    if column is None or any(each.along(column) not in (0, 1) for each in factors):
+        return inf
+    vectors = _size([*op.axis, *op.reduce_axis]) / _size([column]) * -(-_size([column]) // lanes)
+    sizes = [usual_bytes_of(each.tensor) for each in factors]
+    came = sum(transfer_cycles(size, size, target) for size in sizes)
+    return vectors * len(factors) / target.processor.loads + came
 
 
 def _size(axes: Iterable[IterVar]) -> int:

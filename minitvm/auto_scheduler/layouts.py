@@ -43,7 +43,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
 from minitvm.auto_scheduler.cost import USUAL, layout_cycles, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.forms import cycles_of_strategy
+from minitvm.auto_scheduler.forms import cycles_in_columns, cycles_of_strategy
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
@@ -266,10 +266,10 @@ def best_layout(
         if least >= best:
             break
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
-        made = contraction_of(computed.op)
-        if made is not None:
-            cycles = cycles_by(made) * ALIKE + _copying(alone, layout, target)
-            best, found = (cycles, layout) if cycles < best else (best, found)
+        made, op = contraction_of(computed.op), compute_of(computed)
+        cycles = cycles_in_columns(op, target) if made is None else cycles_by(made) * ALIKE
+        cycles += _copying(alone, layout, target)
+        best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
 
