@@ -48,6 +48,7 @@ from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import reading
@@ -141,13 +142,14 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
         last = max(order, key=lambda var: order[var])
         apart = distances_of(load, op).get(last, 0)
         places = sorted(range(len(read)), key=lambda i: order[read[i]])
-        # A line of several axes that lies otherwise is none.
+        # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
-        if again >= _AGAIN and lies_across:
+        is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
+        if lies_across and (is_far or again >= _AGAIN):
             copy = s[s.cache_read(tensor, "global", [op])]
             copy.transform_layout(lambda *i, places=places: [i[place] for place in places])
-            choose(s, "layout", "{tensor} is copied in the order in which it is read, {again} "
-                   "times", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
+            choose(s, "layout", "{tensor} is copied in the order in which it is read; reads of an "
+                   "element: {again}", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
             made.append(copy)
             op = compute_of(stage)
     return made or None

@@ -50,6 +50,8 @@ from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
 _T = TypeVar("_T")
 TOGETHER = "tiles together"
 """The strategy for several contractions with one epilogue."""
+OPERANDS = "operands"
+"""The strategy that copies operands which lie across."""
 
 
 def auto_schedule(
@@ -189,7 +191,8 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
-    stages = _with_stages_ahead(attempt, stages, target, strict)
+    stages, copies = _with_stages_ahead(attempt, stages, target, strict)
+    kept = kept | copies
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
@@ -383,25 +386,27 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
     ("order of factors", write_factor_order),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
-    ("operands", lambda s, stage, *_: write_operands(s, stage)),
+    (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),
     ("short lines", write_short_lines),
 )
 
 
 def _with_stages_ahead(
     attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
-) -> list[Stage]:
-    """The stages, behind the new stages that compute something for them."""
-    s = attempt.schedule
+) -> tuple[list[Stage], set[Stage]]:
+    """The stages, behind the new stages that compute something for them; and the copies among
+    these, which are computed as wholes."""
+    s, copies = attempt.schedule, set[Stage]()
     for name, write in AHEAD:
         made = list[Stage]()
         for stage in stages:
             ahead = attempt.follow(name, stage, partial(write, s, stage, target, strict)) or []
             for each in ahead:
                 attempt.count_as(each, stage)
+            copies |= {*ahead} if name == OPERANDS else set()
             made += [*ahead, stage]
         stages = made
-    return [*stages]
+    return [*stages], copies
 
 
 def _with_layouts(

@@ -23,7 +23,7 @@ TARGETS = (
 )
 SUMMED = {"int8": "int32", "float16": "float32"}
 ORDERS = "computed as {orders}: copies counted, that takes fewer cycles"
-OPERANDS = "{tensor} is copied in the order in which it is read, {again} times"
+OPERANDS = "{tensor} is copied in the order in which it is read; reads of an element: {again}"
 
 
 def contraction(text: str, extents: Mapping[str, Any], dtype: str = "float32") -> list[Tensor]:
