@@ -148,8 +148,10 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
         if lies_across and (is_far or again >= _AGAIN):
             copy = s[s.cache_read(tensor, "global", [op])]
             copy.transform_layout(lambda *i, places=places: [i[place] for place in places])
-            choose(s, "layout", "{tensor} is copied in the order in which it is read; reads of an "
-                   "element: {again}", stage=stage.name, tensor=tensor.name, again=again)  # fmt: skip
+            text = (
+                "{tensor} is copied in the order in which it is read; reads of an element: {again}"
+            )
+            choose(s, "layout", text, stage=stage.name, tensor=tensor.name, again=again)
             made.append(copy)
             op = compute_of(stage)
     return made or None
