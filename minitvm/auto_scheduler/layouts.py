@@ -63,6 +63,7 @@ _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 among the data axes and the reduction axes of a contraction."""
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
+_MOST = 24  # layouts that are costed, those with the least bounds
 _SURE = 1.2  # times the cycles of copies, where the model is least exact
 
 
@@ -81,8 +82,8 @@ def write_layouts(
 ) -> list[Stage] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles, and another
     reduction in the order in which its operand lies. Returns the stages of the copied factors and
-    of the reduction, which aren't scheduled yet. `strict`:
-    floats are summed in order. A result that `stays` as it is becomes a copy."""
+    of the reduction, which aren't scheduled yet. `strict`: floats are summed in order. A result
+    that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
     if contraction is None:
         return _write_in_order(s, stage, stays=stays)
@@ -266,7 +267,7 @@ def best_layout(
     found, best = None, cycles_by(contraction)
     alone = _alone(contraction)
     ways = [(_least(alone, each, target), each) for each in _layouts(alone)]
-    for least, layout in sorted(ways, key=lambda way: way[0]):
+    for least, layout in sorted(ways, key=lambda way: way[0])[:_MOST]:
         if least >= best:
             break
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
