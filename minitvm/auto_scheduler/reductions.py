@@ -146,11 +146,8 @@ def columns_of(op: ComputeOp, target: Target) -> int:
 
 def _vectors_under_way(op: ComputeOp, target: Target) -> int:
     """The number of vectors that are computed together, for each of a reduction's results: a power
-    of two. A choice between tuples is a chain of comparisons and selections, which takes longer
-    than an addition."""
-    most = target.vector_registers * 3 // 4
-    if len(op.body) == 1:
-        most = min(most, target.multiply_adds_under_way)
+    of two."""
+    most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
     return 1 << (max(1, most // len(op.body)).bit_length() - 1)
 
 
