@@ -42,7 +42,7 @@ ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
 PAGE = 4096  # bytes
-_MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
+MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
 def vectors(dtype: DType, target: Target) -> Unit:
@@ -298,7 +298,7 @@ def blocks_in_place(
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
     if kept_level(nest.columns * nest.depth * column_bytes, target) <= 2:
         return Blocks()
-    most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
+    most = MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
     steps = _steps_of(nest, depth, cut)
     panels = -(-nest.columns // tile.columns)
@@ -396,7 +396,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     L1 cache that they evict each other, or lie on more pages than the CPU finds without a walk."""
     if nest.step_bytes < CACHE_LINE:
         return False
-    if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
+    if steps * min(nest.step_bytes, PAGE) > MOST_PAGES * PAGE:
         return True
     return steps > 2 * lines_kept(nest.step_bytes, l1_way_bytes(target), target.l1_ways)
 

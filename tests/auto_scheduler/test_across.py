@@ -191,6 +191,32 @@ def test_rows_that_end_within_lines_are_finished_line_by_line(size: int) -> None
     np.testing.assert_array_equal(found, x.T)
 
 
+@pytest.mark.parametrize(
+    ("shape", "is_by_lines"),
+    [
+        ((512, 512), True),
+        ((64, 512), False),  # 32 pages
+        ((512, 1280), False),  # the lines of a column exceed the L1 cache
+        ((64, 256, 192), True),
+        ((300, 64, 512), False),  # the result is stored past the caches
+    ],
+)
+def test_columns_on_many_pages_are_finished_line_by_line(
+    shape: tuple[int, ...], is_by_lines: bool
+) -> None:
+    order = (1, 0) if len(shape) == 2 else (2, 0, 1)
+    X, T = permuted(tuple(shape[::-1]) if len(shape) == 2 else shape, order)
+    for cores in (1, 4):
+        trace = auto_schedule(T, f"llvm -mcpu=znver5 -num-cores={cores}").trace()
+        assert ("factor=16" in trace) == is_by_lines, trace
+    if len(shape) == 3:
+        return
+    x = np.random.default_rng(0).random(shape[::-1], dtype="float32")
+    found = np.empty(shape, "float32")
+    build([T], [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.T)
+
+
 def test_through_a_stage_that_is_computed_where_it_is_read() -> None:
     A = te.placeholder((50, 40), name="A")
     B = te.compute((40, 50), lambda i, j: A[j, i] + 1.0, name="B")
