@@ -152,7 +152,7 @@ def _vectors_under_way(op: ComputeOp, target: Target) -> int:
 
 
 def write_in_registers(
-    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool = True
+    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool
 ) -> list[Loop]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
     itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
@@ -204,6 +204,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
+    results.reorder(*whole.reduce_axis, whole.axis[-1])
     results.vectorize(whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
 

@@ -336,11 +336,11 @@ class _Rows:
         of an elementwise stage."""
         op, target = compute_of(stage), self.target
         if op.reduce_axis:
+            in_order = is_in_order(op, self.strict)
             if not runs_in_columns(op, target):
-                in_order = is_in_order(op, self.strict)
                 write_along(self.s, stage, target, in_order=in_order, alone=False)
             elif rows < len(op.axis):
-                write_in_registers(self.s, stage, stage, rows, target)
+                write_in_registers(self.s, stage, stage, rows, target, in_order=in_order)
             return None
         if rows == len(op.axis):
             return None
