@@ -44,7 +44,7 @@ from minitvm.auto_scheduler.few_rows import (
     split_in_parts,
     write_lines,
 )
-from minitvm.auto_scheduler.lines import is_line
+from minitvm.auto_scheduler.lines import gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     Loop,
     cached,
@@ -133,9 +133,13 @@ def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) 
 
 def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
-    latency of one."""
-    columns = lanes_of(op, target) * _vectors_under_way(op, target)
+    latency of one; of rows that data choose whole rows, if registers hold them."""
+    lanes = lanes_of(op, target)
+    columns = lanes * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
+    if extent is not None and len(op.body) == 1 and gathered(op, target):
+        most = target.vector_registers * 3 // 4
+        columns = lanes * (most if extent <= most * lanes else target.vector_registers // 2)
     if extent is not None:
         return max(1, min(columns, extent))
     # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
@@ -179,8 +183,10 @@ def write_in_registers(
         # lanes.
         for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
-    elif not in_order and (part := _part_of_long_sum(op)):
-        _write_sums_of_parts(s, results, part)
+        return [*outer[inside:], block]
+    if not in_order and (part := _part_of_long_sum(op)):
+        results = _write_sums_of_parts(s, results, part)
+    request_gathered(s, results, compute_of(results).reduce_axis[-1], columns, target)
     return [*outer[inside:], block]
 
 
@@ -197,8 +203,8 @@ def _part_of_long_sum(op: ComputeOp) -> int | None:
     return 1 << (extent.bit_length() // 2) if extent > least else None
 
 
-def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
-    """Computes each part of a sum in registers of its own."""
+def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
+    """Computes each part of a sum in registers of its own; returns the stage of the parts."""
     choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
            terms=part)  # fmt: skip
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
@@ -207,6 +213,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
     results.reorder(*whole.reduce_axis, whole.axis[-1])
     results.vectorize(whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
+    return sums
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:

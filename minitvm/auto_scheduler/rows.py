@@ -27,6 +27,7 @@ from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
+    request_gathered,
     store_past_caches,
     write_line,
     write_pieces,
@@ -329,7 +330,10 @@ class _Rows:
             vectors = self._write_columns(stage, first)
             lines = compute_of(stage).axis[:first]
             assert vectors is not None
-            stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
+            line = product_of_extents(op.axis[first:])
+            loop = fused(stage, in_tasks(stage, lines, vectors, target))
+            stage.parallel(loop)
+            request_gathered(s, stage, loop, line, target)
 
     def _write_columns(self, stage: Stage, rows: int) -> Loop | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors

@@ -350,6 +350,65 @@ def test_segments_of_rows() -> None:
     np.testing.assert_array_equal(built(output, [x, ends], [value, found_ends]), expected)
 
 
+def gathered(table: Tensor, index: Tensor, *, is_summed: bool) -> Tensor:
+    """Rows of a table, or their sums."""
+    if not is_summed:
+        rows: Tensor = te.compute(
+            (*index.shape, table.shape[1]), lambda *i: table[index(*i[:-1]), i[-1]], name="T"
+        )
+        return rows
+    k = te.reduce_axis((0, index.shape[1]), "k")
+    sums: Tensor = te.compute(
+        (index.shape[0], table.shape[1]),
+        lambda i, j: te.sum(table[index[i, k], j], axis=k),
+        name="T",
+    )
+    return sums
+
+
+@pytest.mark.parametrize("is_summed", [False, True])
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize("width", [64, 100, 700])
+def test_rows_that_data_choose_are_requested(
+    is_summed: bool, is_symbolic: bool, width: int
+) -> None:
+    """The last rows have no successors, and an index beyond the table is found when it is read."""
+    rows = 1_200_000 // width
+    table = te.placeholder((rows, width), name="X")
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((rows, width), dtype="float32")
+    b, n = te.var("b"), te.var("n")
+    for shape in ((5, 7), (1, 1), (3, 40), (4, 0)):
+        index = te.placeholder((b, n) if is_symbolic else shape, "int64", name="I")
+        out = gathered(table, index, is_summed=is_summed)
+        places = rng.integers(0, rows, shape)
+        parts = values[places].astype("float64")
+        expected, sizes = (parts.sum(1), np.abs(parts).sum(1)) if is_summed else (parts, 0.0)
+        close(built(out, [index, table], [places, values]), expected, shape[1], sizes)
+        if places.size:
+            places.ravel()[-1] = rows
+            with pytest.raises(IndexError, match=r"X\["):
+                built(out, [index, table], [places, values])
+
+
+def test_requests_of_rows() -> None:
+    for is_summed in (False, True):
+        for table, index, steps in (
+            ((50000, 256), (64, 20), 10),
+            ((50000, 64), (64, 20), 40),
+            ((50000, 32), (64, 20), None),  # short rows
+            ((500, 64), (64, 20), None),  # which fit the L2 cache
+        ):
+            X, I = te.placeholder(table, name="X"), te.placeholder(index, "int32", name="I")  # noqa: E741  # indices
+            out = gathered(X, I, is_summed=is_summed)
+            trace = auto_schedule(out, "llvm -mcpu=znver5").trace()
+            assert ("prefetch" in trace) == (steps is not None)
+            if steps is not None:
+                assert f", {steps})" in next(
+                    line for line in trace.splitlines() if "prefetch" in line
+                )
+
+
 # -- The place of the greatest --
 
 
