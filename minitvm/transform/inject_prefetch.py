@@ -50,9 +50,9 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     element, which may lie in a further line: unless the buffer is the function's own, whose memory
     begins at a line, and whole lines are requested. A request changes nothing
     and never fails, also where it lies outside of the buffer; ``prefetch`` does not read its
-    operand. An index may be read from a buffer, as in ``A[I[i, k], j]``: it is read ahead, too, from
-    one row of that buffer on into the next, and at last from the last element. Elements at other
-    indices that depend on data are left out.
+    operand. An index may be read from a buffer, as in ``A[I[i, k], j]``: it is read ahead, too,
+    from one row of that buffer on into the next, and at last from the last element. Elements at
+    other indices that depend on data are left out.
 
     Raises
     ------

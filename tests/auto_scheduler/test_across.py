@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minitvm import build, lower, te, tir
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.dtype import DType
+from minitvm.target import Target
 from minitvm.te.tensor import Tensor
 from minitvm.tir.interpreter import interpret
 from tests.codegen.kernels import DTYPES
@@ -133,6 +134,31 @@ def test_planes_become_channels(size: int, channels: int) -> None:
     found = np.empty((4, size, channels), "uint8")
     kernel(x, found)
     np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("rows", [5, 6, 7, 8, 9])
+def test_more_rows_become_columns(rows: int, dtype: str) -> None:
+    for size in (200, 33, 9):
+        X, T = permuted((rows, size), (1, 0), dtype)
+        x = np.random.default_rng(0).integers(0, 99, (rows, size)).astype(dtype)
+        for target in TARGETS:
+            found = np.full((size + 1, rows), 77, dtype)
+            build([T], [X, T], target=target)(x, found[:-1])
+            np.testing.assert_array_equal(found[:-1], x.T)
+            assert (found[-1] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "cpu", "is_mixed"),
+    [(6, "haswell", True), (7, "haswell", False), (7, "znver5", True), (8, "znver5", False)],
+)
+def test_few_rows_are_mixed(rows: int, cpu: str, is_mixed: bool) -> None:
+    X, T = permuted((rows, 200), (1, 0), "uint8")
+    target = Target(f"llvm -mcpu={cpu}")
+    text = str(build([T], [X, T], target=target).get_source("tir"))
+    assert ("T[ramp(" in text) == is_mixed, text
 
 
 def test_channels_become_planes() -> None:
