@@ -40,7 +40,7 @@ def write_short_lines(
         return None
     together = _rows_together(op, target)
     if together > 1:
-        choose(s, "strategy", "{rows} rows of short lines have partial results of their own",
+        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
                stage=stage.name, rows=together)  # fmt: skip
         _, row = stage.split(op.reduce_axis[-1], factor=together)
         return [factored(s, stage, row, len(op.axis) - 1)]
