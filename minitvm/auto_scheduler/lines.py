@@ -22,6 +22,8 @@ meet, and LLVM makes vectors of each::
 Outputs that are too large for the caches are stored past them: a store through the caches reads its
 line first, and evicts another line. A large output is not in the caches any more when it is read,
 so this wastes a third or a half of the memory's bandwidth.
+
+Rows that data choose, as of ``T[i, j] = X[I[i], j]``, are requested some steps ahead.
 """
 
 from __future__ import annotations

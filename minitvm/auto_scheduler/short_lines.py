@@ -56,8 +56,9 @@ def write_short_lines(
 def _is_plain(op: ComputeOp) -> bool:
     """Whether an operation is a reduction of all terms of a rectangle."""
     reduce = op.body[0]
-    is_whole = isinstance(reduce, Reduce) and isinstance(reduce.condition, e.IntImm)
-    return is_whole and not reduce.init and not is_uneven(op)
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
+        return False
+    return isinstance(reduce.condition, e.IntImm)
 
 
 def _rows_together(op: ComputeOp, target: Target) -> int:
