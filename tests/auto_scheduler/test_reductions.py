@@ -530,6 +530,43 @@ def test_places_are_found_in_lanes() -> None:
     assert "parallel(9)" in made
 
 
+def over_channels(shape: tuple[int, ...], reducer: Any) -> tuple[Tensor, Tensor]:
+    """Of each channel of some images, or of planes."""
+    x = te.placeholder(shape, name="X")
+    n, *inner = (te.reduce_axis((0, shape[d]), f"k{d}") for d in range(len(shape)) if d != 1)
+
+    def element(c: Any) -> Any:
+        return reducer(x[n, c, *inner], axis=[n, *inner])
+
+    return x, te.compute((shape[1],), element, name="Y")
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 3, 8, 8), (5, 4, 7, 10), (300, 2, 70, 70), (9, 2, 1030), (64, 2, 5000)]
+)
+def test_channels_of_images(shape: tuple[int, ...]) -> None:
+    rng, over = np.random.default_rng(0), (0, *range(2, len(shape)))
+    for reducer, exact in ((te.sum, np.sum), (te.max, np.max), (te.min, np.min)):
+        x, out = over_channels(shape, reducer)
+        values = rng.integers(-9, 9, shape).astype("float32")
+        np.testing.assert_array_equal(built(out, [x], [values]), exact(values, over))
+
+
+def test_pieces_of_a_nest_are_reduced_in_lanes() -> None:
+    """The lanes stay apart from one piece to the next, and are combined by halves; lines of a
+    nest that is cut into parts stay lines."""
+    x, out = over_channels((64, 64, 8, 8), te.sum)
+    made = text(out, [x])
+    for lanes in (8, 4, 2):
+        assert f"float32[1, {lanes}]" in made
+    assert made.index("for k0") < made.index("vectorized(8)", made.index("for k0"))
+    for reducer in (te.sum, te.max):
+        x, out = over_channels((300, 2, 70, 70), reducer)
+        assert "for k3 in" not in text(out, [x])
+    x, out = over_channels((64, 2, 5000), te.sum)
+    assert "vectorized" not in text(out, [x])  # LLVM makes the vectors of long lines
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_extrema_are_found_in_lanes(dtype: str) -> None:
     x, k = te.placeholder((9, 500), dtype, name="X"), te.reduce_axis((0, 500), "k")
