@@ -329,8 +329,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             stage = parts
             loops = loops_over(compute_of(parts).reduce_axis)
             reduced = _reduced(parts, in_order) if is_nest else loops
-        is_short = is_nest and _is_in_pieces(compute_of(stage), reduced)
-        if not _is_vectorized(op) or (is_short and not _has_partner(s, op)):
+        is_slow = _is_extremum(op) or (is_nest and _is_in_pieces(compute_of(stage), reduced))
+        if not _is_vectorized(op) or (is_slow and not _has_partner(s, op)):
             partial = _write_lanes(s, stage, reduced[-1], target)
         else:
             if parts is not None and _is_rounded(op) and len(reduced) > 1:
@@ -398,15 +398,19 @@ def _is_vectorized(op: ComputeOp) -> bool:
     (result,) = combiner.result
     if result.dtype.is_float and result.dtype.bits == 16:  # rounded after each step
         return False
-    if result.dtype.is_float and isinstance(result, (e.Min, e.Max)):  # LLVM tests each step for NaN
-        return False
     pair = {*combiner.lhs, *combiner.rhs}
     return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
 
 
 def _is_rounded(op: ComputeOp) -> bool:
+    return _combiner(op).result[0].dtype.is_float and not _is_extremum(op)
+
+
+def _is_extremum(op: ComputeOp) -> bool:
+    """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
+    for NaN."""
     result = _combiner(op).result[0]
-    return result.dtype.is_float and not isinstance(result, (e.Min, e.Max))
+    return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
 
 
 def _write_parts(
