@@ -536,7 +536,7 @@ def over_channels(shape: tuple[int, ...], reducer: Any) -> tuple[Tensor, Tensor]
     n, *inner = (te.reduce_axis((0, shape[d]), f"k{d}") for d in range(len(shape)) if d != 1)
 
     def element(c: Any) -> Any:
-        return reducer(x[n, c, *inner], axis=[n, *inner])
+        return reducer(x(n, c, *inner), axis=[n, *inner])
 
     return x, te.compute((shape[1],), element, name="Y")
 
