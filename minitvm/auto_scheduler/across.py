@@ -36,11 +36,13 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     all_loads,
+    bytes_of,
     distances_of,
     extent_of,
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.tiles import MOST_PAGES, PAGE
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
@@ -96,8 +98,8 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
-    is_narrow = width is not None and _is_narrow(width, line, target)
-    part = width if width and is_narrow else _part(width, line, wanted, height)
+    is_by_lines = _is_by_lines(compute_of(stage), found, target)
+    part = width if width and is_by_lines else _part(width, line, wanted, height)
     if width is None or part < width:
         outer, x = stage.split(x, factor=part)
         tasks.append(outer)
@@ -109,7 +111,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
             outer, y = stage.split(y, factor=part)
             tasks.append(outer)
     lines = list[IterVar]()
-    if is_narrow:
+    if is_by_lines:
         outer, y = stage.split(y, factor=line)
         lines.append(outer)
     stage.reorder(*tasks, *lines, y, x)
@@ -118,12 +120,23 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
         stage.parallel(fused(stage, tasks))
 
 
-def _is_narrow(width: int, line: int, target: Target) -> bool:
-    """Whether rows of the result end within lines, are longer than those stored at once, and are
-    so few elements that the lines that one row is read from fit the L1 cache. Then a line of y is
-    finished for a whole row, so that neighbouring pieces of the row meet in the cache."""
-    is_longer = width > LINES_AT_ONCE * line
-    return is_longer and width % line > 0 and target.level_of(width * CACHE_LINE) == 1
+def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
+    """Whether a line of y is finished for whole rows of the result, which are so few elements that
+    the lines that one row is read from fit the L1 cache. Where rows end within lines, neighbouring
+    pieces of a row then meet in the cache. Where a column of the result lies on more pages than the
+    CPU finds without a walk, a page is looked up once, and not for each column."""
+    height, width = map(product_of_extents, (found.rows, found.columns))
+    line = _line(op)
+    if width is None or width <= LINES_AT_ONCE * line or target.level_of(width * CACHE_LINE) > 1:
+        return False
+    row = product_of_extents(op.axis[op.axis.index(found.rows[-1]) + 1 :])
+    total = bytes_of(op.output(0))
+    if width % line or height is None or row is None or total is None:
+        return width % line > 0
+    size = op.output(0).dtype.itemsize
+    pages = height * min(row * size, PAGE) // PAGE
+    is_read_again = height * width * size <= target.cache_bytes(2)
+    return pages > MOST_PAGES and is_read_again and total < target.cache_bytes(3) // 2
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:

@@ -189,16 +189,21 @@ def write_lines(
 def split_in_parts(
     s: Schedule, stage: Stage, parts: int, lanes: int, axes: Sequence[IterVar] = ()
 ) -> Stage:
-    """Combines the results of parts of a reduction's steps, in vectors along the last of its `axes`
-    in this order; returns the stage that computes them."""
+    """Combines the results of parts of a reduction's steps along its longest axis, in vectors along
+    the last of its `axes` in this order; returns the stage that computes them."""
     *others, column = axes or compute_of(stage).axis
-    part, _ = stage.split(compute_of(stage).reduce_axis[0], nparts=parts)
+    part, _ = stage.split(longest_axis(compute_of(stage)), nparts=parts)
     made = factored(s, stage, part)
     column, lane = stage.split(column, factor=lanes)
     stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
     stage.vectorize(lane)
     stage.parallel(fused(stage, [*others, column]))
     return made
+
+
+def longest_axis(op: ComputeOp) -> IterVar:
+    """The reduction axis of the most steps, the outermost of several."""
+    return max(op.reduce_axis, key=lambda k: extent_of(k) or 0)
 
 
 def parts_of_sum(steps: int, most: int) -> int:

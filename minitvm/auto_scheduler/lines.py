@@ -22,6 +22,8 @@ meet, and LLVM makes vectors of each::
 Outputs that are too large for the caches are stored past them: a store through the caches reads its
 line first, and evicts another line. A large output is not in the caches any more when it is read,
 so this wastes a third or a half of the memory's bandwidth.
+
+Rows that data choose, as of ``T[i, j] = X[I[i], j]``, are requested some steps ahead.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     all_loads,
     bytes_of,
     distances_of,
@@ -52,6 +55,8 @@ from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
+_USUAL = 256  # columns of rows whose length isn't known
+_LEAST_REQUESTED = 256  # bytes of a row
 _WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
 
 
@@ -220,6 +225,41 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
     return not is_read and any(mentions(other, node) for other in others)
 
 
+# -- Rows that data choose --
+
+
+def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
+    """The tensors from beyond the L2 cache of which data choose the rows that are read, along the
+    last axis."""
+    found = dict.fromkeys(
+        load.producer
+        for load in all_loads(op)
+        if op.axis
+        and isinstance(load.producer, Tensor)
+        and reads_tensors(*load.indices)
+        and distances_of(load, op).get(op.axis[-1].var) == 1
+    )
+    return [each for each in found if (bytes_of(each) or FAR) > target.cache_bytes(2)]
+
+
+def request_gathered(
+    s: Schedule, stage: Stage, loop: IterVar, columns: int | None, target: Target
+) -> None:
+    """Requests rows that data choose before a loop over them reads `columns` of each: no processor
+    foresees them. So many are under way as memory delivers while it looks up a page and then a
+    line; half of the L1 cache holds them. Loads of short rows overlap by themselves."""
+    tables = gathered(compute_of(stage), target)
+    size = (columns or _USUAL) * sum(each.dtype.itemsize for each in tables)
+    if size < _LEAST_REQUESTED:
+        return
+    wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)
+    steps = min(wanted, target.cache_bytes(1) // (2 * size))
+    for each in tables if steps else ():
+        choose(s, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
+               "them", stage=stage.name, tensor=each.name, steps=steps)  # fmt: skip
+        stage.prefetch(each, loop, steps)
+
+
 # -- Nontemporal stores --
 
 
@@ -234,7 +274,7 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
     least = target.cache_bytes(3) // 2
     size = bytes_of(op.output(0))
     is_small = in_blocks if size is None else size < least
-    if not op.axis or is_small or _reads_far_apart(op):
+    if not op.axis or is_small or _reads_far_apart(stage):
         return
     if size is not None:
         choose(s, "stores", "past the caches: {size} bytes don't stay in them", stage=stage.name,
@@ -242,13 +282,17 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
     stage.pragma(stage.leaf_iter_vars[0], "nontemporal", least)
 
 
-def _reads_far_apart(op: ComputeOp) -> bool:
-    """Whether successive rows that are read don't follow each other in memory. Such reads wait for
-    memory, and stores past the caches would wait behind them."""
+def _reads_far_apart(stage: Stage) -> bool:
+    """Whether successive rows that are read don't follow each other in memory, and aren't
+    requested. Such reads wait for memory, and stores past the caches would wait behind them."""
+    op = compute_of(stage)
+    requested = [each for attrs in stage.iter_var_attrs.values() for each, _ in attrs.prefetches]
     for load in all_loads(op):
+        assert isinstance(load.producer, Tensor)
+        if load.producer in requested:
+            continue
         if reads_tensors(*load.indices):
             return True
-        assert isinstance(load.producer, Tensor)
         near = LINES_AT_ONCE * CACHE_LINE // load.producer.dtype.itemsize
         distances = distances_of(load, op)
         for outer, inner in zip(op.axis, op.axis[1:], strict=False):

@@ -23,7 +23,7 @@ cache instead, and rows are read whole, a few of them side by side::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isqrt, lcm, prod
+from math import lcm, prod
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -40,11 +40,12 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.few_rows import (
     LEAST_VECTORS,
     STEPS,
+    longest_axis,
     parts_of_sum,
     split_in_parts,
     write_lines,
 )
-from minitvm.auto_scheduler.lines import is_line
+from minitvm.auto_scheduler.lines import gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     Loop,
     cached,
@@ -72,6 +73,8 @@ from minitvm.tir.functor import mentions, walk_once
 _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
+_STEPS_OF_VECTOR = 4  # at least
+_LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
 # -- Lanes --
@@ -133,9 +136,13 @@ def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) 
 
 def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
-    latency of one."""
-    columns = lanes_of(op, target) * _vectors_under_way(op, target)
+    latency of one; of rows that data choose whole rows, if registers hold them."""
+    lanes = lanes_of(op, target)
+    columns = lanes * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
+    if extent is not None and len(op.body) == 1 and gathered(op, target):
+        most = target.vector_registers * 3 // 4
+        columns = lanes * (most if extent <= most * lanes else target.vector_registers // 2)
     if extent is not None:
         return max(1, min(columns, extent))
     # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
@@ -152,7 +159,7 @@ def _vectors_under_way(op: ComputeOp, target: Target) -> int:
 
 
 def write_in_registers(
-    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool = True
+    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool
 ) -> list[Loop]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
     itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
@@ -179,8 +186,10 @@ def write_in_registers(
         # lanes.
         for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
-    elif not in_order and (part := _part_of_long_sum(op)):
-        _write_sums_of_parts(s, results, part)
+        return [*outer[inside:], block]
+    if not in_order and (part := _part_of_long_sum(op)):
+        results = _write_sums_of_parts(s, results, part)
+    request_gathered(s, results, compute_of(results).reduce_axis[-1], columns, target)
     return [*outer[inside:], block]
 
 
@@ -197,15 +206,17 @@ def _part_of_long_sum(op: ComputeOp) -> int | None:
     return 1 << (extent.bit_length() // 2) if extent > least else None
 
 
-def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> None:
-    """Computes each part of a sum in registers of its own."""
+def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
+    """Computes each part of a sum in registers of its own; returns the stage of the parts."""
     choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
            terms=part)  # fmt: skip
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
+    results.reorder(*whole.reduce_axis, whole.axis[-1])
     results.vectorize(whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
+    return sums
 
 
 def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
@@ -281,7 +292,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
 
 def parts_of_rows(op: ComputeOp, target: Target) -> int:
     """The number of parts of a reduction's steps whose results fit half of the L2 cache."""
-    results, steps = product_of_extents(op.axis), extent_of(op.reduce_axis[0])
+    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
     if results is None or steps is None:
         return 1
     size = max(1, results * sum(body.dtype.itemsize for body in op.body))
@@ -311,18 +322,20 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     partial: list[Stage] = []
     if not in_order:
         parts: Stage | None = None
+        is_nest = len(reduced) > 1
         if alone and not is_uneven(op) and is_commutative(_combiner(op)):
             parts = _write_parts(s, stage, reduced, target)
-            stage = parts or stage
-        if not _is_vectorized(op):
-            (*_, last) = compute_of(stage).reduce_axis
-            along = reduced[-1] if parts is None else loops_over([last])[0]
-            partial = _write_lanes(s, stage, along, target)
+        if parts is not None:
+            stage = parts
+            loops = loops_over(compute_of(parts).reduce_axis)
+            reduced = _reduced(parts, in_order) if is_nest else loops
+        is_slow = _is_extremum(op) or (is_nest and _is_in_pieces(compute_of(stage), reduced))
+        if not _is_vectorized(op) or (is_slow and not _has_partner(s, op)):
+            partial = _write_lanes(s, stage, reduced[-1], target)
         else:
-            if parts is not None and _is_rounded(op):
-                block, *_ = compute_of(stage).reduce_axis
-                partial = [factored(s, stage, block, 0).set_scope("local")]
-                _by_memory(partial[0])
+            if parts is not None and _is_rounded(op) and len(reduced) > 1:
+                partial = [factored(s, stage, reduced[0].axis, 0).set_scope("local")]
+                _reduced(partial[0], in_order)
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
@@ -395,8 +408,14 @@ def _is_vectorized(op: ComputeOp) -> bool:
 
 
 def _is_rounded(op: ComputeOp) -> bool:
+    return _combiner(op).result[0].dtype.is_float and not _is_extremum(op)
+
+
+def _is_extremum(op: ComputeOp) -> bool:
+    """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
+    for NaN."""
     result = _combiner(op).result[0]
-    return result.dtype.is_float and not isinstance(result, (e.Min, e.Max))
+    return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
 
 
 def _write_parts(
@@ -423,30 +442,58 @@ def _write_parts(
     return factored(s, stage, part)
 
 
+def _is_in_pieces(op: ComputeOp, reduced: Sequence[Loop]) -> bool:
+    """Whether the innermost loop of a reduction goes along short pieces of memory, at whose ends
+    LLVM would combine the lanes each time."""
+    *outer, piece = reduced
+    is_long = piece.extent is None or piece.extent > _LONG_PIECE
+    return not (is_long or is_uneven(op)) and any(each.extent != 1 for each in outer)
+
+
+def _has_partner(s: Schedule, op: ComputeOp) -> bool:
+    """Whether another reduction reads the same elements, and may share the loops."""
+    mine = [extent_of(axis) for axis in (*op.axis, *op.reduce_axis)]
+    return any(
+        other is not op
+        and isinstance(other, ComputeOp)
+        and bool(other.reduce_axis)
+        and mine == [extent_of(axis) for axis in (*other.axis, *other.reduce_axis)]
+        and not {*other.input_tensors}.isdisjoint(op.input_tensors)
+        for other in (each.op for each in s.stages)
+    )
+
+
 def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Stage]:
-    """Combines the steps in the lanes of a few vectors, the vectors to one, and then its lanes.
-    Returns the stages of the vectors; none if there are too few steps."""
+    """Combines the steps in the lanes of a few vectors, the vectors to one, and its lanes by
+    halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    extent = _USUAL if k.extent is None else max(0, k.extent)  # the lanes cost as much as the steps
-    most = isqrt(extent * (lanes if extent >= lanes * lanes else 2))
-    width = min(width, max(lanes, 1 << (most.bit_length() - 1)) if most else 0)
+    extent = _USUAL if k.extent is None else max(0, k.extent)
     if extent < 2 * lanes:
         return []
+    # A vector costs a step at the end.
+    most = min(extent, (product_of_extents(op.reduce_axis) or extent) // _STEPS_OF_VECTOR)
+    width = min(width, max(lanes, 1 << (most.bit_length() - 1)))
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
     vectors = factored_in_lanes(s, stage, k.axis, width)
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
-    vectors.reorder(*others, *compute_of(vectors).reduce_axis, vector, lane)
+    along, *around = compute_of(vectors).reduce_axis
+    vectors.reorder(*others, *around, along, vector, lane)
     vectors.unroll(vector)
     vectors.vectorize(lane)
-    if width == lanes or not is_commutative(_combiner(compute_of(stage))):
-        return [vectors]
-    total = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], lanes)
-    *others, lane = compute_of(total).axis
-    (vector,) = compute_of(total).reduce_axis
-    total.reorder(*others, vector, lane)
-    total.unroll(vector)
-    total.vectorize(lane)
-    return [total, vectors]
+    made = [vectors]
+    if not is_commutative(_combiner(compute_of(stage))):
+        return made
+    halves = lanes if width > lanes else lanes // 2
+    while halves > 1:
+        total = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], halves)
+        *others, lane = compute_of(total).axis
+        (vector,) = compute_of(total).reduce_axis
+        total.reorder(*others, vector, lane)
+        total.unroll(vector)
+        total.vectorize(lane)
+        made.insert(0, total)
+        halves //= 2
+    return made

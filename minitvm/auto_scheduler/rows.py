@@ -27,6 +27,7 @@ from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
+    request_gathered,
     store_past_caches,
     write_line,
     write_pieces,
@@ -329,18 +330,21 @@ class _Rows:
             vectors = self._write_columns(stage, first)
             lines = compute_of(stage).axis[:first]
             assert vectors is not None
-            stage.parallel(fused(stage, in_tasks(stage, lines, vectors, target)))
+            line = product_of_extents(op.axis[first:])
+            loop = fused(stage, in_tasks(stage, lines, vectors, target))
+            stage.parallel(loop)
+            request_gathered(s, stage, loop, line, target)
 
     def _write_columns(self, stage: Stage, rows: int) -> Loop | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors
         of an elementwise stage."""
         op, target = compute_of(stage), self.target
         if op.reduce_axis:
+            in_order = is_in_order(op, self.strict)
             if not runs_in_columns(op, target):
-                in_order = is_in_order(op, self.strict)
                 write_along(self.s, stage, target, in_order=in_order, alone=False)
             elif rows < len(op.axis):
-                write_in_registers(self.s, stage, stage, rows, target)
+                write_in_registers(self.s, stage, stage, rows, target, in_order=in_order)
             return None
         if rows == len(op.axis):
             return None

@@ -12,7 +12,7 @@ places in a piece become columns, whose partial results stay in vectors over all
 
 from __future__ import annotations
 
-from math import prod
+from math import lcm, prod
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import FAR, contraction_of, extent_of, factors_of, is_uneven
@@ -36,7 +36,15 @@ def write_short_lines(
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
     op = compute_of(stage)
-    piece = _piece_of(op, target, strict)
+    if not _is_plain(op) or is_in_order(op, strict):
+        return None
+    together = _rows_together(op, target)
+    if together > 1:
+        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
+               stage=stage.name, rows=together)  # fmt: skip
+        _, row = stage.split(op.reduce_axis[-1], factor=together)
+        return [factored(s, stage, row, len(op.axis) - 1)]
+    piece = _piece_of(op, target)
     if piece is None:
         return None
     choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
@@ -45,13 +53,38 @@ def write_short_lines(
     return [factored(s, stage, piece, len(op.axis))]
 
 
-def _piece_of(op: ComputeOp, target: Target, strict: bool) -> IterVar | None:
+def _is_plain(op: ComputeOp) -> bool:
+    """Whether an operation is a reduction of all terms of a rectangle."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
+        return False
+    return isinstance(reduce.condition, e.IntImm)
+
+
+def _rows_together(op: ComputeOp, target: Target) -> int:
+    """The number of neighbouring steps of a reduction whose lines, one behind the other, fill whole
+    vectors in registers, enough to be under way together. 1 where lines fill as many by themselves,
+    don't follow each other, or aren't many times as many."""
+    if not op.axis or len(op.body) > 1 or running_axis(op) is not None:
+        return 1
+    column, k = op.axis[-1], op.reduce_axis[-1]
+    width, extent, lanes = extent_of(column), extent_of(k), lanes_of(op, target)
+    if width is None or width < 2 or not runs_in_columns(op, target) or contraction_of(op):
+        return 1
+    if any((each.along(column), each.along(k)) != (1, width) for each in factors_of(op)):
+        return 1
+    least = target.multiply_adds_under_way // 2 * lanes
+    together = lcm(width, lanes) // width
+    together *= max(1, least // (together * width))
+    is_kept = together * width <= target.vector_registers * 3 // 4 * lanes
+    is_many = extent is None or extent >= _LEAST * together
+    return together if width < least and is_kept and is_many else 1
+
+
+def _piece_of(op: ComputeOp, target: Target) -> IterVar | None:
     """The reduction axis along which all reads go through short pieces of lines; None if there is
     no such axis, or vectors along it or along the results cost as little."""
-    reduce = op.body[0]
-    if not isinstance(reduce, Reduce) or len(op.reduce_axis) < 2 or reduce.init:
-        return None
-    if not isinstance(reduce.condition, e.IntImm) or is_uneven(op) or is_in_order(op, strict):
+    if len(op.reduce_axis) < 2:
         return None
     reads = factors_of(op)
     near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]

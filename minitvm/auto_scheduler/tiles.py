@@ -43,7 +43,7 @@ _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more
 _COLUMNS = 256  # of a block, where their number is symbolic
 PAGE = 4096  # bytes
 _FEW = 8  # rows
-_MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
+MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
 def vectors(dtype: DType, target: Target) -> Unit:
@@ -299,7 +299,7 @@ def blocks_in_place(
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
     if kept_level(nest.columns * nest.depth * column_bytes, target) <= 2:
         return Blocks()
-    most = _MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
+    most = MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
     steps = _steps_of(nest, depth, cut)
     panels = -(-nest.columns // tile.columns)
@@ -402,7 +402,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     if nest.row_bytes >= CACHE_LINE:
         apart = gcd(nest.row_bytes, nest.step_bytes)
         return steps * min(_FEW, nest.height) > lines_kept(apart, way, ways)
-    if steps * min(nest.step_bytes, PAGE) > _MOST_PAGES * PAGE:
+    if steps * min(nest.step_bytes, PAGE) > MOST_PAGES * PAGE:
         return True
     return steps > 2 * lines_kept(nest.step_bytes, way, ways)
 

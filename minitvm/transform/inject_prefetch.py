@@ -6,16 +6,24 @@ from minitvm.arith.accesses import neighbours
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
-from minitvm.runtime.dtype import INT32
+from minitvm.runtime.dtype import INT32, INT64
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    free_vars,
+    substitute,
+    walk_once,
+    with_fields,
+)
 from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "prefetch_scope"
+_MOST_UNROLLED = 32  # requests: a loop's counter takes longer than they
 
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
@@ -42,7 +50,9 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     element, which may lie in a further line: unless the buffer is the function's own, whose memory
     begins at a line, and whole lines are requested. A request changes nothing
     and never fails, also where it lies outside of the buffer; ``prefetch`` does not read its
-    operand. Elements at indices that depend on data are left out.
+    operand. An index may be read from a buffer, as in ``A[I[i, k], j]``: it is read ahead, too,
+    from one row of that buffer on into the next, and at last from the last element. Elements at
+    other indices that depend on data are left out.
 
     Raises
     ------
@@ -83,7 +93,7 @@ class _Inject(Mutator):
         requests.gather(node.body, ())
         var = node.loop_var
         ahead = substitute(seq(*requests.made), {var: var + e.cast(var.dtype, offset)})
-        body = seq(ahead, node.body)
+        body = seq(_Inside().stmt(ahead), node.body)
         return For(var, node.min, node.extent, node.kind, body, node.annotations)
 
 
@@ -120,10 +130,10 @@ class _Requests:
             if loop.loop_var in needed:
                 used.append(loop)
                 needed = needed | _variables(loop.min, loop.extent)
-        expressions = [*load.indices, *(x for loop in used for x in (loop.min, loop.extent))]
-        if needed & self._data or any(
-            isinstance(each, BufferLoad | Call) for each in walk_once(*expressions)
-        ):
+        ranges = [x for loop in used for x in (loop.min, loop.extent)]
+        if needed & self._data or any(map(_reads, ranges)):
+            return
+        if any(isinstance(each, Call) for each in walk_once(*load.indices)):
             return
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:
@@ -136,7 +146,9 @@ class _Requests:
         while isinstance(body, For):
             loops.append(body)
             body = body.body
-        (load,) = (each for each in walk_once(body) if isinstance(each, BufferLoad))
+        assert isinstance(body, Evaluate)
+        (load,) = children(body.value)
+        assert isinstance(load, BufferLoad)
         for loop in reversed(loops):
             body = self._loop(loop, load, body)
         return body
@@ -153,9 +165,45 @@ class _Requests:
         last = substitute(body, {var: loop.min + loop.extent - 1})
         begin = substitute(load.indices[-1], {var: loop.min})
         sizes = map(e.const_int, (begin, loop.extent, self._buffer.shape[-1]))
-        requests = For(var, const(0, var.dtype), lines, ForKind.SERIAL, each)
+        is_short = 0 < (e.const_int(loop.extent) or 0) <= _MOST_UNROLLED * count
+        kind = ForKind.UNROLLED if is_short else ForKind.SERIAL
+        requests = For(var, const(0, var.dtype), lines, kind, each)
         is_whole = all(size is not None and size % count == 0 for size in sizes)
         return requests if self._is_own and is_whole else seq(requests, last)
+
+
+class _Inside(Mutator):
+    """Reads indices inside of their buffers: from the end of a row on into the next one, and from
+    the last element."""
+
+    def visit_Call(self, node: Call) -> PrimExpr:
+        if node.op != "prefetch":
+            return self.descend(node)
+        (load,) = node.args
+        assert isinstance(load, BufferLoad)
+        indices = tuple(map(self.expr, load.indices))
+        return with_fields(node, args=(with_fields(load, indices=indices),))
+
+    def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        made: BufferLoad = self.descend(node)
+        shape = [e.cast(INT64, extent) for extent in made.buffer.shape]
+        place, size = const(0, INT64), const(1, INT64)
+        for index, extent in zip(made.indices, shape, strict=True):
+            place, size = place * extent + e.cast(INT64, index), size * extent
+        rest: PrimExpr = e.maximum(e.minimum(place, size - 1), const(0, INT64))
+        indices: list[PrimExpr] = []
+        for extent in reversed(shape[1:]):
+            indices.insert(0, e.floormod(rest, extent))
+            rest = e.floordiv(rest, extent)
+        made = with_fields(made, indices=(rest, *indices) if shape else ())
+        if (e.const_int(size) or 0) > 0:
+            return made
+        nothing = const(0, made.dtype)  # of an empty buffer
+        return e.intrinsic("if_then_else", made.dtype, size > 0, made, nothing)
+
+
+def _reads(node: PrimExpr) -> bool:
+    return any(isinstance(each, BufferLoad | Call) for each in walk_once(node))
 
 
 def _variables(*nodes: PrimExpr) -> set[Var]:

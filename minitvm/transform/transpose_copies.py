@@ -37,7 +37,8 @@ VECTOR_BYTES = 32
 """A vector register of a common target."""
 _REGISTERS = 16  # every target has at least these
 _LEAST = 4  # a smaller block saves nothing
-_FEW = range(2, 5)  # the numbers of rows that are mixed into one vector
+_FEW = 6  # the rows that are mixed into one vector, at most
+_MORE = 7  # of registers wider than common ones: eight rows are a block
 _PICKED = (2, 3)  # columns of symbolic extent that are picked or mixed
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
 _PART = 16  # the bytes within which an instruction interleaves the lanes of two vectors
@@ -84,8 +85,8 @@ def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFu
             P[k_begin, j_begin + lane] = vector_extract(lanes_2, lane) + C[k_begin, j_begin + lane]
             ...
 
-    Two to four rows whose columns are stored one behind the other, as in a ``P[k, j]`` with two to
-    four columns, are mixed into one vector::
+    Two to seven rows whose columns are stored one behind the other, as in a ``P[k, j]`` with so
+    few columns, are mixed into one vector::
 
         P[ramp(k_begin * 2, 1, 32) // 2, ramp(k_begin * 2, 1, 32) % 2] = vector_shuffle(
             B[0, ramp(k_begin, 1, 16)], B[1, ramp(k_begin, 1, 16)], 0, 16, 1, 17, ...
@@ -256,7 +257,8 @@ def _mixed_nest(nest: _Nest, rows: int) -> _Nest | None:
     interleaved. A symbolic extent across is that number of rows."""
     store, along, across = nest.store, nest.along, nest.across
     k, j = along.loop_var, across.loop_var
-    if rows not in _FEW or not nest.is_copy or not _is_whole(store, across, rows):
+    few = _FEW if nest.vector_bytes <= VECTOR_BYTES else _MORE
+    if not 1 < rows <= few or not nest.is_copy or not _is_whole(store, across, rows):
         return None
     outer, row = _row_of(store)
     if step_of(row, k) != 1 or mentions(k, *outer) or mentions(j, *outer, row):
@@ -719,14 +721,24 @@ def _picked_block(nest: _Nest, columns: int, size: int, j: PrimExpr) -> Stmt:
 
 
 def _mixed(rows: Sequence[PrimExpr], network: _Network) -> PrimExpr:
-    """The first elements of all rows, the second ones, and so on."""
+    """The first elements of all rows, the second ones, and so on. Of many rows, the even ones and
+    the odd ones are mixed first."""
     count, size = len(rows), rows[0].dtype.lanes
     order = [row * size + lane for lane in range(size) for row in range(count)]
     if count == 2:
         return network.shuffled(rows[0], rows[1], order)
-    both = list(range(2 * size))
-    halves = network.shuffled(rows[0], rows[1], both), network.shuffled(rows[2], rows[-1], both)
-    return network.shuffled(*halves, order)
+    if count <= 4:
+        both = list(range(2 * size))
+        halves = network.shuffled(rows[0], rows[1], both), network.shuffled(rows[2], rows[-1], both)
+        return network.shuffled(*halves, order)
+    half = (count + 1) // 2
+    even, odd = _mixed(rows[::2], network), _mixed([*rows[1::2], rows[-1]][:half], network)
+    order = [
+        row % 2 * half * size + lane * half + row // 2
+        for lane in range(size)
+        for row in range(count)
+    ]
+    return network.shuffled(even, odd, order)
 
 
 def _rows_under(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minitvm import build, lower, te, tir
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.dtype import DType
+from minitvm.target import Target
 from minitvm.te.tensor import Tensor
 from minitvm.tir.interpreter import interpret
 from tests.codegen.kernels import DTYPES
@@ -135,6 +136,31 @@ def test_planes_become_channels(size: int, channels: int) -> None:
     np.testing.assert_array_equal(found, x.transpose(0, 2, 1))
 
 
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("rows", [5, 6, 7, 8, 9])
+def test_more_rows_become_columns(rows: int, dtype: str) -> None:
+    for size in (200, 33, 9):
+        X, T = permuted((rows, size), (1, 0), dtype)
+        x = np.random.default_rng(0).integers(0, 99, (rows, size)).astype(dtype)
+        for target in TARGETS:
+            found = np.full((size + 1, rows), 77, dtype)
+            build([T], [X, T], target=target)(x, found[:-1])
+            np.testing.assert_array_equal(found[:-1], x.T)
+            assert (found[-1] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "cpu", "is_mixed"),
+    [(6, "haswell", True), (7, "haswell", False), (7, "znver5", True), (8, "znver5", False)],
+)
+def test_few_rows_are_mixed(rows: int, cpu: str, is_mixed: bool) -> None:
+    X, T = permuted((rows, 200), (1, 0), "uint8")
+    target = Target(f"llvm -mcpu={cpu}")
+    text = str(build([T], [X, T], target=target).get_source("tir"))
+    assert ("T[ramp(" in text) == is_mixed, text
+
+
 def test_channels_become_planes() -> None:
     """The elements of all planes are picked from the same reads."""
     X, T = permuted((5, 100, 3), (0, 2, 1))
@@ -187,6 +213,32 @@ def test_rows_that_end_within_lines_are_finished_line_by_line(size: int) -> None
     assert "factor=16" in s.trace() and "split(j" not in s.trace()
     x = np.random.default_rng(0).random((37, size), dtype="float32")
     found = np.empty((size, 37), "float32")
+    build([T], [X, T])(x, found)
+    np.testing.assert_array_equal(found, x.T)
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_by_lines"),
+    [
+        ((512, 512), True),
+        ((64, 512), False),  # 32 pages
+        ((512, 1280), False),  # the lines of a column exceed the L1 cache
+        ((64, 256, 192), True),
+        ((300, 64, 512), False),  # the result is stored past the caches
+    ],
+)
+def test_columns_on_many_pages_are_finished_line_by_line(
+    shape: tuple[int, ...], is_by_lines: bool
+) -> None:
+    order = (1, 0) if len(shape) == 2 else (2, 0, 1)
+    X, T = permuted(tuple(shape[::-1]) if len(shape) == 2 else shape, order)
+    for cores in (1, 4):
+        trace = auto_schedule(T, f"llvm -mcpu=znver5 -num-cores={cores}").trace()
+        assert ("factor=16" in trace) == is_by_lines, trace
+    if len(shape) == 3:
+        return
+    x = np.random.default_rng(0).random(shape[::-1], dtype="float32")
+    found = np.empty(shape, "float32")
     build([T], [X, T])(x, found)
     np.testing.assert_array_equal(found, x.T)
 

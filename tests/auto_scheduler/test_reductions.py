@@ -350,6 +350,65 @@ def test_segments_of_rows() -> None:
     np.testing.assert_array_equal(built(output, [x, ends], [value, found_ends]), expected)
 
 
+def gathered(table: Tensor, index: Tensor, *, is_summed: bool) -> Tensor:
+    """Rows of a table, or their sums."""
+    if not is_summed:
+        rows: Tensor = te.compute(
+            (*index.shape, table.shape[1]), lambda *i: table[index(*i[:-1]), i[-1]], name="T"
+        )
+        return rows
+    k = te.reduce_axis((0, index.shape[1]), "k")
+    sums: Tensor = te.compute(
+        (index.shape[0], table.shape[1]),
+        lambda i, j: te.sum(table[index[i, k], j], axis=k),
+        name="T",
+    )
+    return sums
+
+
+@pytest.mark.parametrize("is_summed", [False, True])
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize("width", [64, 100, 700])
+def test_rows_that_data_choose_are_requested(
+    is_summed: bool, is_symbolic: bool, width: int
+) -> None:
+    """The last rows have no successors, and an index beyond the table is found when it is read."""
+    rows = 1_200_000 // width
+    table = te.placeholder((rows, width), name="X")
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((rows, width), dtype="float32")
+    b, n = te.var("b"), te.var("n")
+    for shape in ((5, 7), (1, 1), (3, 40), (4, 0)):
+        index = te.placeholder((b, n) if is_symbolic else shape, "int64", name="I")
+        out = gathered(table, index, is_summed=is_summed)
+        places = rng.integers(0, rows, shape)
+        parts = values[places].astype("float64")
+        expected, sizes = (parts.sum(1), np.abs(parts).sum(1)) if is_summed else (parts, 0.0)
+        close(built(out, [index, table], [places, values]), expected, shape[1], sizes)
+        if places.size:
+            places.ravel()[-1] = rows
+            with pytest.raises(IndexError, match=r"X\["):
+                built(out, [index, table], [places, values])
+
+
+def test_requests_of_rows() -> None:
+    for is_summed in (False, True):
+        for table, index, steps in (
+            ((50000, 256), (64, 20), 10),
+            ((50000, 64), (64, 20), 40),
+            ((50000, 32), (64, 20), None),  # short rows
+            ((500, 64), (64, 20), None),  # which fit the L2 cache
+        ):
+            X, I = te.placeholder(table, name="X"), te.placeholder(index, "int32", name="I")  # noqa: E741  # indices
+            out = gathered(X, I, is_summed=is_summed)
+            trace = auto_schedule(out, "llvm -mcpu=znver5").trace()
+            assert ("prefetch" in trace) == (steps is not None)
+            if steps is not None:
+                assert f", {steps})" in next(
+                    line for line in trace.splitlines() if "prefetch" in line
+                )
+
+
 # -- The place of the greatest --
 
 
@@ -469,6 +528,43 @@ def test_places_are_found_in_lanes() -> None:
     assert 'A.rf.v1 = allocate(float32[1, 32], "local")' in made
     assert 'A.rf.v1_1 = allocate(float32[1, 8], "local")' in made  # to which the vectors are folded
     assert "parallel(9)" in made
+
+
+def over_channels(shape: tuple[int, ...], reducer: Any) -> tuple[Tensor, Tensor]:
+    """Of each channel of some images, or of planes."""
+    x = te.placeholder(shape, name="X")
+    n, *inner = (te.reduce_axis((0, shape[d]), f"k{d}") for d in range(len(shape)) if d != 1)
+
+    def element(c: Any) -> Any:
+        return reducer(x(n, c, *inner), axis=[n, *inner])
+
+    return x, te.compute((shape[1],), element, name="Y")
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 3, 8, 8), (5, 4, 7, 10), (300, 2, 70, 70), (9, 2, 1030), (64, 2, 5000)]
+)
+def test_channels_of_images(shape: tuple[int, ...]) -> None:
+    rng, over = np.random.default_rng(0), (0, *range(2, len(shape)))
+    for reducer, exact in ((te.sum, np.sum), (te.max, np.max), (te.min, np.min)):
+        x, out = over_channels(shape, reducer)
+        values = rng.integers(-9, 9, shape).astype("float32")
+        np.testing.assert_array_equal(built(out, [x], [values]), exact(values, over))
+
+
+def test_pieces_of_a_nest_are_reduced_in_lanes() -> None:
+    """The lanes stay apart from one piece to the next, and are combined by halves; lines of a
+    nest that is cut into parts stay lines."""
+    x, out = over_channels((64, 64, 8, 8), te.sum)
+    made = text(out, [x])
+    for lanes in (8, 4, 2):
+        assert f"float32[1, {lanes}]" in made
+    assert made.index("for k0") < made.index("vectorized(8)", made.index("for k0"))
+    for reducer in (te.sum, te.max):
+        x, out = over_channels((300, 2, 70, 70), reducer)
+        assert "for k3 in" not in text(out, [x])
+    x, out = over_channels((64, 2, 5000), te.sum)
+    assert "vectorized" not in text(out, [x])  # LLVM makes the vectors of long lines
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import te
+from minitvm import auto_schedule, lower, te
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.test_reductions import built, close, text
 
@@ -91,6 +91,67 @@ def test_the_moments_of_groups() -> None:
     )
     expected = values * squared - first
     np.testing.assert_allclose(built(out, [x], [values]), expected, rtol=1e-4, atol=1e-3)
+
+
+# -- Few columns --
+
+
+def of_columns(shape: tuple[Any, ...], dtype: str, reducer: Any) -> tuple[Tensor, Tensor]:
+    x = te.placeholder(shape, dtype, name="X")
+    k = te.reduce_axis((0, shape[-2]), "k")
+
+    def element(*i: Any) -> Any:
+        return reducer(x(*i[:-1], k, i[-1]), axis=k)
+
+    return x, te.compute((*shape[:-2], shape[-1]), element, name="Y")
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4, 5, 7, 8, 13, 20, 24, 40])
+def test_sums_of_few_columns(columns: int) -> None:
+    m = te.var("m")
+    for rows in (997, m):
+        x, out = of_columns((rows, columns), "float32", te.sum)
+        for size in (997,) if rows == 997 else (997, 16, 3, 0):
+            values = RNG.standard_normal((size, columns), dtype="float32")
+            exact, sizes = (each.astype("float64").sum(0) for each in (values, np.abs(values)))
+            close(built(out, [x], [values]), exact, size, sizes)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "uint8", "int64"])
+def test_other_reductions_of_few_columns(dtype: str) -> None:
+    for shape in ((700, 7), (3, 700, 5), (2, 3, 500, 8)):
+        values = RNG.integers(0, 99, shape).astype(dtype)
+        for reducer, expected in ((te.max, values.max(-2)), (te.min, values.min(-2))):
+            x, out = of_columns(shape, dtype, reducer)
+            np.testing.assert_array_equal(built(out, [x], [values]), expected)
+        if dtype != "float16":
+            x, out = of_columns(shape, dtype, te.sum)
+            expected = values.sum(-2, dtype=dtype)
+            np.testing.assert_array_equal(built(out, [x], [values]), expected)
+
+
+def test_rows_of_few_columns_share_vectors() -> None:
+    """Sixteen rows of seven columns are seven vectors; what has an order stays as it is."""
+    x, out = of_columns((1000, 7), "float32", te.sum)
+    assert "split(k, factor=16)" in auto_schedule(out, "llvm -mcpu=znver5").trace()
+    assert "split(k, factor=8)" in auto_schedule(out, "llvm -mcpu=haswell").trace()
+    _, few = of_columns((100, 7), "float32", te.sum)
+    _, wide = of_columns((1000, 64), "float32", te.sum)
+    for each in (few, wide):
+        assert "rfactor" not in auto_schedule(each, "llvm -mcpu=znver5").trace()
+    values = RNG.standard_normal((1000, 7), dtype="float32")
+    total = np.zeros(7, "float32")
+    for row in values:
+        total += row
+    np.testing.assert_array_equal(built(out, [x], [values], "strict"), total)
+
+
+def test_long_sums_of_few_columns_run_in_vectors() -> None:
+    """A range that ends elsewhere in each lane would run the lanes one by one."""
+    m = te.var("m")
+    x, out = of_columns((m, 8), "float32", te.sum)
+    loops = str(lower(auto_schedule(out, "llvm -mcpu=znver5"), [x, out]))
+    assert "Y.rf.local.rf[0, 0, ramp(0, 1, 64)] + X[broadcast(" in loops
 
 
 # -- Digits --

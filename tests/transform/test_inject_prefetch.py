@@ -43,11 +43,35 @@ def test_text(golden: Callable[[str], None]) -> None:
     golden(str(inject_prefetch(func(ahead(copy(A[i, j] + A[i, j] + A[j, i]))))))
 
 
-def test_each_place_once_and_none_that_depends_on_data() -> None:
+def test_each_place_once() -> None:
     assert requests(ahead(copy(B[i, j]))) == 0
     assert requests(ahead(seq(copy(A[i, j]), copy(A[i, j] * 2.0)))) == 2  # each line, and the last
-    assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 2
+    assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 4
     assert requests(ahead(LetStmt(k, I[i], copy(A[k, j])))) == 0
+    assert requests(ahead(copy(A[te.min(I[i], 3), j]))) == 2
+
+
+def test_indices_are_read_inside_of_their_buffer() -> None:
+    J = tir.decl_buffer((3, n), "int32", name="J")
+    text = str(inject_prefetch(func(ahead(copy(A[J[2, i], j])))))
+    place = "max(min(2 * n + int64(i + 2), 3 * n - 1), 0)"
+    row = f"if_then_else(3 * n > 0, J[{place} // n, {place} % n], 0)"
+    assert f"prefetch(A[{row}, j * 16])" in text.replace("int64(n)", "n")
+
+
+@pytest.mark.parametrize("offset", [-9, 0, 1, 5, 1 << 20])
+def test_rows_that_data_choose(offset: int) -> None:
+    """The index after the last one is none; and the buffer of indices may be empty."""
+    for rows in (7, 0):
+        rest = copy(te.if_then_else(i < n - 1, A[I[i], j], 0.0))
+        before = func(ahead(rest, offset))
+        a = np.random.default_rng(0).random((rows, 40), np.float32)
+        chosen = np.array([3, 0, 6, 6, 1, 2, 5][:rows], np.int32)
+        interpreted, compiled = np.zeros_like(a), np.zeros_like(a)
+        interpret(inject_prefetch(before), a, interpreted, chosen)
+        tvm.build(before)(a, compiled, chosen)
+        np.testing.assert_array_equal(compiled[:-1], a[chosen][:-1])
+        np.testing.assert_array_equal(compiled, interpreted)
 
 
 def test_lines_of_panels() -> None:
@@ -57,7 +81,7 @@ def test_lines_of_panels() -> None:
     read = loop(j, 32, BufferStore(B, P[place // 32, place % 32], (i, j)))
     around = AttrStmt(P, SCOPE, const(1), loop(i, n, read))
     text = str(inject_prefetch(func(Allocate(P, around))))
-    assert "for j in range(2):" in text
+    assert "for j in unrolled(2):" in text
     assert text.count("prefetch(") == 1
     whole = loop(j, 31, BufferStore(B, P[i, j], (i, j)))
     assert requests(Allocate(P, AttrStmt(P, SCOPE, const(1), loop(i, n, whole)))) == 2

@@ -191,7 +191,7 @@ def test_strided_and_in_place() -> None:
 
 def test_what_auto_schedule_chooses() -> None:
     """Outputs beyond the last cache, of any size, and no others; nor where rows are read far from
-    each other."""
+    each other, unless they are requested."""
     target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"  # an L3 cache of 32 MiB
 
     def trace(rows: Any, element: Callable[..., Any]) -> str:
@@ -206,7 +206,8 @@ def test_what_auto_schedule_chooses() -> None:
     assert "nontemporal" in trace(1 << 12, plus_one)
     assert "nontemporal" in trace(n, plus_one)
     assert "nontemporal" not in trace(1 << 11, plus_one)
-    assert "nontemporal" not in trace(1 << 12, lambda x, w, i, j: x[w[i], j])
+    assert "nontemporal" in trace(1 << 12, lambda x, w, i, j: x[w[i], j])
+    assert "nontemporal" not in trace(1 << 12, lambda x, w, i, j: x[w[i], 5])
     Y = te.placeholder((1 << 13, 1024), name="Y")
     assert "nontemporal" not in trace(1 << 12, lambda x, w, i, j: Y[i * 2, j])
 
