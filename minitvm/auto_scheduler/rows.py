@@ -24,6 +24,7 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
+from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
@@ -48,7 +49,6 @@ from minitvm.auto_scheduler.reductions import (
     runs_in_columns,
     write_along,
     write_in_registers,
-    write_streamed,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows

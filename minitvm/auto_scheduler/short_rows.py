@@ -42,7 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     product_of_extents,
 )
-from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
@@ -98,7 +98,7 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
         and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
-        and (contraction is None or is_left_plain(contraction))
+        and (contraction is None or is_plain_reduction(contraction))
     )
 
 

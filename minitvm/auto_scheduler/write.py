@@ -12,7 +12,7 @@ from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
-from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
+from minitvm.auto_scheduler.few_rows import is_plain_reduction, is_streamed, write_streamed
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
@@ -23,7 +23,7 @@ from minitvm.auto_scheduler.instructions import (
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
-from minitvm.auto_scheduler.loops import Part, compute_of
+from minitvm.auto_scheduler.loops import Part, compute_of, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases
 from minitvm.auto_scheduler.rows import write_rows
@@ -250,7 +250,7 @@ def _fused(
         else:
             kept = kept | {stage, sums.last}
             # Any stage can have plain loops.
-            alone |= set() if is_left_plain(sums.contraction) else {stage, sums.last}
+            alone |= set() if is_plain_reduction(sums.contraction) else {stage, sums.last}
         if not _leaves_epilogue(sums):
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
@@ -271,7 +271,7 @@ def _is_tiled(sums: Sums) -> bool:
 def _leaves_epilogue(sums: Sums) -> bool:
     """Whether a contraction is computed as a whole, before the stage that reads its sums."""
     contraction, target = sums.contraction, sums.target
-    is_whole = is_left_plain(contraction) or is_streamed(contraction, target)
+    is_whole = is_plain_reduction(contraction) or is_streamed(contraction, target)
     return is_whole or _tile_in_lanes(sums) is not None
 
 
@@ -462,12 +462,11 @@ def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
     return (sums.stage,)
 
 
-def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
+def _leave_to_rows(sums: Sums) -> Iterable[Stage] | None:
     s, contraction = sums.schedule, sums.contraction
-    if not is_left_plain(contraction) or sums.ahead is not None:
+    if not is_plain_reduction(contraction) or sums.ahead is not None:
         return None
     choose_form(s, contraction, "matrix-vector product")
-    choose(s, "strategy", "sums one by one, along what lies side by side")
     return ()
 
 
@@ -478,7 +477,8 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
     choose_form(s, contraction, "matrix product")
     if sums.inline_columns:
         s[contraction.b.tensor].compute_inline()
-    write_streamed(s, contraction, sums.target, in_order=sums.in_order)
+    places = places_of(contraction)
+    write_streamed(s, sums.stage, sums.target, places, in_order=sums.in_order)
     return (sums.stage,)
 
 
@@ -546,7 +546,7 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
     ("turned", _write_turned),
-    ("sums one by one", _leave_plain),
+    ("plain reduction", _leave_to_rows),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),
     ("matrix-product instructions", _write_matrix_products),
