@@ -303,6 +303,6 @@ def _coefficients(index: PrimExpr, axes: Mapping[Var, Range]) -> dict[Var, int]:
     found: dict[Var, int] = {}
     for atom, coefficient in prover.affine(index).terms.items():
         is_quotient = isinstance(atom, e.FloorDiv | e.FloorMod)
-        for var in {each for each in walk_once(atom) if each in axes}:
+        for var in {each for each in walk_once(atom) if isinstance(each, Var) and each in axes}:
             found[var] = coefficient if atom is var else 1 if is_quotient else FAR
     return found
