@@ -21,7 +21,7 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
-from minitvm.tir.functor import children, walk_once
+from minitvm.tir.functor import children, find
 from minitvm.tir.structural_equal import structural_equal
 
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -118,7 +118,7 @@ def product_of_extents(axes: Iterable[IterVar]) -> int | None:
 
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
-    return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
+    return (each for body in op.body for each in find(ProducerLoad, body))
 
 
 def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
@@ -266,7 +266,7 @@ def is_uneven(op: ComputeOp) -> bool:
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
-    used = {each for each in walk_once(*_ends(op)) if isinstance(each, Var)}
+    used = set(find(Var, *_ends(op)))
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
 
 
@@ -303,6 +303,6 @@ def _coefficients(index: PrimExpr, axes: Mapping[Var, Range]) -> dict[Var, int]:
     found: dict[Var, int] = {}
     for atom, coefficient in prover.affine(index).terms.items():
         is_quotient = isinstance(atom, e.FloorDiv | e.FloorMod)
-        for var in {each for each in walk_once(atom) if isinstance(each, Var) and each in axes}:
+        for var in {each for each in find(Var, atom) if each in axes}:
             found[var] = coefficient if atom is var else 1 if is_quotient else FAR
     return found

@@ -65,8 +65,8 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
 
 def is_plain_reduction(contraction: Contraction) -> bool:
     """Whether a contraction is best scheduled as any other reduction: a single row uses the
-    columns' factor, whose neighbours lie along the last axis; or one or two rows do, and its neighbours lie
-    along the reduction axis."""
+    columns' factor, whose neighbours lie along the last axis; or one or two rows do, and its
+    neighbours lie along the reduction axis."""
     op, b = contraction.op, contraction.b
     if not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False

@@ -106,8 +106,8 @@ def blocks_in(
 @final
 @record()
 class _Figures:
-    """The rows of a contraction's tiles, the bytes of its panels, its cycles, and the cycles that it
-    takes `more` in blocks, where panels aren't cut to the size of a cache."""
+    """The rows of a contraction's tiles, the bytes of its panels, its cycles, and the cycles that
+    it takes `more` in blocks, where panels aren't cut to the size of a cache."""
 
     height: int
     panels: int

@@ -26,7 +26,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.functor import contains, mentions, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
@@ -85,7 +85,7 @@ def _is_cheap(op: ComputeOp) -> bool:
     return (
         len(operations) <= _MOST_OPERATIONS
         and all(isinstance(each, e.Add | e.Sub | e.Mul) for each in operations)
-        and not any(isinstance(each, e.Call) for each in walk_once(*op.body))
+        and not contains(e.Call, *op.body)
         and len({each.dtype for each in all_loads(op)} | {op.body[0].dtype}) == 1
     )
 

@@ -23,7 +23,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.functor import find, mentions
 
 _MOST = 4  # places
 
@@ -60,10 +60,10 @@ def _chooses_terms(op: ComputeOp, axis: IterVar) -> bool:
 
 
 def _loads(*nodes: PrimExpr) -> Iterator[ProducerLoad]:
-    return (each for each in walk_once(*nodes) if isinstance(each, ProducerLoad))
+    return find(ProducerLoad, *nodes)
 
 
 def _is_of(condition: PrimExpr, axis: IterVar) -> bool:
     """Whether a condition depends on an axis and on nothing else."""
-    used = {each for each in walk_once(condition) if isinstance(each, Var | ProducerLoad)}
+    used = set(find((Var, ProducerLoad), condition))
     return used == {axis.var}
