@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -30,8 +30,9 @@ from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
-from minitvm.auto_scheduler.sums import Sums, sums_of
+from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
+from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.turned import turn, turned_column
 from minitvm.auto_scheduler.unstacked import write_unstacked
 from minitvm.auto_scheduler.versions import write_versions
@@ -131,7 +132,7 @@ def _write(
     for each in prepacked:
         _check_prepacked(s, each)
     is_whole = not s.is_touched
-    _write_program(attempt, target, _kept(s, arguments), strict, prepacked)
+    _write_program(attempt, Program(s, target, prepacked, strict), _kept(s, arguments))
     for each in prepacked:
         source = s[each]
         if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
@@ -175,10 +176,8 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
     place_copy(copy, "ahead")
 
 
-def _write_program(
-    attempt: Attempt, target: Target, kept: set[Stage], strict: bool, prepacked: Collection[Tensor]
-) -> None:
-    s, given = attempt.schedule, kept
+def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None:
+    s, target, strict, given = program.schedule, program.target, program.strict, kept
     write_running_scans(attempt, kept)
     stages = stages_to_write(s)
     by_hand = {each for each in s.stages if each.is_touched}
@@ -188,16 +187,15 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
-    stages = _with_stages_ahead(attempt, stages, target, strict)
+    stages = _with_stages_ahead(attempt, program, stages)
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
-    stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
+    stages, read_by_groups = _write_grouped(attempt, program, stages)
     kept = kept | read | read_by_groups
-    program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
     name = "blocks of rows"
-    find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
+    find_blocks = partial(_fused, attempt, program, stages, kept, by_hand)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
     fused = found or FusedBlocks(s, (), {})
     done: set[Stage] = set()
@@ -205,7 +203,7 @@ def _write_program(
         # The blocks were chosen for these last stages; by now other stages may be free to read
         # sums.
         whole = kept | fused.without_epilogue | done
-        find = partial(program, stage, kept=whole, by_hand=by_hand | done)
+        find = partial(program.sums_of, stage, whole, by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
         if sums is not None and sums.last in fused.parts and _is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
@@ -224,15 +222,13 @@ def _write_program(
 
 def _fused(
     attempt: Attempt,
+    program: Program,
     stages: Sequence[Stage],
-    target: Target,
     kept: set[Stage],
     by_hand: set[Stage],
-    find: Callable[..., Sums | None],
 ) -> FusedBlocks | None:
     """The stages that are computed together for blocks of rows."""
-    s = attempt.schedule
-    whole = kept
+    s, whole = attempt.schedule, kept
     here = [
         each
         for each in stages
@@ -241,7 +237,7 @@ def _fused(
     products: dict[Stage, Product] = {}
     alone: set[Stage] = set()
     for stage in here:
-        sums = find(stage, kept=whole, by_hand=by_hand) if stage not in products else None
+        sums = program.sums_of(stage, whole, by_hand) if stage not in products else None
         if sums is None:
             continue
         if _is_tiled(sums):
@@ -255,7 +251,7 @@ def _fused(
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each in whole]
-    found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
+    found = [*blocks_in(s, roots, free, alone, products, program.target)] if products else []
     return FusedBlocks(s, found, products) if found else None
 
 
@@ -301,7 +297,8 @@ def _together(sums: Sums) -> list[Sums] | None:
     if last is sums.stage or not _is_tiled(sums):
         return None
     read = _read_by(s, last)
-    found = [each for stage in s.stages if stage in read and (each := sums.beside(stage))]
+    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
+    found = [each for stage in s.stages if stage in read and (each := find(stage))]
     alike = [
         each for each in found if each.last is last and _is_tiled(each) and are_alike(sums, each)
     ]
@@ -327,8 +324,8 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     last = group[0].last
     part = fused.parts[last]
     if part is None:
-        target = Target(f"{group[0].target} -num-cores=1")
-        group = [replace(each, target=target) for each in group]
+        alone = replace(group[0].program, target=on_one_core(group[0].target))
+        group = [replace(each, program=alone) for each in group]
     _choose_products(group)
     loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:
@@ -338,14 +335,14 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
 
 
 def _write_grouped(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+    attempt: Attempt, program: Program, stages: Sequence[Stage]
 ) -> tuple[list[Stage], set[Stage]]:
     """Schedules the reductions by groups. Returns the other stages, and those that are computed
     before a reduction which reads them."""
     s, left, read = attempt.schedule, list[Stage](), set[Stage]()
     for stage in stages:
         inputs = stage.op.input_tensors
-        write = partial(write_grouped, s, stage, target, strict=strict)
+        write = partial(write_grouped, s, stage, program.target, strict=program.strict)
         is_alone = not stage.inlined and stage.time is None
         if is_alone and attempt.follow("groups", stage, write):
             read |= {s[tensor] for tensor in inputs}
@@ -384,11 +381,9 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
 )
 
 
-def _with_stages_ahead(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
-) -> list[Stage]:
+def _with_stages_ahead(attempt: Attempt, program: Program, stages: Sequence[Stage]) -> list[Stage]:
     """The stages, behind the new stages that compute something for them."""
-    s = attempt.schedule
+    s, target, strict = program.schedule, program.target, program.strict
     for name, write in AHEAD:
         made = list[Stage]()
         for stage in stages:
@@ -440,7 +435,7 @@ def _write_turned(sums: Sums) -> Iterable[Stage] | None:
     text = "computed transposed, so that vectors lie along {axis}: that takes fewer cycles"
     choose(s, "strategy", text, stage=total.op.name, axis=column.var.name)
     made = turn(s, total, column, stays)
-    turned = replace(sums, prepacked=()).beside(s[made])
+    turned = replace(sums.program, prepacked=()).sums_of(s[made], sums.kept, sums.by_hand)
     assert turned is not None
     others = [write for _, write in STRATEGIES if write is not _write_turned]
     return next(done for write in others if (done := write(turned)) is not None)
@@ -501,7 +496,7 @@ def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
 
 def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:
     s, contraction, last = sums.schedule, sums.contraction, sums.last
-    if found is None or (sums.strict and found.sum == "float32"):
+    if found is None or (sums.program.strict and found.sum == "float32"):
         return None
     _choose_product(sums, last)
     ahead = sums.ahead is contraction.b.tensor
