@@ -121,11 +121,6 @@ def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     return (each for body in op.body for each in find(ProducerLoad, body))
 
 
-def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
-    """The reads of a tensor in a stage."""
-    return [each for each in all_loads(op) if each.producer is tensor]
-
-
 def bytes_of(tensor: Tensor) -> int | None:
     """The size of a tensor, None if it is symbolic."""
     elements = elements_of(tensor)

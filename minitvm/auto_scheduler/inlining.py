@@ -16,11 +16,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Container
 
-from minitvm.auto_scheduler.contraction import all_loads, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import all_loads, extent_of
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -58,7 +59,7 @@ def _reads_each_once(reader: Stage, stage: Stage) -> bool:
     op = compute_of(reader)
     if running_axis(op) is not None or reader.time is not None:
         return False
-    places = [each.indices for each in loads_of(op, stage.op.output(0))]
+    places = [each.indices for each in reads_of(op, stage.op.output(0))]
     used = set(places[0])
     axes = (*op.axis, *op.reduce_axis)
     return (

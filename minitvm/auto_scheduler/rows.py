@@ -39,7 +39,6 @@ from minitvm.auto_scheduler.loops import (
     fused,
     in_tasks,
     run_parallel,
-    shared,
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
@@ -252,7 +251,10 @@ class _Rows:
             if part.rows is not None:
                 outer, axes[part.axis] = root.split(axes[part.axis], factor=part.rows)
                 tasks.append(outer)
-            loop = shared(root, tasks, self.target)
+            loop = tasks[-1]
+            if self.target.num_cores > 1:
+                loop = fused(root, tasks)
+                root.parallel(loop)
         if self.inside:
             self._write_inside(axes[rows - 1], rows)
         return loop
