@@ -118,7 +118,7 @@ def product_of_extents(axes: Iterable[IterVar]) -> int | None:
 
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
-    return (each for body in op.body for each in find(ProducerLoad, body))
+    return find(ProducerLoad, *op.body)
 
 
 def bytes_of(tensor: Tensor) -> int | None:

@@ -60,7 +60,7 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     size = bytes_of(contraction.b.tensor)
     if size is not None and size <= target.cache_bytes(2) // 4:
         return False
-    return streamed_cycles(contraction, target) <= ALIKE * cycles_of(contraction, target)
+    return _streamed_cycles(contraction, target) <= ALIKE * cycles_of(contraction, target)
 
 
 def is_plain_reduction(contraction: Contraction) -> bool:
@@ -86,7 +86,7 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
     return None not in extents and prod(each or 0 for each in extents) <= most
 
 
-def streamed_cycles(contraction: Contraction, target: Target) -> float:
+def _streamed_cycles(contraction: Contraction, target: Target) -> float:
     """The cycles of a streamed contraction: the more of those of its arithmetic and of those in
     which the columns' factor comes from its cache. Of the fewer, a part in their proportion isn't
     hidden. A sum is read and written once in a few steps; elements of

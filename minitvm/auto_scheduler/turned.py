@@ -25,7 +25,6 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.convolution import cycles_of_convolution, sums_over_images
 from minitvm.auto_scheduler.cost import copy_cycles, transfer_cycles
-from minitvm.auto_scheduler.few_rows import is_streamed, streamed_cycles
 from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.packing import can_be_copied
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -70,7 +69,7 @@ def are_fewest(cycles: float, contraction: Contraction, target: Target) -> bool:
 def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, float] | None:
     """A contraction with its last axis of rows as the column, and its cycles with the copy of the
     result; None where the factors can't exchange their roles."""
-    if not is_plain(contraction) or is_streamed(contraction, target):
+    if not is_plain(contraction):
         return None
     row = contraction.rows[-1]
     if extent_of(row) == 1:  # indices are simplified to 0, and read no column
@@ -84,10 +83,9 @@ def _turned(contraction: Contraction, target: Target) -> tuple[Contraction, floa
     if elements is None:
         return None
     size = elements * contraction.op.output(0).dtype.itemsize
-    cycles = streamed_cycles if is_streamed(turned, target) else cycles_of
     # The copy is written and read, and what it is copied to comes before it is overwritten.
     copied = copy_cycles(size) + transfer_cycles(4 * size, 2 * size, target)
-    return turned, cycles(turned, target) + copied
+    return turned, cycles_of(turned, target) + copied
 
 
 def is_plain(contraction: Contraction) -> bool:

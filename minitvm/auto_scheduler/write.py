@@ -25,7 +25,7 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.lanes import tile_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import Part, compute_of, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
-from minitvm.auto_scheduler.phases import write_phases
+from minitvm.auto_scheduler.phases import write_phases, write_unstacked
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
@@ -34,7 +34,6 @@ from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.turned import turn, turned_column
-from minitvm.auto_scheduler.unstacked import write_unstacked
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
