@@ -38,7 +38,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
-from minitvm.auto_scheduler.lines import is_line
+from minitvm.auto_scheduler.lines import divisors_along, is_line
 from minitvm.auto_scheduler.loops import (
     Loop,
     cached,
@@ -61,7 +61,6 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, Reduce
-from minitvm.tir.functor import mentions, walk_once
 
 _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
@@ -303,21 +302,10 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
-    extent, period = extent_of(k), period_of(op, op.reduce_axis)
+    extent, period = extent_of(k), lcm(*divisors_along(op, op.reduce_axis))
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
-
-
-def period_of(op: ComputeOp, axes: Sequence[IterVar]) -> int:
-    """The number of steps along some axes after which the quotients and remainders by numbers
-    repeat themselves."""
-    found = [
-        each.b
-        for each in walk_once(*op.body)
-        if isinstance(each, e.FloorDiv | e.FloorMod) and any(mentions(a.var, each) for a in axes)
-    ]
-    return lcm(*(max(1, e.const_int(each) or 1) for each in found))
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
