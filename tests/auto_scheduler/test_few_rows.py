@@ -126,9 +126,12 @@ def test_a_vector_by_a_matrix_is_a_reduction(
     x = te.placeholder((*batch, steps), dtype, name="x")
     B = te.placeholder((*batch[:-1], steps, n), dtype, name="B")
     k = te.reduce_axis((0, steps), name="k")
-    y = te.compute(
-        (*batch, n), lambda *i: te.sum(x[(*i[:-1], k)] * B[(*i[: len(batch[:-1])], k, i[-1])], k)
-    )
+    others = len(batch[:-1])
+
+    def element(*i: Any) -> Any:
+        return te.sum(x[(*i[:-1], k)] * B[(*i[:others], k, i[-1])], axis=k)
+
+    y = te.compute((*batch, n), element)
     given = [random.integers(-9, 9, [int(n) for n in t.shape]).astype(dtype) for t in (x, B)]
     found = np.full((*batch, n), 77, dtype)
     build([y], [x, B, y])(*given, found)
