@@ -129,7 +129,7 @@ def test_a_vector_by_a_matrix_is_a_reduction(
     others = len(batch[:-1])
 
     def element(*i: Any) -> Any:
-        return te.sum(x[(*i[:-1], k)] * B[(*i[:others], k, i[-1])], axis=k)
+        return te.sum(x(*i[:-1], k) * B(*i[:others], k, i[-1]), axis=k)
 
     y = te.compute((*batch, n), element)
     given = [random.integers(-9, 9, [int(n) for n in t.shape]).astype(dtype) for t in (x, B)]
