@@ -12,7 +12,7 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once
+from minitvm.tir.functor import Mutator, children, contains, find, free_vars, substitute
 from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "prefetch_scope"
@@ -49,9 +49,8 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     CompileError
         When the attribute is not around a loop.
     """
-    nodes = [*walk_once(func.body)]
-    data = {each.var for each in nodes if isinstance(each, s.LetStmt | e.Let)}
-    own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+    data = {each.var for each in find((s.LetStmt, e.Let), func.body)}
+    own = {each.buffer for each in find(s.Allocate, func.body)}
     return with_body(func, _Inject(data, own).stmt(func.body))
 
 
@@ -105,8 +104,8 @@ class _Requests:
             if isinstance(child, Stmt):
                 self.gather(child, inside)
                 continue
-            for each in walk_once(child):
-                if isinstance(each, BufferLoad) and each.buffer is self._buffer:
+            for each in find(BufferLoad, child):
+                if each.buffer is self._buffer:
                     self._request(each, loops)
 
     def _request(self, load: BufferLoad, loops: tuple[For, ...]) -> None:
@@ -121,9 +120,7 @@ class _Requests:
                 used.append(loop)
                 needed = needed | _variables(loop.min, loop.extent)
         expressions = [*load.indices, *(x for loop in used for x in (loop.min, loop.extent))]
-        if needed & self._data or any(
-            isinstance(each, BufferLoad | Call) for each in walk_once(*expressions)
-        ):
+        if needed & self._data or contains((BufferLoad, Call), *expressions):
             return
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:
@@ -136,7 +133,7 @@ class _Requests:
         while isinstance(body, For):
             loops.append(body)
             body = body.body
-        (load,) = (each for each in walk_once(body) if isinstance(each, BufferLoad))
+        (load,) = find(BufferLoad, body)
         for loop in reversed(loops):
             body = self._loop(loop, load, body)
         return body
