@@ -12,7 +12,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import free_vars, walk_once
+from minitvm.tir.functor import find, free_vars
 from minitvm.tir.stmt import Stmt
 
 Captured: TypeAlias = tuple[Var | Buffer, Value]
@@ -34,15 +34,11 @@ def captured_by(node: Stmt, outer: Emitter) -> list[Captured]:
     constants."""
     buffers: dict[Buffer, None] = {}
     inside: set[Buffer | Var] = set()
-    for each in walk_once(node):
-        if isinstance(each, (e.BufferLoad, s.BufferStore, e.BufferRef, s.Allocate)):
-            buffers[each.buffer] = None
-        if isinstance(each, s.Allocate):
-            inside.add(each.buffer)
-        elif isinstance(each, s.For):
-            inside.add(each.loop_var)
-        elif isinstance(each, (s.LetStmt, e.Let)):
-            inside.add(each.var)
+    for each in find((e.BufferLoad, s.BufferStore, e.BufferRef, s.Allocate), node):
+        buffers[each.buffer] = None
+    inside.update(each.buffer for each in find(s.Allocate, node))
+    inside.update(each.loop_var for each in find(s.For, node))
+    inside.update(each.var for each in find((s.LetStmt, e.Let), node))
     roots: list[Stmt | PrimExpr] = [node]
     for buffer in buffers:
         roots += buffer.sizes

@@ -19,7 +19,7 @@ from minitvm.codegen.llvm_text import NULL, FunctionText, Value
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import find
 from minitvm.tir.stmt import PrimFunc, Stmt
 
 # Operations from which on a kernel releases the GIL. Releasing costs up to 100 ns; but if another
@@ -31,7 +31,7 @@ LEAST_WORK = 4e6
 
 def needs_the_gil(node: Stmt) -> bool:
     """Whether `node` calls Python: by a packed call, or a function of Python's C API."""
-    calls = (each for each in walk_once(node) if isinstance(each, e.Call))
+    calls = find(e.Call, node)
     return any(each.op == "call_packed" or _function_of_python(each) for each in calls)
 
 
@@ -60,7 +60,7 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
     if not asked:
         keeps = asked is False or needs_the_gil(func.body)
         return e.const(False) if keeps else estimated_work(func.body) >= LEAST_WORK
-    calls = (each for each in walk_once(func.body) if isinstance(each, e.Call))
+    calls = find(e.Call, func.body)
     name = next(filter(None, map(_function_of_python, calls)), "")
     if name:
         raise CompileError(

@@ -37,7 +37,7 @@ from minitvm.target import Target
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import children, free_vars, mentions, walk_once, with_fields
+from minitvm.tir.functor import children, find, free_vars, mentions, walk_once, with_fields
 from minitvm.tir.intrinsics import FUNCTIONS
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -60,7 +60,7 @@ def tasks_worth(node: Stmt, target: Target) -> PrimExpr:
     """The number of tasks that the work of `node` is worth, in terms of variables outside of it.
     Threads share a loop from two tasks on."""
     work = estimated_work(node)
-    if any(isinstance(each, e.Call) and each.op == "call_extern" for each in walk_once(node)):
+    if any(each.op == "call_extern" for each in find(e.Call, node)):
         work = work * _MOST_C_FUNCTIONS
     worth = e.cast(INT64, work * (1.0 / target.task_operations))
     return worth if free_vars(worth) else Analyzer().simplify(worth)
@@ -245,10 +245,7 @@ def _emit_entry(outer: FunctionText, name: str, captured: list[Captured], body: 
 
 def _has_barrier(node: Stmt) -> bool:
     """Whether tasks may read values that other tasks wrote in a loop that has ended."""
-    return any(
-        isinstance(each, s.AttrStmt) and each.attr_key == BARRIER_WHEN_FINISH
-        for each in walk_once(node)
-    )
+    return any(each.attr_key == BARRIER_WHEN_FINISH for each in find(s.AttrStmt, node))
 
 
 def _slots(captured: list[Captured]) -> list[int]:

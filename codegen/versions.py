@@ -28,7 +28,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
+from minitvm.tir.functor import Mutator, find, free_vars, with_fields
 from minitvm.tir.stmt import Stmt
 from minitvm.transform.stream_stores import ALIGNMENT
 
@@ -71,11 +71,9 @@ def versions_of(loop: s.For, most: int = MOST) -> Versions | None:
 
 
 def _choice_in(loop: s.For) -> Choice | None:
-    nodes = [*walk_once(loop.body)]
-    bound = {loop.loop_var}
-    bound |= {each.loop_var for each in nodes if isinstance(each, s.For)}
-    bound |= {each.var for each in nodes if isinstance(each, s.LetStmt | e.Let)}
-    choices = [each for each in nodes if isinstance(each, Choice) and _is_same_in_all(each, bound)]
+    bound = {loop.loop_var, *(each.loop_var for each in find(s.For, loop.body))}
+    bound |= {each.var for each in find((s.LetStmt, e.Let), loop.body)}
+    choices = [each for each in find(_ORDER, loop.body) if _is_same_in_all(each, bound)]
     # Stores past the caches are for rows of which few choices matter.
     return min(choices, key=lambda each: _ORDER.index(type(each)), default=None)
 

@@ -12,7 +12,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.tir import expr as e
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import PrimExpr, Var, const_int
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import find
 
 _Bounds = list[list[PrimExpr | None]]
 _SWAPPED = {e.GT: e.LT, e.GE: e.LE}
@@ -66,7 +66,7 @@ def _clip(part: PrimExpr, variables: Sequence[PrimExpr], bounds: _Bounds) -> boo
     none."""
     if not isinstance(part, e.LT | e.LE | e.EQ) or not part.a.dtype.is_integral:
         return False
-    inside = {node for node in walk_once(part) if isinstance(node, Var)}
+    inside = set(find(Var, part))
     found = [position for position, var in enumerate(variables) if var in inside]
     if len(found) != 1:
         return False

@@ -16,7 +16,7 @@ from minitvm.tir.expr import (
     Var,
     const_int,
 )
-from minitvm.tir.functor import children, walk_once
+from minitvm.tir.functor import children, contains, find
 from minitvm.tir.stmt import (
     Allocate,
     AttrStmt,
@@ -37,18 +37,18 @@ _CALLS_OUT = ("call_packed", "call_extern", "call_llvm_intrin", "tvm_access_ptr"
 
 def calls_out(*nodes: PrimExpr | Stmt) -> bool:
     """Whether functions outside of the program are called."""
-    return any(isinstance(each, Call) and each.op in _CALLS_OUT for each in walk_once(*nodes))
+    return any(each.op in _CALLS_OUT for each in find(Call, *nodes))
 
 
 def loads(*nodes: PrimExpr) -> bool:
     """Whether an element of a buffer is read. Such a value may only be evaluated where the program
     evaluates it: elsewhere its index may be outside of the buffer."""
-    return any(isinstance(each, BufferLoad) for each in walk_once(*nodes))
+    return contains(BufferLoad, *nodes)
 
 
 def reads_tensors(*nodes: PrimExpr) -> bool:
     """Whether an element of a tensor is read. Data say such a value."""
-    return any(isinstance(each, ProducerLoad) for each in walk_once(*nodes))
+    return contains(ProducerLoad, *nodes)
 
 
 def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
@@ -70,7 +70,7 @@ def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
 
 def own_memory(body: Stmt) -> frozenset[Buffer]:
     """The buffers that a statement allocates, which nothing else can read."""
-    return frozenset(each.buffer for each in walk_once(body) if isinstance(each, Allocate))
+    return frozenset(each.buffer for each in find(Allocate, body))
 
 
 def is_stable(value: PrimExpr, body: PrimExpr | Stmt) -> bool:
@@ -91,10 +91,10 @@ class Effects:
     def is_stable(self, value: PrimExpr, body: PrimExpr | Stmt) -> bool:
         """See :func:`is_stable`."""
         read: set[Var] = set()
-        for each in walk_once(value):
+        for each in find((BufferLoad, Call), value):
             if isinstance(each, BufferLoad):
                 read.add(each.buffer.data)
-            elif isinstance(each, Call) and each.op in _CALLS_OUT:
+            elif each.op in _CALLS_OUT:
                 return False
         if not read:
             return True
@@ -116,10 +116,10 @@ class Effects:
                 parts.append(frozenset([node.buffer.data]))
             return frozenset().union(*parts)
         found: set[Var] = set()
-        for each in walk_once(node):
+        for each in find((BufferRef, Call), node):
             if isinstance(each, BufferRef):
                 found.add(each.buffer.data)
-            elif isinstance(each, Call) and each.op in _CALLS_OUT:
+            elif each.op in _CALLS_OUT:
                 found.add(_ANY)
         return frozenset(found)
 
@@ -129,15 +129,16 @@ def written_buffers(body: Stmt) -> frozenset[Buffer]:
     by a pointer that isn't read-only."""
     written: set[Buffer] = set()
     read_only: set[int] = set()
-    for node in walk_once(body):
+    for node in find((BufferStore, Call, BufferRef), body):
         if isinstance(node, BufferStore):
             written.add(node.buffer)
-        elif isinstance(node, Call) and node.op == "tvm_access_ptr":
+        elif isinstance(node, BufferRef):
+            if id(node) not in read_only:
+                written.add(node.buffer)
+        elif node.op == "tvm_access_ptr":
             reference, mask = node.args[0], const_int(node.args[3])
             if mask is not None and not mask & Buffer.WRITE:
                 read_only.add(id(reference))
-        elif isinstance(node, BufferRef) and id(node) not in read_only:
-            written.add(node.buffer)
     return frozenset(written)
 
 

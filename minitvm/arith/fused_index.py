@@ -16,7 +16,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import contains
 from minitvm.tir.structural_equal import structural_equal
 
 Indices: TypeAlias = tuple[PrimExpr, ...]
@@ -127,7 +127,7 @@ _DIGITS = (e.FloorDiv, e.FloorMod)
 
 def has_digits(node: PrimExpr) -> bool:
     """Whether there is a quotient or a remainder in `node`."""
-    return any(isinstance(each, _DIGITS) for each in walk_once(node))
+    return contains(_DIGITS, node)
 
 
 def digits(simplifier: Simplifier, buffer: Buffer, indices: Indices) -> Indices:

@@ -9,7 +9,7 @@ from minitvm.arith.fused_index import joined
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, free_vars, walk_once, with_fields
+from minitvm.tir.functor import Mutator, contains, find, free_vars, walk_once, with_fields
 from minitvm.tir.stmt import Stmt
 from minitvm.tir.structural_equal import structural_equal
 
@@ -22,22 +22,22 @@ def symbolic_divisor(var: Var, body: Stmt) -> PrimExpr | None:
     found: list[PrimExpr] = []
     is_joined = {
         id(digit)
-        for each in walk_once(body)
-        if isinstance(each, e.BufferLoad | s.BufferStore) and _is_joined(each)
+        for each in find((e.BufferLoad, s.BufferStore), body)
+        if _is_joined(each)
         for digit in walk_once(*each.indices)
     }
-    for each in walk_once(body):
+    for each in find((s.LetStmt, e.Let, s.For, e.FloorDiv, e.FloorMod), body):
         if id(each) in is_joined:
             continue
         if isinstance(each, s.LetStmt | e.Let):
             bound.add(each.var)
         elif isinstance(each, s.For):
             bound.add(each.loop_var)
-        elif isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var:
+        elif each.a is var:
             found.append(each.b)
     counts = Counter[int]()
     for each in found:
-        is_size = not any(isinstance(x, e.BufferLoad | e.Call) for x in walk_once(each))
+        is_size = not contains((e.BufferLoad, e.Call), each)
         if e.const_int(each) is None and is_size and bound.isdisjoint(free_vars(each)):
             counts[next(i for i, x in enumerate(found) if structural_equal(x, each))] += 1
     return found[counts.most_common(1)[0][0]] if counts else None

@@ -16,7 +16,7 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import children, walk_once, with_fields
+from minitvm.tir.functor import children, contains, find, with_fields
 
 _MOST = 4  # parts of a range in which a quotient is constant
 _LEAST = 16  # values of an operand that are worth code of their own
@@ -35,10 +35,7 @@ class Piece:
 
 def may_have_pieces(index: PrimExpr) -> bool:
     """Whether an index has nodes that are linear in parts."""
-    return any(
-        isinstance(each, _PIECEWISE) or (isinstance(each, e.Call) and each.op in _CALLS)
-        for each in walk_once(index)
-    )
+    return contains(_PIECEWISE, index) or any(each.op in _CALLS for each in find(e.Call, index))
 
 
 _PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod, e.Select)

@@ -16,7 +16,7 @@ from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import children, mentions, substitute, walk_once
+from minitvm.tir.functor import children, find, mentions, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.provenance import Kind
 from minitvm.tir.stmt import ForKind, Stmt
@@ -205,7 +205,7 @@ def estimated_sum(
 
 def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
     """Whether a loop inside has more iterations for some values of a variable than for others."""
-    return any(isinstance(each, s.For) and mentions(var, each.extent) for each in walk_once(body))
+    return any(mentions(var, each.extent) for each in find(s.For, body))
 
 
 @final

@@ -178,7 +178,7 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         return None
     x = long[-1]
     axes = {axis.var: axis for axis in op.axis}
-    found = [distances_of(load, op) for load in reads_of(s, op)]
+    found = [distances_of(load, op) for load in reads_through(s, op)]
     rows = Counter(
         var
         for each in found
@@ -232,7 +232,7 @@ def _before(
     """An axis behind the axes that are joined to it, as long as there are to be `more`, whose
     product of extents it is given, and `other` isn't one."""
     found = [last]
-    loads = [*reads_of(s, op)]
+    loads = [*reads_through(s, op)]
     long = _long_axes(op)
     for axis in reversed(long[: long.index(last)]):
         if axis is other or not more(product_of_extents(found)):
@@ -279,7 +279,7 @@ def _outside_loads(node: PrimExpr) -> Iterator[Var]:
             yield from _outside_loads(each)
 
 
-def reads_of(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
+def reads_through(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage, in terms of its axes; of tensors that are computed where
     they are read, their reads."""
     for load in all_loads(op):
@@ -289,6 +289,6 @@ def reads_of(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
             continue
         inner = compute_of(s[tensor])
         mapping = {axis.var: i for axis, i in zip(inner.axis, load.indices, strict=True)}
-        for each in reads_of(s, inner):
+        for each in reads_through(s, inner):
             indices = tuple([substitute(index, mapping) for index in each.indices])
             yield with_fields(each, indices=indices)

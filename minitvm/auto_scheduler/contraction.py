@@ -19,10 +19,10 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import children, walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
+from minitvm.tir.functor import children, contains, find
 from minitvm.tir.structural_equal import structural_equal
 
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -119,12 +119,7 @@ def product_of_extents(axes: Iterable[IterVar]) -> int | None:
 
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
-    return (each for body in op.body for each in walk_once(body) if isinstance(each, ProducerLoad))
-
-
-def loads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
-    """The reads of a tensor in a stage."""
-    return [each for each in all_loads(op) if each.producer is tensor]
+    return find(ProducerLoad, *op.body)
 
 
 def bytes_of(tensor: Tensor) -> int | None:
@@ -250,7 +245,7 @@ def slides(op: ComputeOp, factor: Factor) -> bool:
     next."""
     k, column = op.reduce_axis[-1], _column_of(op)
     window = factor.along(k) * (extent_of(k) or 1)
-    together = [{*_variables(index)} for index in factor.load.indices]
+    together = [{*find(Var, index)} for index in factor.load.indices]
     return any(
         0 < factor.along(axis) < window and any({axis.var, k.var} <= used for used in together)
         for axis in op.axis
@@ -282,7 +277,7 @@ def is_uneven(op: ComputeOp) -> bool:
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
-    used = {each for each in walk_once(*_ends(op)) if isinstance(each, Var)}
+    used = set(find(Var, *_ends(op)))
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
 
 
@@ -296,22 +291,18 @@ def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
     """The distance in memory, in elements, of neighbouring reads along each axis of an operation;
     :data:`FAR` along an axis in which an index isn't affine."""
     assert isinstance(load.producer, Tensor)
-    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    axes = {axis.var: domain_of(axis) for axis in (*op.axis, *op.reduce_axis)}
     flat = _flat_index(load)
     if flat is not None:
-        coefficients = _affine(flat, axes)
-        if coefficients is not None:
-            return {var: min(abs(c), FAR) for var, c in coefficients.items() if c}
+        coefficients = _coefficients(flat, axes)
+        if FAR not in coefficients.values():
+            return {var: min(abs(c), FAR) for var, c in coefficients.items()}
     distance: dict[Var, int] = {}
     step: int | None = 1
     for index, extent in reversed(list(zip(load.indices, load.producer.shape, strict=True))):
-        coefficients = _affine(index, axes)
-        if coefficients is None:
-            coefficients = {var: FAR for var in _variables(index) if var in axes}
-        for var, coefficient in coefficients.items():
-            if coefficient:
-                more = FAR if step is None else min(abs(coefficient) * step, FAR)
-                distance[var] = min(distance.get(var, 0) + more, FAR)
+        for var, coefficient in _coefficients(index, axes).items():
+            more = FAR if step is None else min(abs(coefficient) * step, FAR)
+            distance[var] = min(distance.get(var, 0) + more, FAR)
         known = e.const_int(extent)
         step = None if step is None or known is None else step * known
     return distance
@@ -321,7 +312,7 @@ def _flat_index(load: ProducerLoad) -> PrimExpr | None:
     """The place of an element in a tensor of constant sizes that is read at quotients, as a copy
     with flattened axes does: together they may be affine."""
     shape = [e.const_int(extent) for extent in load.producer.shape]
-    if None in shape or not any(isinstance(x, e.FloorDiv) for x in walk_once(*load.indices)):
+    if None in shape or not contains(e.FloorDiv, *load.indices):
         return None
     flat: PrimExpr = e.const(0)
     for index, extent in zip(load.indices, shape, strict=True):
@@ -329,54 +320,17 @@ def _flat_index(load: ProducerLoad) -> PrimExpr | None:
     return Analyzer().simplify(flat)
 
 
-def _affine(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
-    """The coefficients of the axes in an index; None if the index is not affine in them."""
-    match node:
-        case Var():
-            return {node: 1} if node in axes else {}
-        case e.Cast():
-            return _affine(node.value, axes)
-        case e.Add() | e.Sub():
-            sign = 1 if isinstance(node, e.Add) else -1
-            return _sum(_affine(node.a, axes), _affine(node.b, axes), sign)
-        case e.Mul():
-            return _scaled(node.a, node.b, axes) or _scaled(node.b, node.a, axes)
-        case e.FloorDiv() | e.FloorMod():
-            return _coefficients_in_quotient(node, axes)
-    return None if any(each in axes for each in _variables(node)) else {}
-
-
-def _coefficients_in_quotient(node: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int]:
-    """The coefficients of the axes in a quotient or remainder, such as the group of a channel; 1
-    for an axis inside of an atom, which arithmetic doesn't look into."""
+def _coefficients(index: PrimExpr, axes: Mapping[Var, Range]) -> dict[Var, int]:
+    """The coefficients of the axes in an index. An axis inside of a quotient or remainder, such as
+    the group of a channel, counts as one by itself; inside of anything else, as :data:`FAR`."""
+    if isinstance(index, Var):
+        return {index: 1} if index in axes else {}
     prover = Prover()
-    for axis in axes.values():
-        if axis.dom is not None:
-            prover.bind(axis.var, axis.dom)
+    for axis, dom in axes.items():
+        prover.bind(axis, dom)
     found: dict[Var, int] = {}
-    for atom, coefficient in prover.affine(node).terms.items():
-        for var in _variables(atom):
-            if var in axes:
-                found[var] = coefficient if atom is var else 1
+    for atom, coefficient in prover.affine(index).terms.items():
+        is_quotient = isinstance(atom, e.FloorDiv | e.FloorMod)
+        for var in {each for each in find(Var, atom) if each in axes}:
+            found[var] = coefficient if atom is var else 1 if is_quotient else FAR
     return found
-
-
-def _sum(a: dict[Var, int] | None, b: dict[Var, int] | None, sign: int) -> dict[Var, int] | None:
-    if a is None or b is None:
-        return None
-    return {var: a.get(var, 0) + sign * b.get(var, 0) for var in (*a, *b)}
-
-
-def _scaled(value: PrimExpr, by: PrimExpr, axes: Mapping[Var, IterVar]) -> dict[Var, int] | None:
-    """The coefficients of ``value * by`` where `by` doesn't depend on the axes."""
-    if any(each in axes for each in _variables(by)):
-        return None
-    coefficients = _affine(value, axes)
-    factor = e.const_int(by)
-    if coefficients is None or not coefficients:
-        return coefficients
-    return {var: FAR if factor is None else each * factor for var, each in coefficients.items()}
-
-
-def _variables(node: PrimExpr) -> Iterator[Var]:
-    return (each for each in walk_once(node) if isinstance(each, Var))

@@ -19,7 +19,6 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     bytes_at_once,
     extent_of,
-    loads_of,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -33,7 +32,7 @@ from minitvm.auto_scheduler.terms import share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import element_of
+from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
@@ -54,7 +53,7 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
         return _is_depthwise_by_channels(contraction)
     if None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target):
         return _is_depthwise_by_channels(contraction)
-    loads = loads_of(contraction.op, tensor)
+    loads = reads_of(contraction.op, tensor)
     if not columns or len(loads) != 1:
         return _is_depthwise_by_channels(contraction)
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
@@ -89,7 +88,7 @@ def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
     """Whether an iteration reads one element of a factor, and a copy of these elements depends only
     on the axes in their indices, not on further axes in guards."""
     op, tensor = contraction.op, factor.tensor
-    return len(loads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
+    return len(reads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
 
 
 def _is_depthwise_by_channels(contraction: Contraction) -> bool:
@@ -150,7 +149,7 @@ def _is_read_through_windows(contraction: Contraction) -> bool:
     second column."""
     reduced = {axis.var for axis in contraction.op.reduce_axis}
     column = contraction.column.var
-    for load in loads_of(contraction.op, contraction.b.tensor):
+    for load in reads_of(contraction.op, contraction.b.tensor):
         for index in load.indices:
             terms = Prover().affine(index).terms
             if column in terms and (terms[column] != 1 or not reduced.isdisjoint(terms)):

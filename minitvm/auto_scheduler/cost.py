@@ -182,6 +182,10 @@ class Nest:
         """The steps of the sum for one of the reduction axis at a place."""
         return prod(each or USUAL for each in self.steps[place + 1 :])
 
+    def steps_of(self, depth: int | None, cut: int) -> int:
+        """The steps of the sum in a block: see :class:`Blocks`."""
+        return self.depth if depth is None else depth * self.inside(cut)
+
 
 def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The cycles of one core for a nest by tiles in blocks.
@@ -194,7 +198,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """
     width = min(blocks.columns or nest.width, nest.width)
     steps = nest.depth
-    sums = _steps_of(nest, blocks)
+    sums = nest.steps_of(blocks.depth, blocks.cut)
     panel = _panel_level(nest, tile, width, sums, target)
     if nest.is_packed and blocks.columns is None:
         panel = min(panel, 2)  # blocks are chosen later
@@ -255,11 +259,7 @@ def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = N
     if blocks is None or not nest.is_packed:
         return _panel_level(nest, tile, nest.width, nest.depth, target)
     width = min(blocks.columns or nest.width, nest.width)
-    return _panel_level(nest, tile, width, _steps_of(nest, blocks), target)
-
-
-def _steps_of(nest: Nest, blocks: Blocks) -> int:
-    return nest.depth if blocks.depth is None else blocks.depth * nest.inside(blocks.cut)
+    return _panel_level(nest, tile, width, nest.steps_of(blocks.depth, blocks.cut), target)
 
 
 def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Target) -> int:
@@ -274,7 +274,7 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
     size = tile.columns * nest.itemsize * nest.unit.depth
     most = min(
         target.cache_bytes(1) // (2 * (size + CACHE_LINE)),
-        _steps_of(nest, blocks) // 8,
+        nest.steps_of(blocks.depth, blocks.cut) // 8,
         *(() if nest.is_packed else (_most_ahead(nest, target),)),
     )
     return min(steps_in(latency, tile, nest.unit, nest.terms), max(1, most))

@@ -1,6 +1,7 @@
-"""Contractions of a few rows, which take as long as reading the columns' factor once.
+"""Streams: reductions that take as long as reading lines of memory once, along their columns.
 
-::
+They are products of a few rows and a large factor, and sums of columns, which are products of no
+rows::
 
     for each part of k:                              # on all threads
         for each block of columns whose sums stay in the L1 cache:
@@ -26,11 +27,13 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     extent_of,
     is_uneven,
+    plain_axes_of,
     product_of_extents,
     slides,
 )
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.loops import compute_of, factored, fused, places_of
+from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused
+from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target
@@ -43,8 +46,8 @@ _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _MOST_PARTS = 8  # of the steps
 _LEAST_STEPS = 64  # of a part
-LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
+_LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
+_STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
@@ -79,6 +82,17 @@ def is_left_plain(contraction: Contraction) -> bool:
     return 0 < contraction.b.along(k) <= NEAR and contraction.a.along(k) <= NEAR
 
 
+def is_plain_reduction(contraction: Contraction) -> bool:
+    """Whether a contraction is best scheduled as any other reduction: it is left plain; or a single
+    row uses the columns' factor, whose neighbours lie along the last axis."""
+    op, b = contraction.op, contraction.b
+    if b.along(contraction.column) != 1 or not _is_for_few(contraction, 1):
+        return is_left_plain(contraction)
+    is_in_columns = contraction.column is op.axis[-1] and not is_uneven(op)
+    is_once = bytes_of(b.tensor) is not None and plain_axes_of(contraction, b) is not None
+    return is_in_columns and is_once and len(line_of(contraction)) == 1
+
+
 def _is_for_few(contraction: Contraction, most: int) -> bool:
     """Whether at most `most` rows use an element of `b`, and there is one reduction axis."""
     if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
@@ -96,10 +110,10 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
-    stays = rows * STEPS <= target.vector_registers // 2  # sums need the others
-    loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
+    stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
+    loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
     came = transfer_cycles(size, size, target)
-    piece = _most_columns(op, rows, target) * b.dtype.itemsize
+    piece = results_in_cache(op, target, rows) * b.dtype.itemsize
     if piece < (product_of_extents(line_of(contraction)) or USUAL) * b.dtype.itemsize:
         came *= in_pieces(target.level_of(size), piece, target)
     computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
@@ -119,71 +133,51 @@ def line_of(contraction: Contraction) -> list[IterVar]:
     return found
 
 
-def _most_columns(op: ComputeOp, rows: int, target: Target) -> int:
-    """The number of columns whose sums stay in the L1 cache: whole vectors."""
-    dtype = op.output(0).dtype
-    lanes = target.lanes(dtype)
-    return max(1, target.cache_bytes(1) // 2 // (rows * dtype.itemsize * lanes)) * lanes
-
-
 def write_streamed(
-    s: Schedule, contraction: Contraction, target: Target, *, in_order: bool
-) -> None:
-    """Writes the schedule. `in_order`: sums are not computed in parts."""
-    op, total = contraction.op, contraction.op.output(0)
-    places, line = places_of(contraction), len(line_of(contraction))
-    lanes = target.lanes(total.dtype)
-    rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    outside = [op.axis[i] for i in places.others[: len(places.others) - line + 1]]
-    others = prod(extent_of(axis) or target.num_cores for axis in outside)
-    (k,) = op.reduce_axis
-    steps, columns = extent_of(k), product_of_extents(line_of(contraction))
-    size, parts = bytes_of(total), 1
-    if not in_order and steps is not None and size is not None:
-        parts = parts_of_sum(steps, target.cache_bytes(2) // 2 // max(1, size))
-    vectors = _most_columns(op, rows, target) // lanes
-    if target.num_cores > others * parts:
-        share = (columns or USUAL) * others * parts // (lanes * target.num_cores)
-        vectors = min(vectors, max(share, LEAST_VECTORS))
-    is_even = rows == 1 or (columns is not None and columns % lanes == 0)
-    is_cheap = is_even or target.has_mask_registers
-    together = _steps(None if steps is None else -(-steps // parts), is_cheap)
-    choose(s, "strategy", "{b} is read once, {steps} rows of it at a time: {rows} rows alone use "
-           "it, {most} at most; {block} columns of sums stay in the L1 cache, of {parts} parts of "
-           "the steps", b=contraction.b.tensor.name, steps=together, rows=rows, most=_MOST_ROWS,
-           block=vectors * lanes, parts=parts)  # fmt: skip
-    stage, tasks = s[total], list[IterVar]()
-    if parts > 1:
-        row_axes, other_axes, column = places.of(stage)
-        stage = split_in_parts(s, stage, parts, lanes, (*other_axes, *row_axes, column))
-        tasks.append(compute_of(stage).axis[0])
-    row_axes, other_axes, column = places.of(stage)
-    tasks = [*other_axes[: len(outside)], *tasks]
-    column = fused(stage, [*other_axes[len(outside) :], column])
-    write_lines(stage, tasks, row_axes, column, (vectors * lanes, lanes), together)
-
-
-def write_lines(
+    s: Schedule,
     stage: Stage,
-    tasks: Sequence[IterVar],
-    rows: Sequence[IterVar],
-    column: IterVar,
-    block: tuple[int, int],
-    together: int,
+    target: Target,
+    places: Places | None = None,
+    line: int = 1,
+    *,
+    in_order: bool,
 ) -> None:
-    """Reads lines of memory along `column` whole, `together` at a time, for all `rows`, on all
-    threads; `block`: the columns whose results stay in the L1 cache, and the lanes of a vector."""
-    columns, lanes = block
-    outer, column = stage.split(column, factor=columns)
+    """Writes the schedule of a reduction whose rows lie at `places`; by default it has none. The
+    column and the axes before it, `line` together, are a line of memory. `in_order`: the steps are
+    not divided into parts."""
+    op = compute_of(stage)
+    last = len(op.axis) - 1
+    places = places or Places((), tuple(range(last)), last)
+    rows, others, column = places.of(stage)
+    outside = len(others) - line + 1
+    lanes, number = lanes_of(op, target), prod(extent_of(axis) or 1 for axis in rows)
+    parts = 1 if in_order else parts_of_rows(op, target)
+    tasks = parts * prod(extent_of(axis) or target.num_cores for axis in others[:outside])
+    columns = product_of_extents([*others[outside:], column])
+    block = results_in_cache(op, target, number)
+    if target.num_cores > tasks:
+        share = -(-(columns or USUAL) * tasks // target.num_cores)
+        block = min(block, max(-(-share // lanes), _LEAST_VECTORS) * lanes)
+    is_even = columns is not None and columns % lanes == 0
+    is_cheap = number == 1 or is_even or target.has_mask_registers
+    steps = extent_of(op.reduce_axis[-1]) if number > 1 else None
+    together = _steps(None if steps is None else -(-steps // parts), is_cheap)
+    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
+           "in the L1 cache, of {parts} parts of the steps", stage=op.name, steps=together,
+           block=block, parts=parts)  # fmt: skip
+    if parts > 1:
+        stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
+        rows, others, column = places.of(stage)
+    shared = [*others[:outside], *compute_of(stage).axis[: parts > 1]]
+    outer, column = stage.split(fused(stage, [*others[outside:], column]), factor=block)
     column, lane = stage.split(column, factor=lanes)
     *before, k = compute_of(stage).reduce_axis
     step, inner = stage.split(k, factor=together)
-    tasks = [*tasks, outer]
-    stage.reorder(*tasks, *before, step, column, *rows, inner, lane)
+    stage.reorder(*shared, outer, *before, step, column, *rows, inner, lane)
     for axis in (*rows, inner):
         stage.unroll(axis)
     stage.vectorize(lane)
-    stage.parallel(fused(stage, tasks))
+    stage.parallel(fused(stage, [*shared, outer]))
 
 
 def split_in_parts(
@@ -206,18 +200,23 @@ def longest_axis(op: ComputeOp) -> IterVar:
     return max(op.reduce_axis, key=lambda k: extent_of(k) or 0)
 
 
-def parts_of_sum(steps: int, most: int) -> int:
-    """The number of parts of a sum, at most `most`. It doesn't depend on the number of cores, and
-    so the bits of the result don't either. A few parts less are better than a remainder."""
-    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, most))
+def parts_of_rows(op: ComputeOp, target: Target) -> int:
+    """The number of parts of a reduction's steps whose results fit half of the L2 cache. It doesn't
+    depend on the number of cores, and so the bits of the result don't either. A few parts less are
+    better than a remainder."""
+    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
+    if results is None or steps is None:
+        return 1
+    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
+    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
     counts = range(most, most // 2, -1)
-    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % STEPS > 0))
+    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
 
 
 def _steps(extent: int | None, is_cheap: bool) -> int:
     """The number of rows of B that are read side by side: a divisor, if one is near enough. A
     remainder costs little if `is_cheap`: unless the columns have a remainder as well, which takes
     masks that the processor must compute."""
-    sizes = range(STEPS, STEPS // 2 - 1, -1)
+    sizes = range(_STEPS, _STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
-    return even or (STEPS if is_cheap or extent is None else 1)
+    return even or (_STEPS if is_cheap or extent is None else 1)

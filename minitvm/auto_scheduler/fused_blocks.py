@@ -31,8 +31,6 @@ from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
-    Nest,
-    Tile,
     cost,
     transfer_cycles,
     usual_bytes_of,
@@ -73,17 +71,6 @@ class Block:
     members: tuple[Stage, ...]
 
 
-@final
-@record()
-class _Candidate:
-    """Stages for a block: `members`, each after its readers, and the number of leading axes that
-    all of their reads have in common."""
-
-    root: Stage
-    members: tuple[Stage, ...]
-    common: int
-
-
 def blocks_in(
     s: Schedule,
     stages: Sequence[Stage],
@@ -96,19 +83,19 @@ def blocks_in(
     of `free` may be computed in the loop of another stage. No stage is computed in the loops of a
     stage of `alone`, which holds contractions of other forms. `products` are the contractions."""
     readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
-    nests = _nests(readers, stages, free, products)
-    model = _Model(readers, products, nests, target)
+    model = _Model(readers, stages, free, products, target)
     taken: set[Stage] = set()
     for root in reversed(stages):
-        if root in taken or root in alone or nests[root] is not root:
+        if root in taken or root in alone or model.nests[root] is not root:
             continue
         best: Block | None = None
         most = 0.0
-        before = [each for each in stages[: stages.index(root)] if each in free]
-        totals = _Totals(model, root)
-        for candidate in _candidates(readers, root, before, products, nests, target, taken):
-            totals.add(candidate)
-            block, gain = model.judge(candidate, totals)
+        group = _Group(model, root)
+        for stage in reversed(stages[: stages.index(root)]):
+            # Each group to be judged has one nest more than the one before.
+            if stage in taken or stage not in free or not group.joins(stage):
+                continue
+            block, gain = group.block() if model.nests[stage] is stage else (None, 0.0)
             if block is not None and gain > most:
                 best, most = block, gain
         if best is not None:
@@ -116,90 +103,21 @@ def blocks_in(
             yield best
 
 
-def _nests(
-    readers: _Readers,
-    stages: Sequence[Stage],
-    free: Container[Stage],
-    products: Mapping[Stage, Product],
-) -> dict[Stage, Stage]:
-    """For each stage, the stage in whose tiles or rows it is computed without blocks."""
-    nests: dict[Stage, Stage] = {}
-    lasts = {each.last for each in products.values()}
-    for stage in reversed(stages):
-        nests[stage] = products[stage].last if stage in products else stage
-        if stage in products or stage in lasts or stage not in free:
-            continue
-        found = readers(stage)
-        if all(r in nests and r not in products and r not in lasts and n for r, n in found):
-            roots = {nests[reader] for reader, _ in found}
-            nests[stage] = roots.pop() if len(roots) == 1 else stage
-    return nests
-
-
-def _candidates(
-    readers: _Readers,
-    root: Stage,
-    before: Sequence[Stage],
-    products: Mapping[Stage, Product],
-    nests: Mapping[Stage, Stage],
-    target: Target,
-    taken: Container[Stage],
-) -> Iterator[_Candidate]:
-    """The candidates that end in `root`, from small to large: each has one nest more than the one
-    before."""
-    rows: dict[Stage, int] = {root: _most_rows(root, products, target)}
-    common = rows[root]
-    members: list[Stage] = []
-    # An epilogue takes the sums in its tiles.
-    rows |= {stage: common for stage, each in products.items() if each.last is root}
-    for stage in reversed(before):
-        if stage in rows or stage in taken:
-            continue
-        found = readers(stage)
-        if not found or any(reader not in rows for reader, _ in found):
-            continue
-        shared = min([_most_rows(stage, products, target), *(min(n, rows[r]) for r, n in found)])
-        if not shared:
-            continue
-        rows[stage] = shared
-        common = min(common, shared)
-        members.append(stage)
-        if nests[stage] is stage:
-            yield _Candidate(root, tuple(members), common)
-
-
-def _most_rows(stage: Stage, products: Mapping[Stage, Product], target: Target) -> int:
-    """The number of leading axes whose elements a stage may compute one after the other."""
-    op = compute_of(stage)
-    return len(op.axis) - 1 if stage in products else rows_of(op, target)
-
-
 @final
 @record()
 class _Figures:
-    """A contraction as the model of tiles sees it, its tile, its cycles, and the cycles that it
-    takes `more` in blocks, where panels aren't cut to the size of a cache."""
+    """The rows of a contraction's tiles, the bytes of its panels, its cycles, and the cycles that
+    it takes `more` in blocks, where panels aren't cut to the size of a cache."""
 
-    nest: Nest
-    tile: Tile
+    height: int
+    panels: int
     cycles: float
     more: float
 
 
 @final
-@record()
-class _Traffic:
-    """The bytes of a stage; the bytes moved, when it is written and when each nest reads it; and
-    the cycles that moving them takes where stages are computed one after the other."""
-
-    size: int
-    moved: int
-    far: float
-
-
-@final
 class _Model:
-    """The time that a block saves, in cycles.
+    """The stages of a program, and what each of them takes.
 
     Attributes
     ----------
@@ -210,86 +128,70 @@ class _Model:
     def __init__(
         self,
         readers: _Readers,
+        stages: Sequence[Stage],
+        free: Container[Stage],
         products: Mapping[Stage, Product],
-        nests: Mapping[Stage, Stage],
         target: Target,
     ) -> None:
-        self.nests = nests
-        self._readers = readers
-        self._target = target
-        self._by_last: dict[Stage, list[Product]] = {}
+        self.readers = readers
+        self.products = products
+        self.target = target
+        self.by_last: dict[Stage, list[Contraction]] = {}
         for each in products.values():
-            self._by_last.setdefault(each.last, []).append(each)
-        self._figures: dict[Stage, list[_Figures]] = {}
-        # The candidates of a root share most of their stages.
-        self.traffic_of = cache(self._traffic_of)
-        self.row_of = cache(_row_of)
+            self.by_last.setdefault(each.last, []).append(each.contraction)
+        self.nests: dict[Stage, Stage] = {}
+        for stage in reversed(stages):
+            self.nests[stage] = self._nest_of(stage, free)
+        # The groups of different roots share most of their stages.
+        self.figures_of, self.row_of = cache(self._figures_of), cache(_row_of)
 
-    def judge(self, candidate: _Candidate, totals: _Totals) -> tuple[Block | None, float]:
-        """The block of a candidate, None if there can be none, and the cycles that it saves."""
-        root = candidate.root
-        if not totals.moved or not totals.heights:
-            return None, 0.0
-        target = self._target
-        axis = candidate.common - 1
-        unit = lcm(*totals.heights)
-        most = target.cache_bytes(2) // 2 // max(1, totals.row_bytes)
-        if unit > most and totals.is_known:
-            unit = max(totals.heights)
-        rows = max(unit, most // unit * unit)
-        extent = extent_of(compute_of(root).axis[axis])
-        is_whole = extent is not None and rows >= extent
-        if is_whole and not axis:
-            return None, 0.0
-        part = Part(axis, None if is_whole else rows)
-        sums = [each.contraction for each in self._by_last.get(root, ())]
-        if any(places_of_part(places_of(each), part) is None for each in sums):
-            return None, 0.0
-        size = totals.row_bytes * (extent if is_whole and extent else rows)
-        saved = totals.far - transfer_cycles(totals.moved, 2 * size, target)
-        # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
-        # while tiles are computed.
-        if not target.level_of(2 * totals.largest) > 3 >= target.level_of(totals.panels):
-            saved -= totals.more
-        if totals.is_clipped:
-            saved += totals.inside / 2
-        return Block(root, part, candidate.members), saved
+    def _nest_of(self, stage: Stage, free: Container[Stage]) -> Stage:
+        if stage in self.products:
+            return self.products[stage].last
+        nests, found = self.nests, self.readers(stage)
+        if stage in self.by_last or stage not in free:
+            return stage
+        if not all(
+            n and r in nests and r not in self.products and r not in self.by_last for r, n in found
+        ):
+            return stage
+        roots = {nests[reader] for reader, _ in found}
+        return roots.pop() if len(roots) == 1 else stage
 
-    def figures_of(self, last: Stage) -> list[_Figures]:
+    def most_rows(self, stage: Stage) -> int:
+        """The number of leading axes whose elements a stage may compute one after the other."""
+        op = compute_of(stage)
+        return len(op.axis) - 1 if stage in self.products else rows_of(op, self.target)
+
+    def _figures_of(self, last: Stage) -> Sequence[_Figures]:
         """The figures of the contractions whose sums a stage reads in their tiles."""
-        found = self._figures.get(last)
-        if found is None:
-            found = [*map(self._measured, self._by_last.get(last, ()))]
-            self._figures[last] = found
-        return found
+        return [*map(self._measured, self.by_last.get(last, ()))]
 
-    def _measured(self, product: Product) -> _Figures:
-        contraction, target = product.contraction, self._target
+    def _measured(self, contraction: Contraction) -> _Figures:
+        target = self.target
         nest = replace(nest_of(contraction, target), is_packed=True)
         tile = best_tile(nest, target)
         before = cost(nest, tile, blocks_of(nest, tile, target), target)
         after = cost(replace(nest, is_packed=False), tile, Blocks(), target)
-        return _Figures(nest, tile, cost(nest, tile, Blocks(), target), after - before)
-
-    def _traffic_of(self, stage: Stage) -> _Traffic:
-        readers = {self.nests[reader] for reader, _ in self._readers(stage)}
-        size = usual_bytes_of(stage.op.output(0))
-        moved = (1 + len(readers)) * size
-        return _Traffic(size, moved, transfer_cycles(moved, 2 * size, self._target))
+        panels = nest.width * nest.depth * nest.itemsize
+        return _Figures(tile.rows, panels, cost(nest, tile, Blocks(), target), after - before)
 
 
 @final
-class _Totals:
-    """The figures of a candidate, added up while it grows.
+class _Group:
+    """Stages that may be computed in blocks of the rows of `root`, with figures that are added up
+    while stages join.
 
     Attributes
     ----------
+    members
+        The other stages, each after its readers.
+    rows
+        For each stage, the number of leading axes that its reads have in common with the root.
+    kept
+        The members whose elements are stored, and stay in the cache.
     heights
-        The rows of its tiles.
-    row_bytes
-        The bytes of a row of the tensors that stay in the cache.
-    is_known
-        Whether no extent of such a row is symbolic.
+        The rows of tiles.
     moved, far
         The bytes that stages write and read, and the cycles of moving them without a block.
     largest, panels
@@ -302,45 +204,82 @@ class _Totals:
 
     def __init__(self, model: _Model, root: Stage) -> None:
         self._model = model
+        self._root = root
+        self._members: list[Stage] = []
+        common = model.most_rows(root)
+        # An epilogue takes the sums in its tiles.
+        sums = (stage for stage, each in model.products.items() if each.last is root)
+        self._rows = {root: common, **dict.fromkeys(sums, common)}
+        self._common = common
         self._kept: list[Stage] = []
-        self._common = 0
-        self._count = 0
-        self.heights: set[int] = set()
-        self.row_bytes, self.is_known = 0, True
-        self.moved, self.far = 0, 0.0
-        self.largest, self.panels = 0, 0
-        self.inside, self.more = 0.0, 0.0
-        self.is_clipped = _is_clipped(root)
+        self._heights: set[int] = set()
+        self._moved, self._far = 0, 0.0
+        self._largest, self._panels = 0, 0
+        self._inside, self._more = 0.0, 0.0
+        self._is_clipped = _is_clipped(root)
         self._add_contractions(root)
 
-    def add(self, candidate: _Candidate) -> None:
-        """Adds the members that are new in a candidate."""
-        begin = len(self._kept)
-        for stage in candidate.members[self._count :]:
-            self.is_clipped |= _is_clipped(stage)
-            self.inside += sum(each.cycles for each in self._add_contractions(stage))
-            if self._model.nests[stage] is stage:
-                self._kept.append(stage)
-                traffic = self._model.traffic_of(stage)
-                self.moved += traffic.moved
-                self.far += traffic.far
-                self.largest = max(self.largest, traffic.size)
-        self._count = len(candidate.members)
-        if candidate.common != self._common:
-            self._common, self.row_bytes, self.is_known, begin = candidate.common, 0, True, 0
-        for stage in self._kept[begin:]:
-            size, is_known = self._model.row_of(stage, self._common)
-            self.row_bytes += size
-            self.is_known = self.is_known and is_known
+    def joins(self, stage: Stage) -> bool:
+        """Adds a stage if all of its readers are in the group, and read their own rows of it."""
+        model, rows = self._model, self._rows
+        found = model.readers(stage)
+        if stage in rows or not found or any(reader not in rows for reader, _ in found):
+            return False
+        shared = min([model.most_rows(stage), *(min(n, rows[reader]) for reader, n in found)])
+        if not shared:
+            return False
+        rows[stage] = shared
+        self._members.append(stage)
+        self._is_clipped |= _is_clipped(stage)
+        self._inside += self._add_contractions(stage)
+        self._common = min(self._common, shared)
+        if model.nests[stage] is stage:
+            size = usual_bytes_of(stage.op.output(0))
+            moved = (1 + len({model.nests[reader] for reader, _ in found})) * size
+            self._moved += moved
+            self._far += transfer_cycles(moved, 2 * size, model.target)
+            self._largest = max(self._largest, size)
+            self._kept.append(stage)
+        return True
 
-    def _add_contractions(self, last: Stage) -> list[_Figures]:
+    def _add_contractions(self, last: Stage) -> float:
+        """Adds the contractions whose sums a stage reads in their tiles; returns their cycles."""
         found = self._model.figures_of(last)
-        for each in found:
-            nest = each.nest
-            self.heights.add(each.tile.rows)
-            self.more += each.more
-            self.panels = max(self.panels, nest.width * nest.depth * nest.itemsize)
-        return found
+        self._heights |= {each.height for each in found}
+        self._more += sum(each.more for each in found)
+        self._panels = max([self._panels, *(each.panels for each in found)])
+        return sum(each.cycles for each in found)
+
+    def block(self) -> tuple[Block | None, float]:
+        """The block of the group, None if there can be none, and the cycles that it saves."""
+        root, target = self._root, self._model.target
+        if not self._moved or not self._heights:
+            return None, 0.0
+        axis = self._common - 1
+        kept = [self._model.row_of(each, self._common) for each in self._kept]
+        row_bytes = sum(size for size, _ in kept)
+        unit = lcm(*self._heights)
+        most = target.cache_bytes(2) // 2 // max(1, row_bytes)
+        if unit > most and all(is_known for _, is_known in kept):
+            unit = max(self._heights)
+        rows = max(unit, most // unit * unit)
+        extent = extent_of(compute_of(root).axis[axis])
+        is_whole = extent is not None and rows >= extent
+        if is_whole and not axis:
+            return None, 0.0
+        part = Part(axis, None if is_whole else rows)
+        sums = self._model.by_last.get(root, ())
+        if any(places_of_part(places_of(each), part) is None for each in sums):
+            return None, 0.0
+        size = row_bytes * (extent if is_whole and extent else rows)
+        saved = self._far - transfer_cycles(self._moved, 2 * size, target)
+        # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
+        # while tiles are computed.
+        if not target.level_of(2 * self._largest) > 3 >= target.level_of(self._panels):
+            saved -= self._more
+        if self._is_clipped:
+            saved += self._inside / 2
+        return Block(root, part, tuple(self._members)), saved
 
 
 def _is_clipped(stage: Stage) -> bool:

@@ -22,9 +22,9 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
-from minitvm.auto_scheduler.few_rows import split_in_parts
+from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.reductions import is_in_order, parts_of_rows
+from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule

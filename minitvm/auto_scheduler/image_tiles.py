@@ -41,7 +41,6 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     contraction_of,
     extent_of,
-    loads_of,
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import (
@@ -79,6 +78,7 @@ from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -158,7 +158,8 @@ class _Writer:
         assert found is not None
         own = found.op.axis
         images = [i for i, axis in enumerate(own[:-1]) if not found.b.reads(axis)]
-        place = own.index(_row_in_image(found))
+        row = row_of(found)
+        place = own.index(found.rows[-1] if row is None else row)
         rows = [own[i] for i in images if i != place and found.a.reads(own[i])]
         width = extent_of(found.column) or target.lanes(found.op.output(0).dtype)
         tile, _ = best_tile_of(
@@ -397,12 +398,6 @@ def _copied(s: Schedule, tensor: Tensor) -> Tensor:
     return s.cache_read(tensor, "global", [reader.op for reader in s.readers(s[tensor])])
 
 
-def _row_in_image(contraction: Contraction) -> IterVar:
-    """The axis of the sums along which a tile has rows: the last axis that only the image reads."""
-    long = [axis for axis in contraction.rows if extent_of(axis) != 1]
-    return (long or contraction.rows)[-1]
-
-
 def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
     """Stores a tile of sums, and reads it transposed."""
     for tile in copies[:1]:
@@ -464,7 +459,7 @@ def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     """Whether the columns' factor lies in memory as the columns do, in order."""
-    (load,) = loads_of(contraction.op, contraction.b.tensor)
+    (load,) = reads_of(contraction.op, contraction.b.tensor)
     distance = 1
     for axis in reversed(columns):
         plain = any(index is axis.var for index in load.indices)

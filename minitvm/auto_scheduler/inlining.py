@@ -16,17 +16,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Container
 
-from minitvm.auto_scheduler.contraction import all_loads, extent_of, loads_of
+from minitvm.auto_scheduler.contraction import all_loads, extent_of
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.functor import contains, mentions, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
@@ -58,7 +59,7 @@ def _reads_each_once(reader: Stage, stage: Stage) -> bool:
     op = compute_of(reader)
     if running_axis(op) is not None or reader.time is not None:
         return False
-    places = [each.indices for each in loads_of(op, stage.op.output(0))]
+    places = [each.indices for each in reads_of(op, stage.op.output(0))]
     used = set(places[0])
     axes = (*op.axis, *op.reduce_axis)
     return (
@@ -85,7 +86,7 @@ def _is_cheap(op: ComputeOp) -> bool:
     return (
         len(operations) <= _MOST_OPERATIONS
         and all(isinstance(each, e.Add | e.Sub | e.Mul) for each in operations)
-        and not any(isinstance(each, e.Call) for each in walk_once(*op.body))
+        and not contains(e.Call, *op.body)
         and len({each.dtype for each in all_loads(op)} | {op.body[0].dtype}) == 1
     )
 

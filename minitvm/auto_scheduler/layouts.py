@@ -39,7 +39,6 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
-    loads_of,
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
 from minitvm.auto_scheduler.cost import USUAL, layout_cycles, transfer_cycles, usual_bytes_of
@@ -51,6 +50,7 @@ from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
@@ -134,7 +134,7 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
     if not order or stage.time is not None or contraction_of(op) is not None:
         return None
     for tensor in op.input_tensors:
-        load, *others = loads_of(op, tensor)
+        load, *others = reads_of(op, tensor)
         read = [index for index in load.indices if isinstance(index, Var) and index in order]
         is_plain = len({*read}) == len(load.indices) == len(read)
         if not is_plain or not all(structural_equal(load, each) for each in others):

@@ -6,7 +6,7 @@ from math import prod
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of
-from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -67,7 +67,7 @@ def _waits_for_memory(op: ComputeOp) -> bool:
     if not op.reduce_axis:
         return False
     contraction = contraction_of(op)
-    if contraction is not None:
-        return not is_left_plain(contraction)
+    if contraction is not None and not is_plain_reduction(contraction):
+        return True
     distances = (distances_of(load, op) for load in all_loads(op))
     return any(each is None or each.get(op.reduce_axis[-1].var, 0) > 1 for each in distances)

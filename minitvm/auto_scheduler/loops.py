@@ -262,16 +262,6 @@ def in_tasks(
     return [*lines, blocks]
 
 
-def shared(stage: Stage, axes: Sequence[IterVar], target: Target) -> IterVar:
-    """Fuses some loops into one that runs on all cores; on one core, the loops stay as they are.
-    Returns the innermost loop."""
-    if target.num_cores == 1:
-        return axes[-1]
-    loop = fused(stage, axes)
-    stage.parallel(loop)
-    return loop
-
-
 def run_outermost(stage: Stage, tiles: Tiles) -> tuple[Stage, IterVar] | None:
     """Runs the outermost loop with several iterations in parallel. Returns the place where each
     task packs its panels.

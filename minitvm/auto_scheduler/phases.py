@@ -1,8 +1,18 @@
-"""Sums by phases: each remainder of a place, on which the terms depend, has a loop nest of its own.
+"""Results that sum different terms, by their places along an axis: each kind has loops of its own.
 
-The gradient of a convolution with a stride, and a transposed convolution, sum over other weights at
-even places than at odd ones. In one loop over all places, the weights change from lane to lane.
-Each phase alone is a dense sum::
+Along a short axis, conditions may choose between terms. The real and imaginary parts of a complex
+product are sums of different elements. In one loop over both, each step asks which of them it
+computes, and the elements that both need are read twice::
+
+    C[i, j, c] = sum(if_then_else(c == 0, f(i, j, k), g(i, j, k)), k)
+
+    C.0[i, j] = sum(f(i, j, k), k)      # a product of matrices, in the same tiles as
+    C.1[i, j] = sum(g(i, j, k), k)
+    C[i, j, c] = if_then_else(c == 0, C.0[i, j], C.1[i, j])
+
+Along a long axis, terms may depend on the remainder of the place. The gradient of a convolution
+with a stride, and a transposed convolution, sum over other weights at even places than at odd ones.
+In one loop over all places, the weights change from lane to lane. Each phase alone is a dense sum::
 
     Y[i] = sum(D[i // 2 + k] * W[i % 2 + 2 * k], k, where=i % 2 + 2 * k < 3)
 
@@ -20,18 +30,65 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from minitvm.arith.accesses import step_of
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, factors_of
 from minitvm.auto_scheduler.loops import cached, compute_of
+from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import find, mentions, walk_once
 
+_MOST_PLACES = 4  # that are computed by stages of their own
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
+
+
+# -- Places --
+
+
+def write_unstacked(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets other stages compute the places along an axis; returns them. None where all places sum
+    alike terms."""
+    op = compute_of(stage)
+    axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
+    if axis is None or stage.time is not None:
+        return None
+    choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
+           stage=stage.name, axis=axis.name)  # fmt: skip
+    return [s[each] for each in s.unstack(op.output(0), axis)]
+
+
+def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
+    """Whether conditions on a short axis alone choose between terms that don't lie along it."""
+    reduce, extent = op.body[0], extent_of(axis)
+    if not isinstance(reduce, Reduce) or reduce.init or len(op.body) > 1 or len(op.axis) < 2:
+        return False
+    if extent is None or not 1 < extent <= _MOST_PLACES:
+        return False
+    chosen = [
+        [*find(ProducerLoad, *values)]
+        for condition, *values in choices_in(*reduce.source)
+        if _is_of(condition, axis)
+    ]
+    indices = (index for each in find(ProducerLoad, *reduce.source) for index in each.indices)
+    steps = [step_of(index, axis.var) for index in indices]
+    is_reversed = any(step is None or step < 0 for step in steps)
+    return bool(chosen) and (
+        is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
+    )
+
+
+def _is_of(condition: PrimExpr, axis: IterVar) -> bool:
+    """Whether a condition depends on an axis and on nothing else."""
+    used = set(find((Var, ProducerLoad), condition))
+    return used == {axis.var}
+
+
+# -- Phases --
 
 
 def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:

@@ -38,14 +38,10 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.few_rows import (
-    LEAST_VECTORS,
-    STEPS,
-    longest_axis,
-    parts_of_sum,
+    parts_of_rows,
     split_in_parts,
-    write_lines,
 )
-from minitvm.auto_scheduler.lines import gathered, is_line, request_gathered
+from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     Loop,
     cached,
@@ -58,7 +54,7 @@ from minitvm.auto_scheduler.loops import (
     loops_over,
     write_sums,
 )
-from minitvm.auto_scheduler.running import lanes_of, results_in_cache, running_axis, write_running
+from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
@@ -68,7 +64,6 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, Reduce
-from minitvm.tir.functor import mentions, walk_once
 
 _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
@@ -257,25 +252,6 @@ def is_streamed(op: ComputeOp, target: Target) -> bool:
     )
 
 
-def write_streamed(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> None:
-    """Reads rows whole, a few of them at a time. `in_order`: the steps are not divided into
-    parts."""
-    op = compute_of(stage)
-    lanes = lanes_of(op, target)
-    extent, most = extent_of(op.axis[-1]), results_in_cache(op, target)
-    parts = 1 if in_order else parts_of_rows(op, target)
-    if parts > 1:
-        stage = split_in_parts(s, stage, parts, lanes)
-    elif target.num_cores > 1 and extent is not None:
-        share = -(-extent // target.num_cores)
-        most = min(most, max(-(-share // lanes) * lanes, LEAST_VECTORS * lanes))
-    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
-           "in the L1 cache, of {parts} parts of the steps", stage=op.name,
-           steps=STEPS, block=most, parts=parts)  # fmt: skip
-    *others, column = compute_of(stage).axis
-    write_lines(stage, others, (), column, (most, lanes), STEPS)
-
-
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
     """The stage to schedule: the stage of partial results, which threads share, for a long
     reduction whose few results are computed in registers; otherwise `stage` itself."""
@@ -288,15 +264,6 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
         return stage
     choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
-
-
-def parts_of_rows(op: ComputeOp, target: Target) -> int:
-    """The number of parts of a reduction's steps whose results fit half of the L2 cache."""
-    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
-    if results is None or steps is None:
-        return 1
-    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
-    return parts_of_sum(steps, target.cache_bytes(2) // 2 // size)
 
 
 # -- Results along the reduction --
@@ -351,21 +318,10 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
-    extent, period = extent_of(k), period_of(op, op.reduce_axis)
+    extent, period = extent_of(k), lcm(*divisors_along(op, op.reduce_axis))
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
-
-
-def period_of(op: ComputeOp, axes: Sequence[IterVar]) -> int:
-    """The number of steps along some axes after which the quotients and remainders by numbers
-    repeat themselves."""
-    found = [
-        each.b
-        for each in walk_once(*op.body)
-        if isinstance(each, e.FloorDiv | e.FloorMod) and any(mentions(a.var, each) for a in axes)
-    ]
-    return lcm(*(max(1, e.const_int(each) or 1) for each in found))
 
 
 def _by_memory(stage: Stage) -> list[IterVar]:

@@ -24,6 +24,7 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
+from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
@@ -39,7 +40,6 @@ from minitvm.auto_scheduler.loops import (
     fused,
     in_tasks,
     run_parallel,
-    shared,
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
@@ -49,7 +49,6 @@ from minitvm.auto_scheduler.reductions import (
     runs_in_columns,
     write_along,
     write_in_registers,
-    write_streamed,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
@@ -253,7 +252,10 @@ class _Rows:
             if part.rows is not None:
                 outer, axes[part.axis] = root.split(axes[part.axis], factor=part.rows)
                 tasks.append(outer)
-            loop = shared(root, tasks, self.target)
+            loop = tasks[-1]
+            if self.target.num_cores > 1:
+                loop = fused(root, tasks)
+                root.parallel(loop)
         if self.inside:
             self._write_inside(axes[rows - 1], rows)
         return loop

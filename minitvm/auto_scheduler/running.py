@@ -67,10 +67,11 @@ def lanes_of(op: ComputeOp, target: Target) -> int:
     return min(target.lanes(body.dtype) for body in op.body)
 
 
-def results_in_cache(op: ComputeOp, target: Target) -> int:
-    """The number of neighbouring results, in whole vectors, that fit half of the L1 cache."""
+def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
+    """The number of neighbouring results of some rows, in whole vectors, that fit half of the L1
+    cache."""
     lanes = lanes_of(op, target)
-    return max(lanes, target.cache_bytes(1) // 2 // _bytes_of_results(op) // lanes * lanes)
+    return max(lanes, target.cache_bytes(1) // 2 // (rows * _bytes_of_results(op)) // lanes * lanes)
 
 
 def _bytes_of_results(op: ComputeOp) -> int:

@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import TypeAlias, final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.auto_scheduler.across import reads_of
+from minitvm.auto_scheduler.across import reads_through
 from minitvm.auto_scheduler.choice import choose
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
@@ -147,7 +147,7 @@ def _reads(s: Schedule, op: ComputeOp) -> frozenset[Hashable]:
     """What an iteration reads, with the variables of places for those of the axes."""
     axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
     places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
-    loads = [substitute(each, places) for each in reads_of(s, op)]
+    loads = [substitute(each, places) for each in reads_through(s, op)]
     return frozenset(map(structural_key, loads))
 
 

@@ -42,7 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     product_of_extents,
 )
-from minitvm.auto_scheduler.few_rows import is_left_plain
+from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
@@ -62,7 +62,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
@@ -98,7 +98,7 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
         and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
-        and (contraction is None or is_left_plain(contraction))
+        and (contraction is None or is_plain_reduction(contraction))
     )
 
 
@@ -258,7 +258,7 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
     along the steps and from row to row."""
     row, loads = op.axis[-1], reads_of(op, tensor)
     for which, load in enumerate(loads):
-        used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+        used = set(find(Var, *load.indices))
         if row.var in used and any(k.var in used for k in op.reduce_axis):
             return which
     return None

@@ -25,21 +25,52 @@ from minitvm.tir.expr import Reduce
 
 @final
 @record()
+class Program:
+    """What is the same for all stages of a program.
+
+    Attributes
+    ----------
+    schedule, target
+        The schedule that is being written, and the target.
+    prepacked
+        The placeholders that are packed before the call.
+    strict
+        Whether floats are rounded as the program is written.
+    """
+
+    schedule: Schedule
+    target: Target
+    prepacked: Collection[Tensor]
+    strict: bool
+
+    def sums_of(
+        self, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
+    ) -> Sums | None:
+        """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are;
+        those of `by_hand` were scheduled by the user."""
+        s, contraction = self.schedule, contraction_of(stage.op)
+        if contraction is None or running_axis(contraction.op) is not None:
+            return None
+        columns = s[contraction.b.tensor]
+        inline_columns = columns not in kept and is_elementwise(columns.op)
+        inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
+        ahead = _ahead(s, contraction, self.prepacked, inline_columns)
+        return Sums(self, contraction, kept, by_hand, ahead, inline_columns)
+
+
+@final
+@record()
 class Sums:
     """A contraction that is to be scheduled.
 
     Attributes
     ----------
-    schedule, contraction, target
-        The schedule, the contraction in it, and the target.
+    program, contraction
+        The program, and the contraction in its schedule.
     kept
         The stages that stay as they are.
     by_hand
         The stages that a user scheduled.
-    prepacked
-        The placeholders that are packed before the call.
-    strict
-        Whether floats are rounded as the program is written.
     ahead
         The tensor for the columns' factor that is packed before the call, if any.
     inline_columns
@@ -47,15 +78,20 @@ class Sums:
         elementwise.
     """
 
-    schedule: Schedule
+    program: Program
     contraction: Contraction
-    target: Target
     kept: Collection[Stage]
     by_hand: Container[Stage]
-    prepacked: Collection[Tensor]
-    strict: bool
     ahead: Tensor | None
     inline_columns: bool
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.program.schedule
+
+    @property
+    def target(self) -> Target:
+        return self.program.target
 
     @property
     def stage(self) -> Stage:
@@ -68,18 +104,6 @@ class Sums:
             return self.stage
         return epilogue_of(self.schedule, self.stage, self.by_hand)
 
-    def beside(self, stage: Stage) -> Sums | None:
-        """Another stage as a contraction to schedule, or None."""
-        return sums_of(
-            self.schedule,
-            stage,
-            target=self.target,
-            kept=self.kept,
-            by_hand=self.by_hand,
-            strict=self.strict,
-            prepacked=self.prepacked,
-        )
-
     @property
     def in_order(self) -> bool:
         """Whether sums must not be computed in parts: parts may round floats differently, sums of
@@ -88,28 +112,7 @@ class Sums:
         op = self.contraction.op
         is_rounded = op.output(0).dtype.is_float
         begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
-        return (self.strict and is_rounded) or begins or is_uneven(op)
-
-
-def sums_of(
-    s: Schedule,
-    stage: Stage,
-    *,
-    target: Target,
-    kept: Collection[Stage],
-    by_hand: Container[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
-) -> Sums | None:
-    """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are."""
-    contraction = contraction_of(stage.op)
-    if contraction is None or running_axis(contraction.op) is not None:
-        return None
-    columns = s[contraction.b.tensor]
-    inline_columns = columns not in kept and is_elementwise(columns.op)
-    inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-    ahead = _ahead(s, contraction, prepacked, inline_columns)
-    return Sums(s, contraction, target, kept, by_hand, prepacked, strict, ahead, inline_columns)
+        return (self.program.strict and is_rounded) or begins or is_uneven(op)
 
 
 def reads_in_order(reader: Stage, stage: Stage) -> bool:

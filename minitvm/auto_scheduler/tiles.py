@@ -200,7 +200,7 @@ def blocks_of(
     cuts = [(None, 0)] if whole else [*dict.fromkeys(_depth_and_cut(nest, n) for n in depths if n)]
     if nest.columns is None:
         ((depth, cut),) = cuts
-        steps = _steps_of(nest, depth, cut)
+        steps = nest.steps_of(depth, cut)
         panels = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
         strip = strip_of(nest, tile, steps, target) if copied else None
         width = min(panels * tile.columns, _COLUMNS)
@@ -212,10 +212,6 @@ def blocks_of(
     alone = on_one_core(target)  # a sum has the same parts on any number of cores
     best_cut = min(cuts, key=lambda each: search(each, alone)[0]) if len(cuts) > 1 else cuts[0]
     return search(best_cut, target)[1]
-
-
-def _steps_of(nest: Nest, depth: int | None, cut: int) -> int:
-    return (depth or nest.steps[cut] or 1) * nest.inside(cut)
 
 
 def _blocks_with(
@@ -230,7 +226,7 @@ def _blocks_with(
 ) -> tuple[float, Blocks]:
     """The best blocks of some steps, and their cycles. `across`: the rows' factor is copied, by
     each task or once for all; `copied`: by each."""
-    steps = _steps_of(nest, depth, cut)
+    steps = nest.steps_of(depth, cut)
     strip = strip_of(nest, tile, steps, target)
     most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
     unit, outermost = _outermost_rows(nest, tile)
@@ -301,7 +297,7 @@ def blocks_in_place(
         return Blocks()
     most = MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
-    steps = _steps_of(nest, depth, cut)
+    steps = nest.steps_of(depth, cut)
     panels = -(-nest.columns // tile.columns)
     width = panels
     if nest.height > tile.rows:

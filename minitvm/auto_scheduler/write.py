@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +12,12 @@ from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
-from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, write_streamed
+from minitvm.auto_scheduler.few_rows import (
+    is_plain_reduction,
+    is_streamed,
+    line_of,
+    write_streamed,
+)
 from minitvm.auto_scheduler.forms import tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
@@ -25,16 +30,16 @@ from minitvm.auto_scheduler.instructions import (
 )
 from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
-from minitvm.auto_scheduler.loops import Part, compute_of
+from minitvm.auto_scheduler.loops import Part, compute_of, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
-from minitvm.auto_scheduler.phases import write_phases
+from minitvm.auto_scheduler.phases import write_phases, write_unstacked
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_lines import write_short_lines
-from minitvm.auto_scheduler.sums import Sums, sums_of
+from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
-from minitvm.auto_scheduler.unstacked import write_unstacked
+from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
@@ -134,7 +139,7 @@ def _write(
     for each in prepacked:
         _check_prepacked(s, each)
     is_whole = not s.is_touched
-    _write_program(attempt, target, _kept(s, arguments), strict, prepacked)
+    _write_program(attempt, Program(s, target, prepacked, strict), _kept(s, arguments))
     for each in prepacked:
         source = s[each]
         if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
@@ -178,10 +183,8 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
     place_copy(copy, "ahead")
 
 
-def _write_program(
-    attempt: Attempt, target: Target, kept: set[Stage], strict: bool, prepacked: Collection[Tensor]
-) -> None:
-    s, given = attempt.schedule, kept
+def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None:
+    s, target, strict, given = program.schedule, program.target, program.strict, kept
     write_running_scans(attempt, kept)
     stages = stages_to_write(s)
     by_hand = {each for each in s.stages if each.is_touched}
@@ -191,19 +194,18 @@ def _write_program(
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
     stages = [stage for stage in stages if not stage.inlined]
-    stages, copies = _with_stages_ahead(attempt, stages, target, strict)
+    stages, copies = _with_stages_ahead(attempt, program, stages)
     kept = kept | copies
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
-    stages, read_by_groups = _write_grouped(attempt, stages, target, strict)
+    stages, read_by_groups = _write_grouped(attempt, program, stages)
     kept = kept | read | read_by_groups
-    stages, copies = _with_layouts(attempt, stages, target, kept, strict, prepacked)
+    stages, copies = _with_layouts(attempt, program, stages, kept)
     kept = kept | copies
-    program = partial(sums_of, s, target=target, strict=strict, prepacked=prepacked)
     name = "blocks of rows"
-    find_blocks = partial(_fused, attempt, stages, target, kept, by_hand, program)
+    find_blocks = partial(_fused, attempt, program, stages, kept, by_hand)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
     fused = found or FusedBlocks(s, (), {})
     done: set[Stage] = set()
@@ -211,7 +213,7 @@ def _write_program(
         # The blocks were chosen for these last stages; by now other stages may be free to read
         # sums.
         whole = kept | fused.without_epilogue | done
-        find = partial(program, stage, kept=whole, by_hand=by_hand | done)
+        find = partial(program.sums_of, stage, whole, by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
         if sums is not None and sums.last in fused.parts and _is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
@@ -230,15 +232,13 @@ def _write_program(
 
 def _fused(
     attempt: Attempt,
+    program: Program,
     stages: Sequence[Stage],
-    target: Target,
     kept: set[Stage],
     by_hand: set[Stage],
-    find: Callable[..., Sums | None],
 ) -> FusedBlocks | None:
     """The stages that are computed together for blocks of rows."""
-    s = attempt.schedule
-    whole = kept
+    s, whole = attempt.schedule, kept
     here = [
         each
         for each in stages
@@ -247,7 +247,7 @@ def _fused(
     products: dict[Stage, Product] = {}
     alone: set[Stage] = set()
     for stage in here:
-        sums = find(stage, kept=whole, by_hand=by_hand) if stage not in products else None
+        sums = program.sums_of(stage, whole, by_hand) if stage not in products else None
         if sums is None:
             continue
         if _is_tiled(sums):
@@ -256,12 +256,12 @@ def _fused(
         else:
             kept = kept | {stage, sums.last}
             # Any stage can have plain loops.
-            alone |= set() if is_left_plain(sums.contraction) else {stage, sums.last}
+            alone |= set() if is_plain_reduction(sums.contraction) else {stage, sums.last}
         if not _leaves_epilogue(sums):
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each in whole]
-    found = list(blocks_in(s, roots, free, alone, products, target)) if products else []
+    found = [*blocks_in(s, roots, free, alone, products, program.target)] if products else []
     return FusedBlocks(s, found, products) if found else None
 
 
@@ -277,7 +277,7 @@ def _is_tiled(sums: Sums) -> bool:
 def _leaves_epilogue(sums: Sums) -> bool:
     """Whether a contraction is computed as a whole, before the stage that reads its sums."""
     contraction, target = sums.contraction, sums.target
-    is_whole = is_left_plain(contraction) or is_streamed(contraction, target)
+    is_whole = is_plain_reduction(contraction) or is_streamed(contraction, target)
     return is_whole or _tile_in_lanes(sums) is not None
 
 
@@ -307,7 +307,8 @@ def _together(sums: Sums) -> list[Sums] | None:
     if last is sums.stage or not _is_tiled(sums):
         return None
     read = _read_by(s, last)
-    found = [each for stage in s.stages if stage in read and (each := sums.beside(stage))]
+    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
+    found = [each for stage in s.stages if stage in read and (each := find(stage))]
     alike = [
         each for each in found if each.last is last and _is_tiled(each) and are_alike(sums, each)
     ]
@@ -333,8 +334,8 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     last = group[0].last
     part = fused.parts[last]
     if part is None:
-        target = Target(f"{group[0].target} -num-cores=1")
-        group = [replace(each, target=target) for each in group]
+        alone = replace(group[0].program, target=on_one_core(group[0].target))
+        group = [replace(each, program=alone) for each in group]
     _choose_products(group)
     loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:
@@ -344,14 +345,14 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
 
 
 def _write_grouped(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+    attempt: Attempt, program: Program, stages: Sequence[Stage]
 ) -> tuple[list[Stage], set[Stage]]:
     """Schedules the reductions by groups. Returns the other stages, and those that are computed
     before a reduction which reads them."""
     s, left, read = attempt.schedule, list[Stage](), set[Stage]()
     for stage in stages:
         inputs = stage.op.input_tensors
-        write = partial(write_grouped, s, stage, target, strict=strict)
+        write = partial(write_grouped, s, stage, program.target, strict=program.strict)
         is_alone = not stage.inlined and stage.time is None
         if is_alone and attempt.follow("groups", stage, write):
             read |= {s[tensor] for tensor in inputs}
@@ -392,11 +393,12 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
 
 
 def _with_stages_ahead(
-    attempt: Attempt, stages: Sequence[Stage], target: Target, strict: bool
+    attempt: Attempt, program: Program, stages: Sequence[Stage]
 ) -> tuple[list[Stage], set[Stage]]:
     """The stages, behind the new stages that compute something for them; and the copies among
     these, which are computed as wholes."""
-    s, copies = attempt.schedule, set[Stage]()
+    s, target, strict = program.schedule, program.target, program.strict
+    copies = set[Stage]()
     for name, write in AHEAD:
         made = list[Stage]()
         for stage in stages:
@@ -410,19 +412,15 @@ def _with_stages_ahead(
 
 
 def _with_layouts(
-    attempt: Attempt,
-    stages: Sequence[Stage],
-    target: Target,
-    kept: set[Stage],
-    strict: bool,
-    prepacked: Collection[Tensor],
+    attempt: Attempt, program: Program, stages: Sequence[Stage], kept: set[Stage]
 ) -> tuple[list[Stage], set[Stage]]:
     """The stages, behind those that compute contractions in another order, and behind copies of
     what they read; and these copies."""
-    s, found, copies = attempt.schedule, list[Stage](), set[Stage]()
+    s, target, strict = program.schedule, program.target, program.strict
+    found, copies = list[Stage](), set[Stage]()
     for stage in stages:
         is_free = not stage.inlined and stage.time is None
-        if is_free and not any(each in prepacked for each in stage.op.input_tensors):
+        if is_free and not any(each in program.prepacked for each in stage.op.input_tensors):
             stays = stage in kept or stage.is_output or bool(stage.whole_readers)
             write = partial(write_layouts, s, stage, target, strict=strict, stays=stays)
             *made, computed = attempt.follow("layout", stage, write) or [stage]
@@ -479,12 +477,11 @@ def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
     return (sums.stage,)
 
 
-def _leave_plain(sums: Sums) -> Iterable[Stage] | None:
+def _leave_to_rows(sums: Sums) -> Iterable[Stage] | None:
     s, contraction = sums.schedule, sums.contraction
-    if not is_left_plain(contraction) or sums.ahead is not None:
+    if not is_plain_reduction(contraction) or sums.ahead is not None:
         return None
     choose_form(s, contraction, "matrix-vector product")
-    choose(s, "strategy", "sums one by one, along what lies side by side")
     return ()
 
 
@@ -495,7 +492,9 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
     choose_form(s, contraction, "matrix product")
     if sums.inline_columns:
         s[contraction.b.tensor].compute_inline()
-    write_streamed(s, contraction, sums.target, in_order=sums.in_order)
+    places = places_of(contraction)
+    line = len(line_of(contraction))
+    write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
     return (sums.stage,)
 
 
@@ -518,7 +517,7 @@ def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
 
 def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:
     s, contraction, last = sums.schedule, sums.contraction, sums.last
-    if found is None or (sums.strict and found.sum == "float32"):
+    if found is None or (sums.program.strict and found.sum == "float32"):
         return None
     _choose_product(sums, last)
     ahead = sums.ahead is contraction.b.tensor
@@ -562,7 +561,7 @@ def _choose_product(sums: Sums, last: Stage) -> None:
 # row.
 STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
-    ("sums one by one", _leave_plain),
+    ("plain reduction", _leave_to_rows),
     ("streamed", _write_streamed),
     ("convolution", _write_convolution),
     ("matrix-product instructions", _write_matrix_products),

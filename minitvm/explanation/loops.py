@@ -15,7 +15,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import children, walk_once
+from minitvm.tir.functor import children, find
 from minitvm.tir.stmt import ForKind, Stmt
 from minitvm.transform.reuse_storage import STACK_BYTES
 
@@ -114,8 +114,8 @@ def _temporary(buffer: Buffer, inside: bool, sizes: Sizes) -> Temporary:
 
 def _made_of(buffer: Buffer, body: Stmt) -> Iterator[str]:
     """The buffers that the stores to `buffer` read, also by way of names for values."""
-    named = {each.var: each.value for each in walk_once(body) if isinstance(each, s.LetStmt)}
-    stores = (each for each in walk_once(body) if isinstance(each, s.BufferStore))
+    named = {each.var: each.value for each in find(s.LetStmt, body)}
+    stores = find(s.BufferStore, body)
     waiting = [each.value for each in stores if each.buffer is buffer]
     seen: set[int] = set()
     while waiting:

@@ -33,7 +33,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, decl_buffer
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import Mutator, children, mentions, walk_once
+from minitvm.tir.functor import Mutator, children, find, mentions, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import ForKind, IRModule, PrimFunc, Stmt
 from minitvm.transform.reuse_storage import STACK_BYTES
@@ -152,7 +152,7 @@ def _parts(node: Stmt, path: Path) -> Iterator[_Part]:
     written = _written(node)
     if not written:
         return
-    loops = [each for each in walk_once(node) if isinstance(each, s.For)]
+    loops = [*find(s.For, node)]
     is_one = len(written) == 1 or all(each is node for each in loops)
     if is_one and not any(each.kind == ForKind.PARALLEL for each in loops):
         yield _Part(node, path)
@@ -173,12 +173,12 @@ def _written(node: Stmt) -> list[Buffer]:
         if isinstance(each, s.BufferStore):
             found[each.buffer] = None
     if not found:
-        found = {each.buffer: None for each in walk_once(node) if isinstance(each, e.BufferRef)}
+        found = {each.buffer: None for each in find(e.BufferRef, node)}
     return list(found)
 
 
 def _read(node: Stmt) -> Iterator[Buffer]:
-    return (x.buffer for x in walk_once(node) if isinstance(x, (e.BufferLoad, e.BufferRef)))
+    return (x.buffer for x in find((e.BufferLoad, e.BufferRef), node))
 
 
 # -- Operations and loops -------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _name_of_load(node: e.BufferLoad, path: Path) -> str:
 
 
 def _loads(node: PrimExpr) -> list[e.BufferLoad]:
-    return [each for each in walk_once(node) if isinstance(each, e.BufferLoad)]
+    return [*find(e.BufferLoad, node)]
 
 
 def _outside(path: Path, indices: Sequence[PrimExpr]) -> Path:
@@ -403,7 +403,7 @@ def _apart_in_lanes(leaf: Leaf) -> Iterator[str]:
 
 
 def _why_apart(indices: Sequence[PrimExpr]) -> str:
-    tables = [x.buffer.name for i in indices for x in walk_once(i) if isinstance(x, e.BufferLoad)]
+    tables = [x.buffer.name for i in indices for x in find(e.BufferLoad, i)]
     return f"where {tables[0]} says" if tables else "its elements lie apart"
 
 
@@ -415,7 +415,7 @@ def _obstacles(
     extent = e.const_int(loop.extent)
     if extent is not None and extent < 4:
         yield f"{var.name} has {extent} iterations", True
-    data = [x.buffer.name for x in walk_once(loop.extent) if isinstance(x, e.BufferLoad)]
+    data = [x.buffer.name for x in find(e.BufferLoad, loop.extent)]
     text = f"{var.name} is as long as {{}} says, which counts as {int(TRIPS_FROM_DATA)} iterations"
     yield from ((text.format(each), False) for each in data[:1])
     for each in walk_once(leaf.value):
@@ -447,7 +447,7 @@ def _apart_along(
     buffer: Buffer, indices: tuple[PrimExpr, ...], how: str, var: Var
 ) -> Iterator[tuple[str, bool]]:
     distance = _distance(buffer, indices, var)
-    tables = [x for i in indices for x in walk_once(i) if isinstance(x, e.BufferLoad)]
+    tables = [x for i in indices for x in find(e.BufferLoad, i)]
     if any(mentions(var, each) for each in tables):
         yield f"{buffer.name} is {how} where {tables[0].buffer.name} says", False
     elif distance is None:

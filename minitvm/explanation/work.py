@@ -13,7 +13,7 @@ from minitvm.explanation.amount import Amount, Sizes, total, value_of
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import find
 from minitvm.tir.provenance import Kind, Origin, StageWork, Work
 from minitvm.tir.stmt import BufferStore, PrimFunc
 
@@ -98,14 +98,14 @@ def bytes_of_arguments(func: PrimFunc, sizes: Sizes) -> Amount:
 
 def _passed_on(func: PrimFunc) -> frozenset[Buffer]:
     """The buffers that are passed whole to functions and instructions."""
-    return frozenset(each.buffer for each in walk_once(func.body) if isinstance(each, e.BufferRef))
+    return frozenset(each.buffer for each in find(e.BufferRef, func.body))
 
 
 def _loads(buffer: Buffer, func: PrimFunc) -> PrimExpr:
     """The number of elements of a buffer that are loaded."""
 
     def of(*roots: PrimExpr) -> float:
-        found = (each for each in walk_once(*roots) if isinstance(each, e.BufferLoad))
+        found = find(e.BufferLoad, *roots)
         return float(sum(each.dtype.lanes for each in found if each.buffer is buffer))
 
     return estimated_sum(func.body, lambda store: of(store.value, *store.indices), of)
@@ -115,7 +115,7 @@ def _loads(buffer: Buffer, func: PrimFunc) -> PrimExpr:
 
 
 def _operations_of_loops(func: PrimFunc, sizes: Sizes) -> Iterator[Operations]:
-    stores = (each.value for each in walk_once(func.body) if isinstance(each, BufferStore))
+    stores = (each.value for each in find(BufferStore, func.body))
     for kind in dict.fromkeys(kind for kind, _ in value_operations(*stores)):
         number = estimated_sum(func.body, partial(_count, kind))
         yield Operations(kind, value_of(number, sizes))

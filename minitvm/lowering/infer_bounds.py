@@ -52,7 +52,7 @@ from minitvm.tir.expr import (
     Var,
     const,
 )
-from minitvm.tir.functor import Node, substitute, walk_once
+from minitvm.tir.functor import Node, find, substitute, walk_once
 from minitvm.tir.stmt import ForKind
 
 Loop = tuple[Stage, IterVar]
@@ -596,7 +596,7 @@ class BoundInference:
             return _Room(begin, const(form.constant, dtype))
         # Memory has one size for all iterations around it.
         loops = {leaf.var for _, leaf in around}
-        variables = {node for node in walk_once(*form.terms) if isinstance(node, Var)}
+        variables = set(find(Var, *form.terms))
         high = prover.interval(form)[1]
         most = e.const_int(whole.extent)
         if most is None:

@@ -20,7 +20,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, PrimExpr, Var, described
-from minitvm.tir.functor import Node, free_vars, substitute, walk_once
+from minitvm.tir.functor import Node, find, free_vars, substitute
 from minitvm.tir.stmt import FuncAttrs, IRModule, PrimFunc, seq
 from minitvm.tir.verify import check_written
 from minitvm.transform.check_accesses import check_accesses
@@ -458,7 +458,7 @@ def _check_outputs(schedule: Schedule, buffers: Mapping[Tensor, Buffer], name: s
 def _check_outputs_computed(func: PrimFunc) -> None:
     """Checks that the loops compute all outputs. In loops that :func:`lower` only shows, an
     argument may be inlined."""
-    found = {each.buffer for each in walk_once(func.body) if isinstance(each, _ACCESSES)}
+    found = {each.buffer for each in find(_ACCESSES, func.body)}
     for buffer in func.attrs.outputs or ():
         is_empty = any(e.const_int(dim) == 0 for dim in buffer.shape)
         if buffer not in found and not is_empty:

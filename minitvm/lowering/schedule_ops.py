@@ -54,7 +54,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import contains, substitute, walk_once
 from minitvm.tir.op import likely
 from minitvm.tir.stmt import (
     INDEPENDENT,
@@ -598,7 +598,7 @@ class _Nest:
                     f"{self._where(position)}: expected no stage computed inside of it, found one "
                     f"at loop {each.name}"
                 )
-        if any(isinstance(node, AssertStmt) for node in walk_once(self._body.update)):
+        if contains(AssertStmt, self._body.update):
             raise CompileError(
                 f"{self._where(position)}: expected accesses that are inside of their tensors for "
                 "all sizes, found one that is checked while the program runs"

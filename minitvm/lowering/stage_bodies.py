@@ -14,7 +14,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, Range, Reduce, Var
-from minitvm.tir.functor import Mutator, Node, replace_buffers, substitute, walk, walk_once
+from minitvm.tir.functor import Mutator, Node, find, replace_buffers, substitute, walk, walk_once
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import (
     AttrStmt,
@@ -221,7 +221,7 @@ def reads_of(*nodes: Stmt | PrimExpr) -> list[BufferLoad]:
     made: list[Node] = [
         spelling.expr(node) if isinstance(node, PrimExpr) else spelling.stmt(node) for node in nodes
     ]
-    return [node for node in walk_once(*made, *spelling.values) if isinstance(node, BufferLoad)]
+    return [*find(BufferLoad, *made, *spelling.values)]
 
 
 def _is_choice(node: object) -> bool:

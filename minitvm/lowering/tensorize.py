@@ -14,7 +14,16 @@ from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Reduce, Var
-from minitvm.tir.functor import CHILDREN, Substitution, children, free_vars, substitute, walk_once
+from minitvm.tir.functor import (
+    CHILDREN,
+    Substitution,
+    children,
+    contains,
+    find,
+    free_vars,
+    substitute,
+    walk_once,
+)
 from minitvm.tir.stmt import BufferStore, Stmt
 from minitvm.tir.structural_equal import structural_equal
 
@@ -325,13 +334,13 @@ def _is_index(value: PrimExpr) -> bool:
     return (
         value.dtype.is_integral
         and not value.dtype.is_bool
-        and not any(isinstance(node, Call | Reduce) for node in walk_once(value))
+        and not contains((Call, Reduce), value)
         and not _loads(value)
     )
 
 
 def _loads(*values: PrimExpr) -> list[Any]:
-    return [n for n in walk_once(*values) if isinstance(n, e.ProducerLoad | BufferLoad)]
+    return [*find((e.ProducerLoad, BufferLoad), *values)]
 
 
 # -- Binding buffers ------------------------------------------------------------------------------

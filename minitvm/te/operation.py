@@ -31,7 +31,7 @@ from minitvm.tir.expr import (
     named,
     naming,
 )
-from minitvm.tir.functor import Node, children, free_vars, walk_once
+from minitvm.tir.functor import Node, children, contains, free_vars
 from minitvm.tir.indices import as_dimension
 from minitvm.tir.stmt import Evaluate, Stmt
 from minitvm.tir.verify import check_body, check_calls
@@ -298,7 +298,7 @@ def _check_body(name: str, axis: Iterable[IterVar], body: tuple[PrimExpr, ...]) 
     below: list[Node] = [each for each in body if not isinstance(each, Reduce)]
     for reduction in reductions[:1]:
         below += children(reduction)
-    if any(isinstance(node, Reduce) for node in walk_once(*below)):
+    if contains(Reduce, *below):
         raise CompileError(
             f"{name}: expected a reduction to be the whole body, found one inside an expression: "
             "make it a stage of its own, te.compute(..., lambda i: te.sum(...)), and read that"

@@ -32,7 +32,7 @@ from minitvm.tir.expr import (
     const,
     const_int,
 )
-from minitvm.tir.functor import Node, walk_once
+from minitvm.tir.functor import Node, find
 from minitvm.tir.stmt import Stmt
 
 # -- Operations -----------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def domain_of(axis: IterVar) -> Range:
 
 def _tensors_read(*nodes: Node) -> tuple[Tensor, ...]:
     """The tensors that some expressions read, in order of first use."""
-    loads = (node for node in walk_once(*nodes) if isinstance(node, ProducerLoad))
+    loads = find(ProducerLoad, *nodes)
     return tuple(dict.fromkeys(typed(Tensor, load.producer) for load in loads))
 
 

@@ -12,12 +12,12 @@ from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.node import PrimExpr
 from minitvm.tir.nodes import Arithmetic, BinaryOp, Call, Constant, IntImm
 from minitvm.tir.promotion import promote
-from minitvm.tir.tree import walk_once
+from minitvm.tir.tree import find
 
 
 def may_go(value: PrimExpr) -> bool:
     """Whether `value` need not be evaluated where its result isn't used."""
-    calls = (each.op for each in walk_once(value) if isinstance(each, Call))
+    calls = (each.op for each in find(Call, value))
     return IMPURE_CALLS.isdisjoint(calls)
 
 

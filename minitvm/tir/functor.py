@@ -21,6 +21,8 @@ from minitvm.tir.node import Node as Node
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
 from minitvm.tir.tree import children as children
+from minitvm.tir.tree import contains as contains
+from minitvm.tir.tree import find as find
 from minitvm.tir.tree import post_order_visit as post_order_visit
 from minitvm.tir.tree import rebuild as rebuild
 from minitvm.tir.tree import walk as walk

@@ -225,7 +225,7 @@ class ExprOperators(_Unknown):
 class PrimExpr(ExprOperators):
     """Base of all expression nodes; ``dtype`` is the type of the value."""
 
-    __slots__ = ()
+    __slots__ = ("_kinds",)  # see `minitvm.tir.tree.find`
     dtype: DType
 
     def __str__(self) -> str:
@@ -238,7 +238,7 @@ class PrimExpr(ExprOperators):
 class Stmt:
     """Base of all statement nodes."""
 
-    __slots__ = ()
+    __slots__ = ("_kinds",)  # see `minitvm.tir.tree.find`
 
     def __str__(self) -> str:
         return _language.text(self)

@@ -12,6 +12,9 @@ from minitvm.tir.fields import CHILDREN, CONSTRUCTED_OF, HELD
 from minitvm.tir.node import Node, PrimExpr
 
 _Any = TypeVar("_Any")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
 _Reader = Callable[[Any], tuple[Any, ...]]
 
 
@@ -138,6 +141,73 @@ def walk_once(*roots: Node) -> Iterator[Node]:
             below = _READERS[type(top)](top)
             if below:
                 stack += below[::-1]
+
+
+class _Bits(dict[type, int]):
+    """A bit for each class of nodes."""
+
+    def __missing__(self, cls: type) -> int:
+        if cls not in CHILDREN:
+            raise InternalError(f"find: expected a class of nodes, got {cls.__name__}")
+        made = self[cls] = 1 << len(self)
+        return made
+
+
+_BITS = _Bits()
+
+
+def _kinds_of(node: Any) -> int:
+    """The classes of the nodes of a tree, as bits. They are found once for each node."""
+    found: int = getattr(node, "_kinds", 0)
+    if found:
+        return found
+    stack = [node]
+    while stack:
+        top, size = stack[-1], len(stack)
+        found = _BITS[type(top)]
+        for child in _READERS[type(top)](top):
+            below = getattr(child, "_kinds", 0)
+            if below:
+                found |= below
+            else:
+                stack.append(child)
+        if len(stack) == size:
+            object.__setattr__(stack.pop(), "_kinds", found)
+    return found
+
+
+def contains(kinds: type | tuple[type, ...], *roots: Node) -> bool:
+    """Whether a node of some classes is in one of some trees. The answer takes no walk."""
+    wanted = _bits_of(kinds)
+    return any(_kinds_of(root) & wanted for root in roots)
+
+
+def _bits_of(kinds: type | tuple[type, ...]) -> int:
+    return sum(_BITS[each] for each in kinds) if isinstance(kinds, tuple) else _BITS[kinds]
+
+
+@overload
+def find(kinds: type[_A], *roots: Node) -> Iterator[_A]: ...
+@overload
+def find(kinds: tuple[type[_A], type[_B]], *roots: Node) -> Iterator[_A | _B]: ...
+@overload
+def find(kinds: tuple[type[_A], type[_B], type[_C]], *roots: Node) -> Iterator[_A | _B | _C]: ...
+@overload
+def find(kinds: tuple[type, ...], *roots: Node) -> Iterator[Any]: ...
+def find(kinds: Any, *roots: Node) -> Iterator[Any]:
+    """Every distinct node of some classes in some trees, in the order of :func:`walk_once`. Parts
+    of a tree without such nodes aren't visited."""
+    wanted = _bits_of(kinds)
+    seen: set[int] = set()
+    stack: list[Any] = [root for root in reversed(roots) if _kinds_of(root) & wanted]
+    while stack:
+        top = stack.pop()
+        key = id(top)
+        if key not in seen:
+            seen.add(key)
+            if _BITS[type(top)] & wanted:
+                yield top
+            stack += [x for x in _READERS[type(top)](top)[::-1] if x._kinds & wanted]
 
 
 @overload

@@ -12,7 +12,7 @@ from minitvm.runtime.errors import RAISABLE, CompileError, InternalError, TVMErr
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import CHILDREN, free_vars, walk_once
+from minitvm.tir.functor import CHILDREN, find, free_vars, walk_once
 from minitvm.tir.intrinsics import CALLS, INTRINSICS, VECTOR_FOLDS, Intrinsic
 from minitvm.tir.stmt import PrimFunc, Stmt
 
@@ -82,7 +82,7 @@ def check_body(name: str, body: Stmt, buffers: Sequence[Buffer]) -> None:
     CompileError
         As :func:`check_written`.
     """
-    own = [node.buffer for node in walk_once(body) if isinstance(node, s.Allocate)]
+    own = [node.buffer for node in find(s.Allocate, body)]
     inside = {buffer.data for buffer in own}
     read: list[PrimExpr | Stmt] = [body]
     read += [size for buffer in (*buffers, *own) for size in buffer.sizes]

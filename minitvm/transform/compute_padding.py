@@ -18,6 +18,7 @@ from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.functor import (
     Mutator,
     children,
+    find,
     free_vars,
     mentions,
     substitute,
@@ -84,7 +85,7 @@ class _Compute(ScopedMutator):
 
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         if is_likely(node.condition):
-            stores = (each for each in walk_once(node) if isinstance(each, s.BufferStore))
+            stores = find(s.BufferStore, node)
             self._left_out.update(store.buffer for store in stores)
         return super().visit_IfThenElse(node)
 
@@ -129,7 +130,7 @@ class _Compute(ScopedMutator):
         rows: dict[Var, PrimExpr] = {}
         moved: set[BufferLoad] = set()
         for load, _ in loads:
-            used = {each for each in walk_once(*load.indices) if isinstance(each, Var)}
+            used = set(find(Var, *load.indices))
             if _is_replaced(load, store):
                 continue  # an element of the padding depends on itself alone
             if load.buffer in self._left_out and not variables.isdisjoint(used):

@@ -11,7 +11,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, substitute, walk_once, with_fields
+from minitvm.tir.functor import Mutator, find, substitute, with_fields
 from minitvm.tir.stmt import Stmt
 
 
@@ -22,8 +22,8 @@ def divisor_of(prover: Prover, node: s.For) -> int | None:
         return None
     found = [
         divisor
-        for each in walk_once(node.body)
-        if isinstance(each, e.FloorDiv | e.FloorMod) and each.a is var
+        for each in find((e.FloorDiv, e.FloorMod), node.body)
+        if each.a is var
         if (divisor := e.const_int(each.b)) is not None and divisor > 1
     ]
     most = max(found, default=0)

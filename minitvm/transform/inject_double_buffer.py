@@ -13,7 +13,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, rebuild, substitute, walk_once
+from minitvm.tir.functor import Mutator, find, rebuild, substitute, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.tir.structural_equal import structural_equal
 
@@ -277,11 +277,11 @@ def _check(node: s.For, body: Stmt, producer: s.AttrStmt) -> None:
             "around the loop and would keep elements of an earlier iteration: allocate it in "
             "the loop"
         )
-    inside = {each.buffer.data for each in walk_once(fill) if isinstance(each, s.Allocate)}
+    inside = {each.buffer.data for each in find(s.Allocate, fill)}
     rest = _Drop(fill).stmt(body)
     filled, changed = _memory(written_buffers(fill)) - inside, _memory(written_buffers(rest))
-    read = _memory(each.buffer for each in walk_once(fill) if isinstance(each, BufferLoad))
-    used = _memory(each.buffer for each in walk_once(rest) if isinstance(each, BufferLoad))
+    read = _memory(each.buffer for each in find(BufferLoad, fill))
+    used = _memory(each.buffer for each in find(BufferLoad, rest))
     clash = (read & changed) | ((filled - {buffer.data}) & (used | changed))
     if clash or not is_pure(fill):
         names = ", ".join(sorted(each.name for each in clash)) or "a call with effects"

@@ -15,6 +15,8 @@ from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.functor import (
     Mutator,
     children,
+    contains,
+    find,
     free_vars,
     substitute,
     walk_once,
@@ -59,9 +61,8 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     CompileError
         When the attribute is not around a loop.
     """
-    nodes = [*walk_once(func.body)]
-    data = {each.var for each in nodes if isinstance(each, s.LetStmt | e.Let)}
-    own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
+    data = {each.var for each in find((s.LetStmt, e.Let), func.body)}
+    own = {each.buffer for each in find(s.Allocate, func.body)}
     return with_body(func, _Inject(data, own).stmt(func.body))
 
 
@@ -115,8 +116,8 @@ class _Requests:
             if isinstance(child, Stmt):
                 self.gather(child, inside)
                 continue
-            for each in walk_once(child):
-                if isinstance(each, BufferLoad) and each.buffer is self._buffer:
+            for each in find(BufferLoad, child):
+                if each.buffer is self._buffer:
                     self._request(each, loops)
 
     def _request(self, load: BufferLoad, loops: tuple[For, ...]) -> None:
@@ -133,7 +134,7 @@ class _Requests:
         ranges = [x for loop in used for x in (loop.min, loop.extent)]
         if needed & self._data or any(map(_reads, ranges)):
             return
-        if any(isinstance(each, Call) for each in walk_once(*load.indices)):
+        if contains(Call, *load.indices):
             return
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:

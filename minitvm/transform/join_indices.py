@@ -9,7 +9,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import Mutator, rebuild, walk_once
+from minitvm.tir.functor import Mutator, contains, rebuild
 from minitvm.tir.stmt import PrimFunc, with_body
 
 
@@ -31,7 +31,7 @@ def join_indices(func: PrimFunc) -> PrimFunc:
     In a compact tensor both digits together are the address ``o * 8 + l``, so that the lanes are
     neighbours. The simplifier takes such digits apart, so this pass runs after it.
     """
-    if not any(isinstance(each, (e.FloorDiv, e.FloorMod)) for each in walk_once(func.body)):
+    if not contains((e.FloorDiv, e.FloorMod), func.body):
         return func
     return with_body(func, _Join(prover_of(func)).stmt(func.body))
 

@@ -18,7 +18,14 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
-from minitvm.tir.functor import Mutator, children, free_vars, substitute, walk_once, with_fields
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    find,
+    free_vars,
+    substitute,
+    with_fields,
+)
 from minitvm.tir.stmt import ForKind, Stmt
 
 
@@ -175,7 +182,7 @@ class Conditions:
         """The indices in an expression that may have pieces."""
         made = self._indices.get(node)
         if made is None:
-            loads = (each for each in walk_once(node) if isinstance(each, BufferLoad))
+            loads = find(BufferLoad, node)
             indices = (index for load in loads for index in load.indices)
             made = self._indices[node] = [each for each in indices if may_have_pieces(each)]
         return made
@@ -190,10 +197,10 @@ class Conditions:
         made = self._choices.get(node)
         if made is None:
             made = self._choices[node] = []
-            for each in walk_once(node):
+            for each in find((e.Select, Call), node):
                 if isinstance(each, e.Select):
                     made += conjuncts(each.condition)
-                elif isinstance(each, Call) and each.op == "if_then_else":
+                elif each.op == "if_then_else":
                     made += conjuncts(each.args[0])
         return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from minitvm.arith.effects import calls_out, may_be_one_array, written_buffers
+from minitvm.arith.effects import calls_out, may_be_one_array, own_memory, written_buffers
 from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
@@ -15,7 +15,14 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
+from minitvm.tir.functor import (
+    Mutator,
+    contains,
+    find,
+    mentions,
+    substitute,
+    with_fields,
+)
 from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
@@ -163,9 +170,7 @@ class _Overlap(ScopedMutator):
         if e.const_int(loop.min) != 0 or not self._prover.is_index_arithmetic(loop.extent):
             return None
         lanes = [
-            each.loop_var
-            for each in walk_once(loop.body)
-            if isinstance(each, s.For) and each.kind == ForKind.VECTORIZED
+            each.loop_var for each in find(s.For, loop.body) if each.kind == ForKind.VECTORIZED
         ]
         if not lanes:
             return None
@@ -270,7 +275,7 @@ class _Overlap(ScopedMutator):
     def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
         """The body for a tile of half of the columns, where that takes half of the time: in a long
         loop inside of the tile, several vectors become half as many."""
-        inside = [each for each in walk_once(loop.body) if isinstance(each, s.For)]
+        inside = [*find(s.For, loop.body)]
         is_long = any(each.kind == ForKind.SERIAL for each in inside)
         if loop.kind != ForKind.SERIAL or not is_long or tiles.size % 2:
             return None
@@ -294,12 +299,11 @@ class _Overlap(ScopedMutator):
 
 def _accesses(body: Stmt) -> _Accesses | None:
     """The accesses of a tile; None where it calls functions, or may not end."""
-    nodes = [*walk_once(body)]
-    if calls_out(body) or any(isinstance(each, s.While) for each in nodes):
+    if calls_out(body) or contains(s.While, body):
         return None
-    own = {each.buffer for each in nodes if isinstance(each, s.Allocate)}
-    read = {each.buffer for each in nodes if isinstance(each, BufferLoad)}
-    return _Accesses(frozenset(read - own), written_buffers(body) - own)
+    own = own_memory(body)
+    read = frozenset(each.buffer for each in find(BufferLoad, body))
+    return _Accesses(read - own, written_buffers(body) - own)
 
 
 @final

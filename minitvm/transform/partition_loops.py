@@ -24,7 +24,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import IntImm, PrimExpr, Var
-from minitvm.tir.functor import Mutator, mentions, substitute, walk_once, with_fields
+from minitvm.tir.functor import Mutator, find, mentions, substitute, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
@@ -145,7 +145,7 @@ class _Partition(ScopedMutator):
         super().__init__(prover_of(func))
         self._options = options
         self._forms = Conditions(self._prover, masked)
-        for each in walk_once(func.body):
+        for each in find((e.Let, s.LetStmt), func.body):
             match each:
                 case s.LetStmt(value=value) if self._forms.can_name(value):
                     pass
@@ -520,7 +520,7 @@ def _add(bounds: list[Bound], bound: Bound, keep: int) -> None:
 
 def _lanes(body: Stmt) -> list[Var]:
     """The variables of the vectors in a statement."""
-    loops = (each for each in walk_once(body) if isinstance(each, s.For))
+    loops = find(s.For, body)
     return [each.loop_var for each in loops if each.kind == ForKind.VECTORIZED]
 
 

@@ -11,7 +11,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, PrimExpr, Var
-from minitvm.tir.functor import Mutator, replace_buffers, walk_once
+from minitvm.tir.functor import Mutator, find, replace_buffers, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.tir.structural_equal import structural_equal
 
@@ -177,8 +177,8 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
     uses: dict[Buffer, list[int]] = {buffer: [] for buffer in buffers}
     whole: set[Buffer] = set()  # buffers passed to calls, which see the shape
     for place, member in enumerate(members):
-        for each in walk_once(member):
-            if isinstance(each, BufferLoad | BufferStore | BufferRef) and each.buffer in uses:
+        for each in find((BufferLoad, BufferStore, BufferRef), member):
+            if each.buffer in uses:
                 uses[each.buffer].append(place)
                 if isinstance(each, BufferRef):
                     whole.add(each.buffer)

@@ -15,7 +15,7 @@ from minitvm.runtime.host import CACHE_LINE, LINES_COMBINED
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, PrimExpr, Var
-from minitvm.tir.functor import Mutator, children, mentions, walk_once
+from minitvm.tir.functor import Mutator, children, find, mentions, walk_once
 from minitvm.tir.stmt import BufferStore, PrimFunc, Stmt, with_body
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.widen_indices import widened
@@ -54,12 +54,12 @@ def stream_stores(func: PrimFunc) -> PrimFunc:
     lines: the attribute is ``nontemporal_lines`` then, and rows begin with lines. An output that
     the function reads gets no attribute, and neither do stores for which this isn't known.
     """
-    pragmas = [each for each in walk_once(func.body) if _is_pragma(each)]
-    return with_body(func, _Pragmas(func).stmt(func.body)) if pragmas else func
+    has_pragmas = any(map(_is_pragma, find(s.AttrStmt, func.body)))
+    return with_body(func, _Pragmas(func).stmt(func.body)) if has_pragmas else func
 
 
-def _is_pragma(node: object) -> bool:
-    return isinstance(node, s.AttrStmt) and node.attr_key == PRAGMA
+def _is_pragma(node: s.AttrStmt) -> bool:
+    return node.attr_key == PRAGMA
 
 
 class _Pragmas(Mutator):
@@ -84,13 +84,13 @@ class _Pragmas(Mutator):
         if not _is_pragma(node):
             return self.descend(node)
         body = self.stmt(node.body)
-        stores = [each for each in walk_once(body) if isinstance(each, BufferStore)]
+        stores = [*find(BufferStore, body)]
         outputs = {each.buffer for each in stores if each.buffer in self._outputs}
         if len(outputs) != 1:
             return body
         (output,) = outputs
         size = reduce(e.multiply, map(widened, output.shape), e.const(output.dtype.itemsize))
-        names = {each.var: each.value for each in walk_once(body) if isinstance(each, s.LetStmt)}
+        names = {each.var: each.value for each in find(s.LetStmt, body)}
         multiples = _Multiples(names, self._sizes)
         vectors = [
             (store, loops)

@@ -23,6 +23,7 @@ from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
 from minitvm.tir.functor import (
     Mutator,
     children,
+    find,
     mentions,
     rebuild,
     substitute,
@@ -101,7 +102,7 @@ def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFu
     """
     if not vector_bytes:
         return func
-    if not any(isinstance(each, s.For) and _nest_of(each, 0) for each in walk_once(func.body)):
+    if not any(_nest_of(each, 0) for each in find(s.For, func.body)):
         return func
     return with_body(func, _Loops(vector_bytes).stmt(func.body))
 
@@ -203,8 +204,8 @@ def ends_of_blocks(body: Stmt) -> Set[PrimExpr]:
     """The conditions that only end the vectorized loops of nests that are gone through by blocks:
     a loop of blocks ends where they do, and needs no main part without them."""
     found: set[PrimExpr] = set()
-    for along in walk_once(body):
-        if isinstance(along, s.For) and _nest_of(along, VECTOR_BYTES) is not None:
+    for along in find(s.For, body):
+        if _nest_of(along, VECTOR_BYTES) is not None:
             assert isinstance(along.body, s.For)
             across, inner = along.body.loop_var, along.body.body
             while isinstance(inner, s.IfThenElse):

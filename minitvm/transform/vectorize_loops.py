@@ -18,7 +18,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var
-from minitvm.tir.functor import mentions, rebuild, substitute, walk_once, with_fields
+from minitvm.tir.functor import find, mentions, rebuild, substitute, walk_once, with_fields
 from minitvm.tir.intrinsics import FUNCTIONS, INTRINSICS
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
@@ -76,7 +76,7 @@ def vectorize_loops(
         When the extent of a vectorized loop is not constant, or when iterations may depend on each
         other (:mod:`minitvm.transform.lane_dependence`).
     """
-    loops = [each for each in walk_once(func.body) if _is_vectorized(each)]
+    loops = [*filter(_is_vectorized, find(s.For, func.body))]
     if not loops:
         return func
     for loop in loops:
@@ -139,12 +139,12 @@ class _Loops(ScopedMutator):
         """A loop that calls functions as one vector with masked lanes, where the target has
         registers for masks, in place of several narrow ones."""
         lanes = e.const_int(node.extent) or 0
-        stores = [each for each in walk_once(node.body) if isinstance(each, BufferStore)]
+        stores = [*find(BufferStore, node.body)]
         size = max((each.buffer.dtype.itemsize for each in stores), default=1)
         width = whole_width(lanes, self._masked_bytes // size)
         if width is None:
             return node
-        calls = (each for each in walk_once(node.body) if isinstance(each, Call))
+        calls = find(Call, node.body)
         if not any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
             return node
         # Padding isn't `likely` here: a padded buffer needn't have these lanes.

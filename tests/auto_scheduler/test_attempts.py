@@ -101,7 +101,7 @@ def roundabout() -> Tensors:
 
 # A program for each strategy, and the target for which it is followed.
 FAMILIES: dict[str, tuple[Callable[[], Tensors], str]] = {
-    "sums one by one": (vector, "llvm"),
+    "plain reduction": (vector, "llvm"),
     "streamed": (lambda: product(2, 300, 500), "llvm"),
     "convolution": (lambda: convolution(16), "llvm"),
     "convolution of few channels": (lambda: convolution(3), "llvm"),

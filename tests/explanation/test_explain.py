@@ -283,7 +283,7 @@ def test_the_memory_is_what_the_pool_hands_out(program: Programs, handed_out: li
 
 # -- Reasons --------------------------------------------------------------------------------------
 
-PLAIN = "sums one by one, along what lies side by side"
+PLAIN = "row by row, each along its line of memory"
 REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     "tiled, packed": (
         lambda: product(512, 512, 512, ZNVER4),
@@ -328,7 +328,7 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "streamed": (
         lambda: product(4, 4096, 1024, ZNVER4),
-        ("B is read once, 8 rows of it at a time: 4 rows alone use it, 8 at most",),
+        ("rows are read whole, 8 at a time; ", "columns of results stay in the L1 cache"),
     ),
     "plain": (
         lambda: product(1, 512, 1024, ZNVER4, transposed=True),

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
+import pytest
+
 from minitvm import te, tir
-from minitvm.tir.functor import children, free_vars, replace_buffers, substitute, walk_once
-from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, Stmt
+from minitvm.runtime.errors import InternalError
+from minitvm.tir.functor import (
+    children,
+    contains,
+    find,
+    free_vars,
+    replace_buffers,
+    substitute,
+    walk_once,
+)
+from minitvm.tir.stmt import Allocate, AssertStmt, BufferStore, For, ForKind, Stmt, While
 
 i, j = te.var("i"), te.var("j")
 sizes = tir.decl_buffer((4,), "int32", name="sizes")
@@ -63,3 +77,37 @@ def test_a_reducer_is_rebuilt_with_what_it_combines() -> None:
         "5",
     ]
     assert made.combiner.lhs == reduced.combiner.lhs and made.axis == (k,)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [tir.BufferLoad, (tir.BufferLoad, tir.Var), (For, BufferStore, tir.Add), (tir.Call,), While],
+)
+def test_nodes_of_some_classes_are_found_in_order(kinds: Any) -> None:
+    """As in a walk over all nodes; a shared node is found once."""
+    shared = sizes[j] + i
+    body = tir.SeqStmt((filled(), BufferStore(sizes, shared + shared, (j,)), filled()))
+    expected = [node for node in walk_once(body, shared) if isinstance(node, kinds)]
+    for _ in range(2):  # what was found first is kept in the nodes
+        assert [*map(id, find(kinds, body, shared))] == [*map(id, expected)]
+    assert contains(kinds, body, shared) == bool(expected)
+
+
+def test_a_deep_tree_is_searched() -> None:
+    deep: tir.PrimExpr = sizes[0]
+    for _ in range(20_000):
+        deep = tir.Add(deep, i)
+    assert len([*find(tir.BufferLoad, deep)]) == 1
+    assert not contains(tir.Call, deep)
+
+
+def test_what_was_found_is_not_pickled() -> None:
+    """Another process gives the classes other bits."""
+    node = sizes[0] + i
+    assert contains(tir.BufferLoad, node)
+    assert not hasattr(pickle.loads(pickle.dumps(node)), "_kinds")
+
+
+def test_classes_that_are_no_nodes_are_refused() -> None:
+    with pytest.raises(InternalError, match="find: expected a class of nodes, got PrimExpr"):
+        contains(tir.PrimExpr, sizes[0])

@@ -34,7 +34,7 @@ from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var, const_int
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute
 
 
 @final
@@ -210,7 +210,7 @@ def _divided(
     variables = {each.var for each in reduced}
     outside = [each for each in conditions if not _variables(each) & variables]
     inside = [each for each in conditions if _variables(each) & variables]
-    loads = [each for each in walk_once(source) if isinstance(each, ProducerLoad)]
+    loads = [*find(ProducerLoad, source)]
     if all(stays_inside(each, inside, axis, reduced) for each in loads):
         return outside, inside
     return [], [*conditions]
@@ -219,7 +219,7 @@ def _divided(
 def _ranges(share: Share, axis: Sequence[IterVar], remaining: Sequence[IterVar]) -> Analyzer:
     """The facts about the variables of a sum."""
     known = Analyzer()
-    loads = (each for each in walk_once(share.value) if isinstance(each, ProducerLoad))
+    loads = find(ProducerLoad, share.value)
     shapes = [each.producer.shape for each in loads]
     for extent in (each for shape in shapes for each in shape):
         known.bind_size(extent)
@@ -286,7 +286,7 @@ def _in_range(axis: IterVar) -> set[Var]:
 
 
 def _variables(*nodes: PrimExpr) -> set[Var]:
-    return {each for each in walk_once(*nodes) if isinstance(each, Var)}
+    return set(find(Var, *nodes))
 
 
 def _scattered(name: str, shape: Sequence[PrimExpr], share: Share, chosen: _Chosen) -> Tensor:

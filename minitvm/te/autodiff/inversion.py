@@ -30,7 +30,7 @@ from minitvm.te.schedules.congruences import least_solution
 from minitvm.te.tensor import domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, Range, Var, const_int
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute
 from minitvm.tir.indices import is_wide
 
 
@@ -216,7 +216,7 @@ def _ends(system: _System, form: _Form) -> tuple[PrimExpr, PrimExpr]:
 
 
 def _has_any(expr: PrimExpr, variables: Mapping[Var, object]) -> bool:
-    return any(each in variables for each in walk_once(expr) if isinstance(each, Var))
+    return any(each in variables for each in find(Var, expr))
 
 
 # -- Solving --------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def _in_its_own_range(system: _System, solved: Mapping[Var, PrimExpr]) -> Var | 
     def needs(var: Var) -> list[Var]:
         dom = system.domains[var]
         values = [solved[var]] if var in solved else [dom.min, dom.extent]
-        variables = (each for each in walk_once(*values) if isinstance(each, Var))
+        variables = find(Var, *values)
         return [each for each in variables if each in system.domains]
 
     for var in solved:

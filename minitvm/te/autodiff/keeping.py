@@ -29,7 +29,7 @@ from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import find, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 
 # Costs are in operations of one lane. A core computes some 50 of them while a byte comes from
@@ -156,7 +156,7 @@ def _read_again(op: Operation) -> list[Tensor]:
     if not isinstance(first, Reduce) or not isinstance(op, ComputeOp):
         return []
     axes = {axis.var for axis in op.axis}
-    loads = [each for each in walk_once(*first.source) if isinstance(each, ProducerLoad)]
+    loads = [*find(ProducerLoad, *first.source)]
     return [
         cast(Tensor, each.producer) for each in loads if not axes <= set(walk_once(*each.indices))
     ]

@@ -33,7 +33,7 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var, const_int
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute, walk_once
 
 _MOST_TERMS = 16  # of a sum: each may be looked for among all sums
 _EQUAL = 1e-6  # the relative difference of numbers that cancel: ``1 / n`` may be a float32
@@ -329,7 +329,7 @@ class _Known:
 
 def _loads(product: Product) -> Iterable[ProducerLoad]:
     factors = [factor for factor, _ in product.powers.values()]
-    return (each for each in walk_once(*factors) if isinstance(each, ProducerLoad))
+    return find(ProducerLoad, *factors)
 
 
 def _count(total: _Sum) -> Product:

@@ -31,7 +31,7 @@ from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Mutator, substitute, walk_once
+from minitvm.tir.functor import Mutator, contains, find, substitute, walk_once
 
 _MOST_NODES = 300  # of an adjoint with the parts that it alone reads: it is gone through again
 
@@ -189,17 +189,17 @@ def _is_elementwise(op: ComputeOp) -> bool:
 
 def _is_cheap_in(op: ComputeOp, part: ComputeOp) -> bool:
     """Whether a stage may compute the elements of another one each time that it reads them."""
-    is_called = any(isinstance(each, e.Call) for each in walk_once(*part.body))
+    is_called = contains(e.Call, *part.body)
     return len(part.axis) == len(op.axis) or not is_called
 
 
 def _read(node: PrimExpr) -> set[object]:
-    return {each.producer for each in walk_once(node) if isinstance(each, ProducerLoad)}
+    return {each.producer for each in find(ProducerLoad, node)}
 
 
 def _with_parts(node: PrimExpr, parts: Mapping[Tensor, ComputeOp]) -> PrimExpr:
     """An expression with the elements of `parts` written out that are read at one place alone."""
-    reads = Counter(x.producer for x in walk_once(node) if isinstance(x, ProducerLoad))
+    reads = Counter(x.producer for x in find(ProducerLoad, node))
     once = {t: op for t, op in parts.items() if reads[t] == 1}
     return _Parts(once, parts).expr(node) if once else node
 

@@ -20,7 +20,7 @@ from minitvm.te.autodiff.stages import computed, guarded
 from minitvm.te.tensor import Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, const_int
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.functor import find, mentions
 
 _MOST = 2.25  # times the elements of the tensor: the zeros around it are computed with
 
@@ -52,7 +52,7 @@ def padded(
         for each in inside:
             known.assume(each)
         left = [each for each in conditions if not known.can_prove(each)]
-        others = [each for each in walk_once(value) if isinstance(each, ProducerLoad)]
+        others = [*find(ProducerLoad, value)]
         if len(left) == len(conditions) or not all(
             each is load or stays_inside(each, left, axes, reduced) for each in others
         ):

@@ -31,7 +31,7 @@ from minitvm.te.schedules.rewrite_operations import at_axes, map_body, reduced
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int
-from minitvm.tir.functor import Mutator, walk_once
+from minitvm.tir.functor import Mutator, find
 
 Adjoint: TypeAlias = Callable[[Sequence[PrimExpr]], PrimExpr]
 """The adjoint of an element of a tensor, by its indices."""
@@ -283,7 +283,7 @@ def _check_times(
 
 
 def _loads(op: ComputeOp) -> list[ProducerLoad]:
-    return [each for each in walk_once(*op.body) if isinstance(each, ProducerLoad)]
+    return [*find(ProducerLoad, *op.body)]
 
 
 def _difference(time: Var, index: PrimExpr) -> int | None:

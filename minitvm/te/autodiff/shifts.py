@@ -22,7 +22,7 @@ from minitvm.te.autodiff.functions import number
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, PrimExpr, ProducerLoad, Reduce, Var, const_int
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 _EXPONENTIALS = {"exp": 1.0, "exp2": log(2.0), "exp10": log(10.0)}
@@ -97,7 +97,7 @@ def _follow(op: Operation, changes: dict[Tensor, _Change]) -> None:
     own = {axis.var for axis in op.axis}
     for tensor, change in zip(op.outputs, found, strict=True):
         if change.added or change.scaled:
-            if not {each for each in walk_once(*change.place) if isinstance(each, Var)} <= own:
+            if not set(find(Var, *change.place)) <= own:
                 raise _Unknown  # such as a sum over elements that change differently
             changes[tensor] = change
 

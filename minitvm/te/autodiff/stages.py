@@ -8,7 +8,7 @@ from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import contains, substitute
 
 
 def stage(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> Tensor:
@@ -74,4 +74,4 @@ def guarded(conditions: Iterable[PrimExpr], value: PrimExpr) -> PrimExpr:
 
 def reads(node: PrimExpr) -> bool:
     """Whether an expression reads memory, or calls a function."""
-    return any(isinstance(each, ProducerLoad | e.Call) for each in walk_once(node))
+    return contains((ProducerLoad, e.Call), node)

@@ -18,7 +18,7 @@ from minitvm.te.autodiff.functions import number
 from minitvm.te.autodiff.stages import reads
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import GE, GT, LE, LT, Call, PrimExpr, ProducerLoad, Select, Var
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute
 
 
 def support_of(adjoint: PrimExpr) -> tuple[PrimExpr, ...]:
@@ -51,5 +51,5 @@ def shortens_sums(condition: PrimExpr) -> bool:
     """Whether a sum over an adjoint should leave out the terms in which `condition` fails: terms
     beyond a diagonal, for example. A padded adjoint is read faster with its zeros, and so are
     single elements."""
-    variables = {each for each in walk_once(condition) if isinstance(each, Var)}
+    variables = set(find(Var, condition))
     return isinstance(condition, LT | LE | GT | GE) and len(variables) > 1

@@ -8,7 +8,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Node, walk_once
+from minitvm.tir.functor import Node, find, walk_once
 from minitvm.tir.stmt import BufferStore, For, ForKind, Stmt
 
 # For each dimension the variable of the loop that covers the whole dimension; None for an extent of
@@ -59,9 +59,7 @@ def _touches(node: Node, buffer: Buffer) -> bool:
 
 
 def _reads(buffer: Buffer, *nodes: Node) -> list[BufferLoad]:
-    return [
-        each for each in walk_once(*nodes) if isinstance(each, BufferLoad) and each.buffer is buffer
-    ]
+    return [each for each in find(BufferLoad, *nodes) if each.buffer is buffer]
 
 
 def _first_stores(node: Stmt, buffer: Buffer, loops: _Loops) -> _Element | None:

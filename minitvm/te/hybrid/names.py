@@ -28,7 +28,7 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import BufferLoad, IntImm, PrimExpr, Var
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import contains
 from minitvm.tir.stmt import Allocate, BufferStore, ForKind, LetStmt
 
 _AT_ONCE = (ForKind.PARALLEL, ForKind.VECTORIZED)
@@ -185,7 +185,7 @@ def settled(frame: Frame, name: str, value: Any) -> Any:
         return Part(value.buffer, settled(frame, "index", value.indices))
     if not isinstance(value, PrimExpr) or isinstance(value, (Var, IntImm, e.FloatImm)):
         return value
-    reads = any(isinstance(each, (BufferLoad, e.Call)) for each in walk_once(value))
+    reads = contains((BufferLoad, e.Call), value)
     if value.dtype.is_integral and not reads:
         return value
     program, var = frame.program, Var(name, value.dtype)

@@ -19,7 +19,7 @@ from minitvm.runtime.record import record
 from minitvm.te.hybrid import intrinsics
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, IntImm, IterVar, PrimExpr
-from minitvm.tir.functor import walk_once
+from minitvm.tir.functor import contains
 from minitvm.tir.stmt import ForKind, Stmt, seq
 
 # -- Names ----------------------------------------------------------------------------------------
@@ -165,9 +165,7 @@ def is_float(value: Any) -> bool:
 
 def is_cheap(value: Any) -> bool:
     """Whether a condition may be evaluated where Python would not."""
-    return isinstance(value, bool) or not any(
-        isinstance(each, (BufferLoad, e.Call)) for each in walk_once(value)
-    )
+    return isinstance(value, bool) or not contains((BufferLoad, e.Call), value)
 
 
 def number_if_known(value: Any) -> Any:

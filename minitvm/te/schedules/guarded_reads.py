@@ -15,7 +15,7 @@ from minitvm.runtime.record import record
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Node, children, walk_once
+from minitvm.tir.functor import Node, children, find, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 Guards: TypeAlias = tuple[PrimExpr, ...]
@@ -100,7 +100,7 @@ def _reads(node: Node, tensor: Tensor) -> bool:
 
 
 def _axes_in(op: ComputeOp, *values: PrimExpr) -> tuple[IterVar, ...]:
-    used = {each for each in walk_once(*values) if isinstance(each, Var)}
+    used = set(find(Var, *values))
     return tuple(axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used)
 
 

@@ -26,7 +26,7 @@ from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Mutator, children, substitute, walk_once
+from minitvm.tir.functor import Mutator, children, find, substitute, walk_once
 from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
@@ -65,7 +65,7 @@ class Part:
     def _dimensions(self) -> list[IterVar]:
         """The axes of the part, in the order of the indices of the element that has most of
         them."""
-        reads = [each.indices for each in walk_once(self.value) if isinstance(each, ProducerLoad)]
+        reads = [each.indices for each in find(ProducerLoad, self.value)]
         used = [{*walk_once(*indices)} for indices in reads]
         counts = [sum(axis.var in each for axis in self.axes) for each in used]
         widest = reads[counts.index(max(counts))] if reads else ()
@@ -255,7 +255,7 @@ class _Parts:
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
         if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
             return False
-        loads = (each for each in walk_once(value) if isinstance(each, ProducerLoad))
+        loads = find(ProducerLoad, value)
         return all(map(self._exists, loads))
 
     def _exists(self, load: ProducerLoad) -> bool:

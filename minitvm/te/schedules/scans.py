@@ -20,7 +20,7 @@ from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
 from minitvm.tir.expr import IterType, IterVar, Let, PrimExpr, ProducerLoad, Range, Var
-from minitvm.tir.functor import mentions, substitute, walk_once
+from minitvm.tir.functor import find, mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 
@@ -205,7 +205,7 @@ def _is_now(prover: Prover, span: Span, steps: Span) -> bool:
 def _is_fixed(span: Span, compute: ComputeOp) -> bool:
     """Whether a span depends on no axis, name or read of an operation's own body."""
     own = {axis.var for axis in (*compute.axis, *compute.reduce_axis)}
-    own.update(node.var for node in walk_once(*compute.body) if isinstance(node, Let))
+    own.update(node.var for node in find(Let, *compute.body))
     parts = walk_once(*span.low.terms, *span.high.terms)
     return not any(isinstance(node, ProducerLoad) or node in own for node in parts)
 

@@ -19,6 +19,8 @@ from minitvm.tir.functor import (
     Mutator,
     Node,
     children,
+    contains,
+    find,
     free_vars,
     mentions,
     substitute,
@@ -79,9 +81,9 @@ def _is_simpler(made: Sequence[PrimExpr], body: Sequence[PrimExpr]) -> bool:
 
 def _variables_used(body: Sequence[PrimExpr]) -> int:
     """The number of variables in each index, and in each remainder, all together."""
-    loads = [each for each in walk_once(*body) if isinstance(each, ProducerLoad)]
+    loads = [*find(ProducerLoad, *body)]
     parts = [index for load in loads for index in load.indices]
-    parts += [each for each in walk_once(*body) if isinstance(each, e.FloorMod)]
+    parts += [*find(e.FloorMod, *body)]
     return sum(len(free_vars(each)) for each in parts)
 
 
@@ -128,7 +130,7 @@ def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
 
 
 def _is_of_axes(condition: PrimExpr) -> bool:
-    return not any(isinstance(each, (ProducerLoad, e.Call)) for each in walk_once(condition))
+    return not contains((ProducerLoad, e.Call), condition)
 
 
 def _names_result(op: ComputeOp, condition: PrimExpr) -> bool:
@@ -187,7 +189,7 @@ def _offset_of(op: ComputeOp, reduce: Reduce, axis: IterVar, known: Analyzer) ->
     tensor. The data axes occur nowhere else except in the axis's length. None if there is no such
     expression."""
     own = {each.var for each in op.axis}
-    loads = [each for each in walk_once(*reduce.source) if isinstance(each, ProducerLoad)]
+    loads = [*find(ProducerLoad, *reduce.source)]
     indices = [i for load in loads for i in load.indices if mentions(axis.var, i)]
     forms = [known.affine(index) for index in indices]
     offsets = [Affine({a: c for a, c in form.terms.items() if a in own}) for form in forms]
