@@ -63,7 +63,7 @@ _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 among the data axes and the reduction axes of a contraction."""
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
-_MOST = 24  # layouts that are costed, those with the least bounds
+_MOST = 32  # layouts that are costed, those with the least bounds
 _SURE = 1.2  # times the cycles of copies, where the model is least exact
 
 
@@ -266,8 +266,7 @@ def best_layout(
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
     found, best = None, cycles_by(contraction)
     alone = _alone(contraction)
-    ways = [(_least(alone, each, target), each) for each in _layouts(alone)]
-    for least, layout in sorted(ways, key=lambda way: way[0])[:_MOST]:
+    for least, layout in _ways(alone, target)[:_MOST]:
         if least >= best:
             break
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
@@ -276,6 +275,18 @@ def best_layout(
         cycles += _copying(alone, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
+
+
+def _ways(contraction: Contraction, target: Target) -> list[tuple[float, Layout]]:
+    """The layouts to choose from with their bounds, the least first. Of those with the same inner
+    dimensions, the one with the least bound: outer loops make little difference."""
+    found = dict[object, tuple[float, Layout]]()
+    for layout in _layouts(contraction):
+        inner = layout.result[-2:], tuple(dims and dims[-2:] for dims in layout.copies)
+        least = _least(contraction, layout, target)
+        if inner not in found or least < found[inner][0]:
+            found[inner] = least, layout
+    return sorted(found.values(), key=lambda way: way[0])
 
 
 def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
