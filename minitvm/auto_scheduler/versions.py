@@ -12,6 +12,8 @@ some size, applied to the program with symbolic extents, for which it is right a
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
 versions are one for multiples of the tiles, and one that pads the factors.
+
+Sums of rows have a version for short rows, several of which are summed together.
 """
 
 from __future__ import annotations
@@ -28,6 +30,13 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
+from minitvm.auto_scheduler.running import lanes_of
+from minitvm.auto_scheduler.short_rows import (
+    SHORT,
+    are_short_rows,
+    rows_taken_for_short,
+    waits_for_memory,
+)
 from minitvm.auto_scheduler.tiles import rows_undivided
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -60,7 +69,7 @@ Write = Callable[..., None]
 @record()
 class _Version:
     """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
-    next ones that do."""
+    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short."""
 
     name: str
     condition: PrimExpr
@@ -86,19 +95,20 @@ def _write_version(
     """`trace`: that of the schedule without versions."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        constant = with_sizes(outputs, {var: e.const(n, var.dtype) for var, n in sizes.items()})
+        values = {var: e.const(n, var.dtype) for var, n in sizes.items()}
+        constant = with_sizes(outputs, values) if values else ([*outputs], {})
         if constant is None:
             return None
         ops, now = constant
         given = [now.get(each, each) for each in arguments]
-        with rows_undivided():
+        with rows_undivided(), rows_taken_for_short():
             made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
         text = made.schedule.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         schedule = _replayed(text, outputs)
         if schedule is not None:
-            extents = " x ".join(map(str, sizes.values()))
+            extents = " x ".join(map(str, sizes.values())) or "short rows"
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
             schedule.choices = made.schedule.choices
@@ -143,6 +153,9 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
+        for condition in _many_short_rows(ops, target):
+            name = f"many rows of less than {SHORT} elements"
+            yield _Version(name, condition, ({},))
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
@@ -171,6 +184,16 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
     name = f"all extents of {most} or less, or one below {_LEAST}"
     yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+
+
+def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimExpr]:
+    """The condition under which a sum of rows is that of short ones, enough of them for a block."""
+    op = ops[-1]
+    if isinstance(op, ComputeOp) and waits_for_memory(op):
+        (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
+        if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
+            rows = domain_of(op.axis[-1]).extent
+            yield e.logical_and(e.less(length, SHORT), e.greater_equal(rows, lanes_of(op, target)))
 
 
 def _wants_some(contraction: Contraction) -> bool:
