@@ -56,6 +56,7 @@ from minitvm.tir.stmt import ForKind
 _FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
+_WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _PADDED = 120  # a size for which they need it, and tiles are nearly full
 _SHORT = 16  # extents of which most would be padding
 _USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
@@ -74,6 +75,7 @@ class _Version:
     name: str
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
+    is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
 
 
 def write_versions(
@@ -107,7 +109,8 @@ def _write_version(
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         schedule = _replayed(text, outputs)
-        if schedule is not None:
+        pads = version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))
+        if schedule is not None and not pads:
             extents = " x ".join(map(str, sizes.values())) or "short rows"
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
@@ -125,6 +128,13 @@ def _replayed(trace: str, outputs: Sequence[Operation]) -> Schedule | None:
     except CompileError:
         return None
     return None if any(map(_has_unknown_parts, made.stages)) else made
+
+
+def _pads(trace: str, outputs: Sequence[Operation], extents: Iterable[Var], stages: int) -> bool:
+    """Whether multiples of _WHOLE are padded, which takes more than a number of stages."""
+    multiples = {var: e.floordiv(var, _WHOLE) * _WHOLE for var in extents}
+    found = with_sizes(outputs, multiples)
+    return found is None or len(replay(trace, found[0]).stages) > stages
 
 
 def _has_unknown_parts(stage: Stage) -> bool:
@@ -166,7 +176,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in extents)
         name = f"extents that are multiples of {_WHOLE}"
-        yield _Version(name, reduce(e.logical_and, whole), usual[1:2])
+        sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
+        yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
         padded = (dict.fromkeys(extents, _PADDED),)
         long = (e.less_equal(_SHORT, var) for var in extents)
         yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
