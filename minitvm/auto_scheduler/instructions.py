@@ -293,9 +293,12 @@ def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: T
 
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
-    """Blocks over the whole reduction axis, divided into equal strips. `copied`: the rows' factor
-    is copied."""
+    """Blocks over the whole reduction axis, of whole tiles, divided into equal strips. `copied`:
+    the rows' factor is copied."""
     blocks = blocks_of(nest, tile, target, copied=copied, whole=True)
+    if blocks.columns is not None:
+        whole = max(1, blocks.columns // tile.columns) * tile.columns
+        blocks = replace(blocks, columns=whole)
     most = strip_of(nest, tile, nest.depth, target) // tile.rows
     rows = (blocks.rows if len(nest.rows) == 1 else None) or nest.rows[-1]
     if rows is None:

@@ -164,8 +164,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
         for condition in _many_short_rows(ops, target):
-            name = f"many rows of less than {SHORT} elements"
-            yield _Version(name, condition, ({},))
+            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},))
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
@@ -203,8 +202,8 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
     if isinstance(op, ComputeOp) and waits_for_memory(op):
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
-            rows = domain_of(op.axis[-1]).extent
-            yield e.logical_and(e.less(length, SHORT), e.greater_equal(rows, lanes_of(op, target)))
+            rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
+            yield e.logical_and(e.less(length, SHORT * lanes), e.greater_equal(rows, lanes))
 
 
 def _wants_some(contraction: Contraction) -> bool:

@@ -177,7 +177,7 @@ def test_sums_of_rows_have_a_version_for_short_ones() -> None:
     (found,) = conditions(sum_of_rows("float32", weighs=False)[-1], AVX512)
     assert found == "n < 128 and m >= 16"
     (found,) = conditions(sum_of_rows("float64", weighs=True)[-1], AVX2)
-    assert found == "n < 128 and m >= 4"
+    assert found == "n < 32 and m >= 4"
     m, n = te.var("m"), te.var("n")
     X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n))
     largest = te.compute((m,), lambda i: te.max(X[i, k], axis=k))  # needs none
@@ -239,3 +239,17 @@ def test_multiples_of_tiles_are_not_padded(dtype: str, total: str) -> None:
         a, b, got = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype), np.full((m, n), 77, total)
         f(a, b, got)
         np.testing.assert_array_equal(got, a.astype(total) @ b.astype(total))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("depth", [8, 64, 100])
+@pytest.mark.parametrize(
+    ("dtype", "total"), [("bfloat16", "float32"), ("int8", "int32"), ("int16", "int32")]
+)
+def test_blocks_of_columns_are_whole_tiles(dtype: str, total: str, depth: int, cores: int) -> None:
+    """So instructions serve the calls that no version serves."""
+    m, n, _ = sizes()
+    tensors = product(m, n, depth, dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AVX512.replace("cores=2", f"cores={cores}"))
+    assert "te.dot_product(" in s.trace().split("s.specialize")[0]
+    assert "llvm.x86.avx512" in str(tvm.lower(s, tensors, vector_bytes=64, mask_registers=True))
