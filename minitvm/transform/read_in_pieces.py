@@ -48,9 +48,11 @@ def pieces_of_read(load: BufferLoad, loop: s.For, prover: Prover) -> Pieces | No
     Here `begin` is ``(j + 5) % n`` in the first lane. The second form is right where
     the lanes that are on are no more than the elements of a row.
     """
-    *others, index = load.indices
     var = loop.loop_var
-    if load.predicate is not None or load.buffer.strides or mentions(var, *others):
+    if not load.indices or load.predicate is not None or load.buffer.strides:
+        return None
+    *others, index = load.indices
+    if mentions(var, *others) or not mentions(var, index):
         return None
     node = next((each for each in _inner_first(index) if _has_pieces(each, loop, prover)), None)
     if node is None:

@@ -104,3 +104,12 @@ def test_empty_rows_are_refused_at_the_call() -> None:
     f = tvm.build(tensors[-1], tensors, name="f")
     with pytest.raises(ValueError, match=r"needs n >= 1 or m <= 0, got n = 0"):
         f(np.empty((2, 0), "float32"), np.empty((2, 40), "float32"))
+
+
+def test_numbers_without_places_are_read_as_they_are() -> None:
+    X, c = te.placeholder((n,), name="X"), te.placeholder((), name="c")
+    Y = te.compute((n,), lambda j: X[te.min(j + 1, n - 1)] * c(), name="Y")
+    f = tvm.build(Y, [X, c, Y], name="f")
+    x, got = np.arange(40, dtype="float32"), np.empty(40, "float32")
+    f(x, np.array(3, "float32"), got)
+    np.testing.assert_array_equal(got, 3 * np.append(x[1:], x[-1]))
