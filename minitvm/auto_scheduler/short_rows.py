@@ -75,6 +75,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 SHORT = 8  # vectors: from here on, sums of one row after the other are faster
+AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
 _takes_rows_for_short: ContextVar[bool] = ContextVar("takes_rows_for_short", default=False)
 
 

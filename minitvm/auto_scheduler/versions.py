@@ -32,6 +32,7 @@ from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
+    AT_ONCE,
     SHORT,
     are_short_rows,
     rows_taken_for_short,
@@ -197,13 +198,17 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
 
 
 def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimExpr]:
-    """The condition under which a sum of rows is that of short ones, enough of them for a block."""
+    """The condition under which a sum of rows is that of short ones, enough of them for a block,
+    and with a rest behind the vectors that a plain loop adds at a time."""
     op = ops[-1]
     if isinstance(op, ComputeOp) and waits_for_memory(op):
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            yield e.logical_and(e.less(length, SHORT * lanes), e.greater_equal(rows, lanes))
+            is_short = e.less(length, SHORT * lanes)
+            has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
+            are_many = e.greater_equal(rows, lanes)
+            yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
 
 
 def _wants_some(contraction: Contraction) -> bool:
