@@ -17,9 +17,12 @@ from minitvm.tir.stmt import PrimFunc, Stmt
 
 
 def prover_of(func: PrimFunc) -> Prover:
-    """A prover with the facts at the begin of a function: no dimension is negative."""
+    """A prover with the facts at the begin of a function: no dimension is negative, and what holds
+    in all calls."""
     prover = Prover()
     prover.bind_sizes(func.buffer_map.values())
+    for each in func.attrs.holds:
+        prover.assume(each)
     return prover
 
 

@@ -93,11 +93,8 @@ def dot_product_for(
     """
     if not _is_narrow_product(contraction):
         return None
-    op, a, b = contraction.op, contraction.a, contraction.b
-    (k,) = op.reduce_axis
-    mine, other = str(a.tensor.dtype), str(b.tensor.dtype)
-    ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
-    found = next(filter(None, (_find(*way, op.output(0).dtype, target) for way in ways)), None)
+    found = _dot_product_of(contraction, target)
+    (k,) = contraction.op.reduce_axis
     rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
     if found is None or (rows is not None and rows < _LEAST_ROWS and not ahead):
         return None
@@ -111,9 +108,17 @@ def has_instruction(contraction: Contraction, target: Target) -> bool:
     dtypes = (str(a.dtype), str(b.dtype), str(total.dtype))
     found = (
         find_instruction(MATRIX_PRODUCTS, *dtypes, target.features),
-        find_instruction(DOT_PRODUCTS, *dtypes, target.features),
+        _dot_product_of(contraction, target),
     )
     return any(found) and _is_narrow_product(contraction)
+
+
+def _dot_product_of(contraction: Contraction, target: Target) -> DotProduct | None:
+    """The instruction for the dtypes of a contraction, or for those of copies of its factors."""
+    mine, other = str(contraction.a.tensor.dtype), str(contraction.b.tensor.dtype)
+    ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
+    total = contraction.op.output(0).dtype
+    return next(filter(None, (_find(*way, total, target) for way in ways)), None)
 
 
 def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
@@ -316,9 +321,12 @@ def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: T
 
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
-    """Blocks over the whole reduction axis, divided into equal strips. `copied`: the rows' factor
-    is copied."""
+    """Blocks over the whole reduction axis, of whole tiles, divided into equal strips. `copied`:
+    the rows' factor is copied."""
     blocks = blocks_of(nest, tile, target, copied=copied, whole=True)
+    if blocks.columns is not None:
+        whole = max(1, blocks.columns // tile.columns) * tile.columns
+        blocks = replace(blocks, columns=whole)
     most = strip_of(nest, tile, nest.depth, target) // tile.rows
     rows = (blocks.rows if len(nest.rows) == 1 else None) or nest.rows[-1]
     if rows is None:

@@ -20,12 +20,15 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
             Y[0:8] += columns[k, 0:8]
 
 Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
-left as it is, since it waits for memory.
+left as it is, since it waits for memory; it has a version for calls with short rows
+(:mod:`minitvm.auto_scheduler.versions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TypeAlias
 
@@ -71,6 +74,9 @@ _MOST = 128
 _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
+SHORT = 8  # vectors: from here on, sums of one row after the other are faster
+AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
+_takes_rows_for_short: ContextVar[bool] = ContextVar("takes_rows_for_short", default=False)
 
 
 def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
@@ -120,7 +126,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
     if size is None:
-        is_plain = is_free and is_dense and is_line(op, op.reduce_axis)
+        is_plain = is_free and is_dense and is_one_line
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     steps = lanes * -(-size // _width_of(op, target))
@@ -162,10 +168,22 @@ def _width_of(op: ComputeOp, target: Target) -> int:
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
+@contextmanager
+def rows_taken_for_short() -> Iterator[None]:
+    """Lets rows of unknown length count as short, for a version for such calls."""
+    token = _takes_rows_for_short.set(True)
+    try:
+        yield
+    finally:
+        _takes_rows_for_short.reset(token)
+
+
 def waits_for_memory(op: ComputeOp) -> bool:
     """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
     of reading: neighbouring lines of one row come faster than lines of several rows."""
     reduce = op.body[0] if op.reduce_axis else None
+    if _takes_rows_for_short.get():
+        return False
     if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
         return False
     return isinstance(reduce.combiner.result[0], Add)

@@ -12,6 +12,8 @@ some size, applied to the program with symbolic extents, for which it is right a
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
 versions are one for multiples of the tiles, and one that pads the factors.
+
+Sums of rows have a version for short rows, several of which are summed together.
 """
 
 from __future__ import annotations
@@ -28,6 +30,14 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
+from minitvm.auto_scheduler.running import lanes_of
+from minitvm.auto_scheduler.short_rows import (
+    AT_ONCE,
+    SHORT,
+    are_short_rows,
+    rows_taken_for_short,
+    waits_for_memory,
+)
 from minitvm.auto_scheduler.tiles import rows_undivided
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -47,6 +57,7 @@ from minitvm.tir.stmt import ForKind
 _FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
+_WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _PADDED = 120  # a size for which they need it, and tiles are nearly full
 _SHORT = 16  # extents of which most would be padding
 _USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
@@ -60,11 +71,12 @@ Write = Callable[..., None]
 @record()
 class _Version:
     """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
-    next ones that do."""
+    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short."""
 
     name: str
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
+    is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
 
 
 def write_versions(
@@ -86,19 +98,21 @@ def _write_version(
     """`trace`: that of the schedule without versions."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        constant = with_sizes(outputs, {var: e.const(n, var.dtype) for var, n in sizes.items()})
+        values = {var: e.const(n, var.dtype) for var, n in sizes.items()}
+        constant = with_sizes(outputs, values) if values else ([*outputs], {})
         if constant is None:
             return None
         ops, now = constant
         given = [now.get(each, each) for each in arguments]
-        with rows_undivided():
+        with rows_undivided(), rows_taken_for_short():
             made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
         text = made.schedule.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         schedule = _replayed(text, outputs)
-        if schedule is not None:
-            extents = " x ".join(map(str, sizes.values()))
+        pads = version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))
+        if schedule is not None and not pads:
+            extents = " x ".join(map(str, sizes.values())) or "short rows"
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
             schedule.choices = made.schedule.choices
@@ -115,6 +129,13 @@ def _replayed(trace: str, outputs: Sequence[Operation]) -> Schedule | None:
     except CompileError:
         return None
     return None if any(map(_has_unknown_parts, made.stages)) else made
+
+
+def _pads(trace: str, outputs: Sequence[Operation], extents: Iterable[Var], stages: int) -> bool:
+    """Whether multiples of _WHOLE are padded, which takes more than a number of stages."""
+    multiples = {var: e.floordiv(var, _WHOLE) * _WHOLE for var in extents}
+    found = with_sizes(outputs, multiples)
+    return found is None or len(replay(trace, found[0]).stages) > stages
 
 
 def _has_unknown_parts(stage: Stage) -> bool:
@@ -143,6 +164,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
+        for condition in _many_short_rows(ops, target):
+            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},))
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
@@ -153,7 +176,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in extents)
         name = f"extents that are multiples of {_WHOLE}"
-        yield _Version(name, reduce(e.logical_and, whole), usual[1:2])
+        sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
+        yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
         padded = (dict.fromkeys(extents, _PADDED),)
         long = (e.less_equal(_SHORT, var) for var in extents)
         yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
@@ -171,6 +195,20 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
     name = f"all extents of {most} or less, or one below {_LEAST}"
     yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+
+
+def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimExpr]:
+    """The condition under which a sum of rows is that of short ones, enough of them for a block,
+    and with a rest behind the vectors that a plain loop adds at a time."""
+    op = ops[-1]
+    if isinstance(op, ComputeOp) and waits_for_memory(op):
+        (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
+        if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
+            rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
+            is_short = e.less(length, SHORT * lanes)
+            has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
+            are_many = e.greater_equal(rows, lanes)
+            yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
 
 
 def _wants_some(contraction: Contraction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -348,14 +348,21 @@ def _loops(
         kept = {tensor: buffer for tensor, buffer in kept.items() if tensor not in inlined}
         return schedule_ops(version, kept, shell)
 
+    def knowing(func: PrimFunc, *conditions: PrimExpr) -> PrimFunc:
+        """A version in whose calls some conditions hold, and those of the versions before don't."""
+        negations = (e.Not(each) for each, _ in others)
+        holds = [each for one in (*conditions, *negations) for each in _least_extents(one)]
+        return replace(func, attrs=replace(func.attrs, holds=tuple(holds)))
+
     others = list[tuple[PrimExpr, PrimFunc]]()
     for condition, version in schedule.versions:
         if e.const_int(condition):
-            return _Versions(loops_of(version, {}), others)
+            return _Versions(knowing(loops_of(version, {})), others)
         values = _values(condition)
         func = loops_of(*_with_values(version, values))
-        others.append((condition, replace(func, body=substitute(func.body, values))))
-    return _Versions(loops_of(schedule, {}), others)
+        func = replace(func, body=substitute(func.body, values))
+        others.append((condition, knowing(func, condition)))
+    return _Versions(knowing(loops_of(schedule, {})), others)
 
 
 @final
@@ -373,7 +380,8 @@ class _Versions:
             other = lowered(func)
             body = s.IfThenElse(condition, other.body, made.body)
             knows_layout = made.attrs.knows_layout or other.attrs.knows_layout
-            made = replace(made, body=body, attrs=replace(made.attrs, knows_layout=knows_layout))
+            attrs = replace(made.attrs, knows_layout=knows_layout, holds=())
+            made = replace(made, body=body, attrs=attrs)
         return made
 
 
@@ -386,6 +394,22 @@ def _with_values(
     if made is None:
         return version, {}
     return replay(version.trace(), made[0]), made[1]
+
+
+def _least_extents(condition: PrimExpr) -> Iterator[PrimExpr]:
+    """The comparisons ``n >= 8`` of extents that hold where a condition does. An extent below a
+    number would count as one that is known, nearly."""
+    match condition:
+        case e.And(a, b):
+            yield from (*_least_extents(a), *_least_extents(b))
+        case e.Not(e.Or(a, b)):
+            yield from (*_least_extents(e.Not(a)), *_least_extents(e.Not(b)))
+        case e.Not(e.LT(a, b)):
+            yield from _least_extents(e.GE(a, b))
+        case e.Not(e.LE(a, b)):
+            yield from _least_extents(e.GT(a, b))
+        case e.GE(Var(), e.IntImm()) | e.GT(Var(), e.IntImm()) | e.LE(e.IntImm(), Var()):
+            yield condition
 
 
 def _values(condition: PrimExpr) -> dict[Var, PrimExpr]:

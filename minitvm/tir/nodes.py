@@ -934,6 +934,9 @@ class FuncAttrs:
     has_plain_entry
         Whether it also has an entry that machine code of ours calls with the addresses of its
         arguments.
+    holds
+        Comparisons ``n >= 8`` of extents that hold in all calls, where the function is a version of
+        another.
     """
 
     outputs: frozenset[Buffer] | None = None
@@ -943,6 +946,7 @@ class FuncAttrs:
     form_in_place: PrimFunc | None = None
     knows_layout: bool = False
     has_plain_entry: bool = False
+    holds: tuple[PrimExpr, ...] = ()
 
 
 @final

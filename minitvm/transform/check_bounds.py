@@ -30,6 +30,7 @@ from minitvm.tir.functor import (
 )
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
+from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.check_accesses import checked_load, checked_store, is_repeatable
 
 _NOTHING = s.SeqStmt(())
@@ -319,6 +320,9 @@ class _Checker(ScopedMutator):
     def _index(
         self, access: _Access, index: PrimExpr, guards: tuple[PrimExpr, ...]
     ) -> list[_Check]:
+        shown = substitute(index, self._values)
+        if isinstance(index, e.FloorMod) and structural_equal(index.b, access.extent):
+            index = e.const(0, index.dtype)  # inside where any remainder is: there are elements
         value = self._prover.affine(index)
         extent = self._prover.affine(access.extent)
         below, above = -value - 1, value - extent
@@ -330,7 +334,7 @@ class _Checker(ScopedMutator):
         if not parts:
             return []
         message = f"{self._name}: {access} must stay in [0, {{}}), got {{}}"
-        values = (access.extent, substitute(index, self._values))
+        values = (access.extent, shown)
         condition = substitute(parts[0] if len(parts) == 1 else e.And(*parts), self._values)
         return [_Check(condition, message, values, "IndexError", guards)]
 

@@ -36,6 +36,7 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
     return with_body(func, _ClipLoops(prover_of(func)).stmt(func.body))
 
 
+_CLIPPED = (ForKind.SERIAL, ForKind.PARALLEL)
 _MANY = 32  # statements run in an iteration, beside which the loop's counter costs little
 
 
@@ -54,7 +55,7 @@ class _ClipLoops(ScopedMutator):
 
     def _clip(self, node: s.For) -> s.For:
         extent = e.const_int(node.extent)
-        if node.kind != ForKind.SERIAL or e.const_int(node.min) != 0 or extent is None:
+        if node.kind not in _CLIPPED or e.const_int(node.min) != 0 or extent is None:
             return node
         if statements_run(node.body) < _MANY:
             return node

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import calls_out, may_be_one_array, own_memory, written_buffers
 from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
@@ -67,6 +68,9 @@ def overlap_tiles(
                 ...                                             # at n - 16
             else:
                 ...                                             # as before, io = n // 16
+
+    If it reads no more than one vector and the target has registers for masks, the last tile is
+    masked in either case.
 
     Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
 
@@ -252,8 +256,23 @@ class _Overlap(ScopedMutator):
             return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
-        rest = s.IfThenElse(count < loop.extent, s.IfThenElse(fits, ending, masked))
+        rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
+        rest = s.IfThenElse(count < loop.extent, rest)
         return s.seq(with_fields(loop, extent=count, body=whole), rest)
+
+    def _is_masked_well(self, tile: Stmt) -> bool:
+        """Whether a mask takes no longer than a vector that overlaps the one before: the target has
+        registers for masks, and the tile reads no more than one vector. Masks on several reads
+        take longer; vectors that are stored again wait for lines that were left already."""
+        if self._masked_bytes:
+            return False
+        lanes = [each.loop_var for each in find(s.For, tile) if each.kind == ForKind.VECTORIZED]
+        reads = {
+            structural_key(each)
+            for each in find(BufferLoad, tile)
+            if any(mentions(lane, *each.indices) for lane in lanes)
+        }
+        return len(reads) <= 1
 
     def _with_halves(self, loop: s.For, tiles: _Tiles, whole: s.For, narrow: Stmt) -> Stmt:
         """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body

@@ -24,6 +24,7 @@ from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 from minitvm.transform.lane_arithmetic import LaneArithmetic
 from minitvm.transform.lane_dependence import Fold, LaneDependence
+from minitvm.transform.read_in_pieces import pieces_of_read
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 from minitvm.transform.whole_vectors import in_whole_vectors, whole_width
 
@@ -167,16 +168,17 @@ class _Loops(ScopedMutator):
         width = min(MAX_LANES, _natural_width(lanes))
         if width < lanes:
             return self.stmt(_strips(node, lanes, width))
+        has_masks = self._masked_bytes > 0
         with self.in_loop(node):
             if node.annotations.get(s.INDEPENDENT):
                 try:
-                    return _Lanes(node, self._prover, self._padded, {}).body()
+                    return _Lanes(node, self._prover, self._padded, {}, has_masks).body()
                 except _StaysSerial:
                     return self.stmt(_serial(node))
             where = f"{self._name}: loop {node.loop_var.name} (vectorized)"
             dependence = LaneDependence(where, node, self._prover, self._padded)
             try:
-                made = _Lanes(node, self._prover, self._padded, dependence.folds).body()
+                made = _Lanes(node, self._prover, self._padded, dependence.folds, has_masks).body()
             except _StaysSerial:
                 return self.stmt(_serial(node))
             dependence.check()
@@ -297,8 +299,10 @@ class _Lanes(LaneArithmetic):
         prover: Prover,
         padded: frozenset[Buffer],
         folds: dict[BufferStore, Fold],
+        has_masks: bool,
     ) -> None:
         super().__init__(loop, prover)
+        self._has_masks = has_masks
         self._padded = padded
         self._folds = folds
         self._private: dict[Buffer, Buffer] = {}
@@ -320,6 +324,20 @@ class _Lanes(LaneArithmetic):
     # -- Expressions ------------------------------------------------------------------------------
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
+        pieces = pieces_of_read(node, self._loop, self._prover) if self._has_masks else None
+        if pieces is None:
+            return self._load(node)
+        with self._prover.scope():
+            for each in self._region.conditions:
+                if not loads(each):
+                    self._prover.assume(each)
+            is_right = self._prover.can_prove(pieces.in_each_lane)
+        if is_right:
+            return self.expr(pieces.choice)
+        values = self.expr(pieces.choice), self._load(node)
+        return Call(values[0].dtype, "if_then_else", (self.expr(pieces.in_all_lanes), *values))
+
+    def _load(self, node: BufferLoad) -> PrimExpr:
         indices = self._indices(node.buffer, node.indices)
         where = None if node.predicate is None else self.expr(node.predicate)
         buffer = self._private.get(node.buffer, node.buffer)

@@ -163,3 +163,93 @@ def test_minima_of_sums_stay_in_registers() -> None:
     loops = str(tvm.lower(tvm.auto_schedule(C, AVX512), [A, B, C], simple_mode=True))
     assert ".local" in loops
     assert not re.search(r"\.local\w*\[min\(", loops)
+
+
+def sum_of_rows(dtype: str, weighs: bool) -> list[Tensor]:
+    m, n = te.var("m"), te.var("n")
+    X, w = te.placeholder((m, n), dtype, "X"), te.placeholder((n,), dtype, "w")
+    k = te.reduce_axis((0, n), name="k")
+    Y = te.compute((m,), lambda i: te.sum(X[i, k] * w[k] if weighs else X[i, k], axis=k), name="Y")
+    return [X, w, Y]
+
+
+def test_sums_of_rows_have_a_version_for_short_ones() -> None:
+    (found,) = conditions(sum_of_rows("float32", weighs=False)[-1], AVX512)
+    assert found == "n < 128 and n % 64 != 0 and m >= 16"
+    (found,) = conditions(sum_of_rows("float64", weighs=True)[-1], AVX2)
+    assert found == "n < 32 and n % 16 != 0 and m >= 4"
+    m, n = te.var("m"), te.var("n")
+    X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n))
+    largest = te.compute((m,), lambda i: te.max(X[i, k], axis=k))  # needs none
+    assert conditions(largest, AVX512) == []
+
+
+@pytest.mark.parametrize("target", ["llvm", AVX2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+def test_sums_of_short_and_long_rows(target: str, dtype: str, fp: str) -> None:
+    tensors = sum_of_rows(dtype, weighs=dtype == "float64")
+    f = tvm.build(tensors[-1], tensors, target, name="f", fp=fp)
+    for rows in (0, 1, 3, 15, 16, 17, 67):
+        for length in (0, 1, 2, 7, 16, 31, 64, 100, 127, 128, 129, 300):
+            x, w = whole(rows, length, dtype=dtype), whole(length, dtype=dtype)
+            for each in (x, x[::-1], np.asfortranarray(x)):
+                got = np.full(rows, 77, dtype)
+                f(each, w, got)
+                expected = (each * w if dtype == "float64" else each).sum(1)
+                np.testing.assert_array_equal(got, expected.astype(dtype))
+
+
+def test_a_place_and_its_value_in_rows_of_any_length() -> None:
+    m, n = te.var("m"), te.var("n")
+    X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n), "k")
+    argmax = te.comm_reducer(
+        lambda a, b: tuple(te.if_then_else(a[1] >= b[1], a[i], b[i]) for i in range(2)),
+        lambda index, value: (te.const(-1, index), te.min_value(value)),
+        name="argmax",
+    )
+    place, value = te.compute((m,), lambda i: argmax((k.var, X[i, k]), axis=k), name="Y")
+    f = tvm.build([place, value], [X, place, value], name="f")
+    for rows in (0, 1, 15, 16, 33):
+        for length in (1, 2, 15, 16, 17, 63, 100, 513):
+            x = whole(rows, length)
+            where, most = np.empty(rows, "int32"), np.empty(rows, "float32")
+            f(x, where, most)
+            np.testing.assert_array_equal(where, x.argmax(1))
+            np.testing.assert_array_equal(most, x.max(1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "total"),
+    [("bfloat16", "float32"), ("int8", "int32"), ("int16", "int32")],
+)
+def test_multiples_of_tiles_are_not_padded(dtype: str, total: str) -> None:
+    m, n, k = sizes()
+    tensors = product(m, n, k, dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AVX512)
+    assert str(s.versions[0][0]) == "m % 64 == 0 and k % 64 == 0 and n % 64 == 0"
+    loops = str(tvm.lower(s, tensors, vector_bytes=64, mask_registers=True))
+    version = loops.split("elif")[0]
+    assert "B.pad" not in version and "select(" not in version
+    assert "A.pad" not in version or dtype == "int8"  # with 128 added
+    if dtype == "bfloat16":
+        return  # numpy may not know it
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for m, n, k in ((64, 128, 64), (64, 64, 192), (320, 64, 64), (70, 65, 99), (64, 64, 65)):
+        a, b, got = whole(m, k, dtype=dtype), whole(k, n, dtype=dtype), np.full((m, n), 77, total)
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a.astype(total) @ b.astype(total))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("depth", [8, 64, 100])
+@pytest.mark.parametrize(
+    ("dtype", "total"), [("bfloat16", "float32"), ("int8", "int32"), ("int16", "int32")]
+)
+def test_blocks_of_columns_are_whole_tiles(dtype: str, total: str, depth: int, cores: int) -> None:
+    """So instructions serve the calls that no version serves."""
+    m, n, _ = sizes()
+    tensors = product(m, n, depth, dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AVX512.replace("cores=2", f"cores={cores}"))
+    assert "te.dot_product(" in s.trace().split("s.specialize")[0]
+    assert "llvm.x86.avx512" in str(tvm.lower(s, tensors, vector_bytes=64, mask_registers=True))

@@ -72,6 +72,38 @@ def test_a_multiple_has_no_tail() -> None:
     assert "likely" not in version
 
 
+@pytest.mark.parametrize("condition", [n >= 8, te.all(n >= 9, n < 90)], ids=str)
+def test_a_version_has_no_code_for_sizes_that_it_never_sees(condition: Any) -> None:
+    s, other = create(), in_vectors()
+    fits = "if n > 7 and are_apart(Y.data, X.data):"
+    assert fits in loops(other)
+    s.specialize(condition, other)
+    assert "if are_apart(Y.data, X.data):" in loops(s) and fits not in loops(s)
+    check(s)
+
+
+def test_versions_know_that_the_conditions_before_fail() -> None:
+    s = in_vectors()
+    s.specialize(te.any(n < 8, te.all(n < 20, n % 3 == 0)), create())
+    assert "if are_apart(Y.data, X.data):" in loops(s)
+    check(s)
+
+
+def create() -> te.Schedule:
+    return te.create_schedule(Y.op)
+
+
+def in_vectors() -> te.Schedule:
+    """Vectors, the last of which overlaps the one before if there is one."""
+    s = te.create_schedule(Y.op)
+    i, j = Y.op.axis
+    outer, inner = s[Y].split(i, factor=8)
+    s[Y].reorder(outer, j, inner)
+    s[Y].unroll(j)
+    s[Y].vectorize(inner)
+    return s
+
+
 @pytest.mark.parametrize(
     ("condition", "text"),
     [

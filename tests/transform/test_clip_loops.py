@@ -212,3 +212,22 @@ def test_memory_of_an_iteration_keeps_none() -> None:
     assert iterations(clip_loops(function("f", A, body=loop(o, 2, inside))), "panel", n=17) == 3
     seen = _panels(loop(k, 8, BufferStore(T, const(0.0), (k,))), A, panel, lane)
     assert iterations(clip_loops(function("f", A, T, body=loop(o, 2, seen))), "panel", n=17) == 6
+
+
+def test_a_parallel_loop_inside_of_another_is_clipped() -> None:
+    n, m = te.var("n"), te.var("m")
+    A = te.placeholder((n, m), name="A")
+    B = te.compute((n, m), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    i, j = B.op.axis
+    outer, inner = s[B].split(i, factor=256)
+    tiles, rows = s[B].split(inner, factor=8)
+    columns, lane = s[B].split(j, factor=64)
+    s[B].reorder(outer, tiles, columns, rows, lane)
+    s[B].parallel(tiles)
+    (extent,) = (
+        str(node.extent)
+        for node in walk_once(clipped(s, [A, B]).body)
+        if isinstance(node, For) and node.loop_var is tiles.var
+    )
+    assert extent == "min(32, (n - i.outer * 256 + 7) // 8)"

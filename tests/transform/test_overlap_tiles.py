@@ -317,3 +317,26 @@ def test_tiles_of_half_of_the_columns_are_behind_whole_ones(n: int) -> None:
     a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full((4, n), -1, "float32")
     interpret(made, a, b)
     np.testing.assert_array_equal(b, a.sum(0) + 3 * np.arange(4)[:, None])
+
+
+def test_a_tile_that_reads_one_vector_ends_under_a_mask_where_masks_are_registers() -> None:
+    m, n = te.var("m"), te.var("n")
+    x, y = te.placeholder((m,), name="x"), te.placeholder((n,), name="y")
+    one = te.compute((m, n), lambda i, j: x[i] * y[j], name="Z")
+    X = te.placeholder((m, n), name="X")
+    two = te.compute((m, n), lambda i, j: X[i, j] * y[j], name="Z")
+    for Z, is_masked in ((one, True), (two, False)):
+        s = te.create_schedule(Z.op)
+        _, lane = s[Z].split(Z.op.axis[1], factor=16)
+        s[Z].vectorize(lane)
+        args = [X, x, y, Z]
+        text = str(tvm.lower(s, args, vector_bytes=64, mask_registers=True))
+        assert ("ramp(int64(n) - 16, 1, 16)" not in text) == is_masked
+        assert "ramp(int64(n) - 16, 1, 16)" in str(tvm.lower(s, args))
+        f = tvm.build(s, args, auto_schedule=False)
+        for columns in (0, 1, 15, 16, 17, 40):
+            given = [np.random.default_rng(0).random(each) for each in ((3, columns), 3, columns)]
+            a, b, c = (each.astype("float32") for each in given)
+            got = np.full((3, columns), 77, "float32")
+            f(a, b, c, got)
+            np.testing.assert_array_equal(got, b[:, None] * c if is_masked else a * c)

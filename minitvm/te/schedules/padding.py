@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.operation_graph import multiplied_reads
@@ -115,8 +116,8 @@ def _rounded_up(extent: PrimExpr, multiple: int) -> PrimExpr:
 
 def _grows(extent: PrimExpr, multiple: int) -> bool:
     """Whether an extent may not be a multiple."""
-    size = e.const_int(extent)
-    return multiple > 1 and (size is None or size % multiple > 0)
+    form = Prover().affine(extent)
+    return any(each % multiple for each in (form.constant, *form.terms.values()))
 
 
 def _padded_copy(
