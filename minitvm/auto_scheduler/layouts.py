@@ -163,7 +163,7 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
     result; of a reduction, the order in which its largest operand lies. None of an operation whose
     loops have another order."""
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if extent_of(axis) != 1]
-    if running_axis(op) is not None or is_uneven(op):
+    if 0 in map(extent_of, axes) or running_axis(op) is not None or is_uneven(op):
         return []
     if op.reduce_axis:
         read = [each for each in factors_of(op) if all(map(each.reads, axes))]

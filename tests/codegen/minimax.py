@@ -64,7 +64,7 @@ def polynomials() -> dict[str, Polynomial]:
     half = mpmath.log(2) / 2
     quarter = (mpmath.pi / 4) ** 2 * mpf("1.0001")  # the nearest quarter turn may be rounded
     # The quarter turns of 2**17 are wrong by 0.0034 in float32. Tangents are steep there.
-    steep = (mpmath.pi / 4) ** 2 * mpf("1.0136")
+    steep = quarter * mpf("1.0136")
     root = (mpmath.sqrt(2) - 1) / (mpmath.sqrt(2) + 1)
     return {
         "exp": Polynomial(
