@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
     Factor,
+    all_loads,
     contraction_of,
     distances_of,
     extent_of,
@@ -86,7 +87,7 @@ def write_layouts(
     that `stays` as it is becomes a copy."""
     contraction = contraction_of(stage.op)
     if contraction is None:
-        return _write_in_order(s, stage, stays=stays)
+        return _write_in_order(s, stage, target, stays=stays)
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -106,11 +107,16 @@ def write_layouts(
     return _write(s, contraction, layout, stays)
 
 
-def _write_in_order(s: Schedule, stage: Stage, *, stays: bool) -> list[Stage] | None:
+def _write_in_order(
+    s: Schedule, stage: Stage, target: Target, *, stays: bool
+) -> list[Stage] | None:
     """Lets the results of a reduction that aren't neighbours, but whose terms are, be computed in
-    the order of the terms."""
+    the order of the terms; and those of an elementwise stage with short rows in the order of its
+    largest operand, where other operands keep rows from being read as one."""
     op = compute_of(stage)
-    order = _order_of(op) if op.reduce_axis and len(op.outputs) == 1 else []
+    if len(op.outputs) > 1 or stage.time is not None:
+        return None
+    order = _order_of(op) if op.reduce_axis else _order_of_blocks(op, target)
     data = [axis for axis in order if axis not in op.reduce_axis]
     long = [axis for axis in op.axis if extent_of(axis) != 1]
     if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
@@ -124,6 +130,23 @@ def _write_in_order(s: Schedule, stage: Stage, *, stays: bool) -> list[Stage] | 
     places = [*(i for i in range(len(op.axis)) if i not in places), *places]
     s[total].transform_layout(lambda *i: [i[place] for place in places])
     return [s[total]]
+
+
+def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
+    """The order in which the largest operand of an elementwise stage lies, if short rows of the
+    result go on in it, and another operand reads a part of their axes; otherwise none."""
+    long = [axis for axis in op.axis if extent_of(axis) != 1]
+    known = bool(long) and None not in map(extent_of, long) and 0 not in map(extent_of, long)
+    reads = [distances_of(load, op) for load in all_loads(op)] if known else []
+    whole = [each for each in reads if all(axis.var in each for axis in long)]
+    if not whole:
+        return []
+    order = sorted(long, key=lambda axis: -whole[0][axis.var])
+    row = _line(long, order)
+    lanes = target.lanes(op.output(0).dtype)
+    is_short = _size(row[-1:]) < lanes <= _size(row)
+    is_cut = any(0 < sum(axis.var in each for axis in row) < len(row) for each in reads)
+    return order if is_short and is_cut else []
 
 
 def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:

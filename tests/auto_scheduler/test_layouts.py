@@ -282,3 +282,17 @@ def test_several_factors() -> None:
         r = np.empty(expected.shape, "float32")
         tvm.build(R, [X, Y, Z, R], target, name="f")(x, y, z, r)
         np.testing.assert_array_equal(r, expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_short_rows_that_another_operand_cuts(target: str) -> None:
+    """An image with its channels last, times a number for each channel of a row."""
+    text = "ab,acbd->dacb"
+    extents = extents_of(text, 20, 4, 3, 40)
+    check(text, extents, target)
+    tensors = contraction(text, extents)
+    about = {each.about for each in tvm.auto_schedule(tensors[-1], target).choices}
+    assert "layout" in about
+    plain = contraction("c,abcd->dabc", extents_of("c,abcd->dabc", 20, 4, 32, 40))
+    about = {each.about for each in tvm.auto_schedule(plain[-1], target).choices}
+    assert "layout" not in about
