@@ -159,13 +159,15 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
     for tensor in op.input_tensors:
         load, *others = reads_of(op, tensor)
         read = [index for index in load.indices if isinstance(index, Var) and index in order]
-        is_plain = len({*read}) == len(load.indices) == len(read)
+        single = [i for i, extent in enumerate(tensor.shape) if const_int(extent) == 1]
+        is_plain = len({*read}) == len(read) == len(load.indices) - len(single)
         if not is_plain or not all(structural_equal(load, each) for each in others):
             continue
         again = _size(axis for axis in _order_of(op) if axis.var not in {*read})
         last = max(order, key=lambda var: order[var])
         apart = distances_of(load, op).get(last, 0)
-        places = sorted(range(len(read)), key=lambda i: order[read[i]])
+        at = {i: order[x] for i, x in enumerate(load.indices) if isinstance(x, Var) and x in order}
+        places = (*single, *sorted(at.keys() - {*single}, key=at.__getitem__))
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
         is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE

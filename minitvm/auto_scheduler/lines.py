@@ -66,6 +66,7 @@ _WASTE = 8  # times the elements behind the end of a line are as many as those o
 def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
     """Whether some axes together run along one line of memory of every tensor, or don't index it.
     Fused into one loop, these axes need no index arithmetic."""
+    line = [axis for axis in line if extent_of(axis) != 1]
     variables = frozenset(axis.var for axis in line)
     waiting, seen = list(op.body), set[int]()
     while waiting:
@@ -75,27 +76,33 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, ProducerLoad) and _is_read_as_line(node, line):
-            waiting += node.indices[: -len(line)]
+        if isinstance(node, ProducerLoad) and line and _is_read_as_line(node, line):
+            waiting += [index for index, _ in _dimensions(node)[: -len(line)]]
         else:
             waiting += children(node)
     return True
 
 
+def _dimensions(load: ProducerLoad) -> list[tuple[PrimExpr, PrimExpr]]:
+    """The index and the extent of each dimension of a read that has several elements."""
+    pairs = zip(load.indices, load.producer.shape, strict=True)
+    return [(index, extent) for index, extent in pairs if e.const_int(extent) != 1]
+
+
 def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
     """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
     except in the first of these dimensions, along which a window may lie anywhere."""
-    if not isinstance(load.producer, Tensor) or len(load.indices) < len(line):
+    dimensions = _dimensions(load)[-len(line) :]
+    if not isinstance(load.producer, Tensor) or len(dimensions) < len(line):
         return False
-    first, *indices = load.indices[-len(line) :]
-    extents = load.producer.shape[len(load.indices) - len(line) + 1 :]
+    (first, _), *others = dimensions
     along, *inside = line
     return (
         step_of(first, along.var) == 1
         and not any(mentions(axis.var, first) for axis in inside)
         and all(
             index is axis.var and _is_same(extent, axis)
-            for index, extent, axis in zip(indices, extents, inside, strict=True)
+            for (index, extent), axis in zip(others, inside, strict=True)
         )
     )
 

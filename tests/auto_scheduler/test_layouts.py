@@ -127,6 +127,8 @@ def test_axes_of_one_element() -> None:
         ("ac,bca->ab", (33, 70, 1)),
         ("afcb,afde->bcdae", (17, 6, 5, 24, 1, 16)),
         ("dab,dec->dcba", (30, 20, 9, 1, 7)),
+        ("cad,bcad->ab", (1, 60, 20, 9)),
+        ("adcb,bea->ecbad", (7, 1, 20, 33, 7)),
     ):
         for target in TARGETS[:2]:
             check(text, extents_of(text, *sizes), target)
@@ -158,6 +160,12 @@ def test_any_order(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(24, 400))
 def test_any_order_widely(seed: int, target: str) -> None:
     check(*drawn(seed), target)
+
+
+def test_a_line_goes_on_over_dimensions_of_one_element() -> None:
+    text = "cad,bcad->b"
+    found = tvm.auto_schedule(contraction(text, extents_of(text, 1, 60, 20, 9))[-1], TARGETS[0])
+    assert ".fuse(c, a, d)" in found.trace()
 
 
 def test_symbolic_sizes() -> None:
