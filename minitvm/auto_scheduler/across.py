@@ -39,6 +39,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     distances_of,
     extent_of,
+    long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
@@ -173,7 +174,7 @@ def _part(extent: int | None, line: int, wanted: int, other: int | None) -> int:
 
 def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     """The axes of a stage that reads across; None for other stages, and for too few elements."""
-    long = _long_axes(op)
+    long = long_axes(op.axis)
     if op.reduce_axis or len(op.body) != 1 or len(long) < 2 or op.body[0].dtype.is_bool:
         return None
     x = long[-1]
@@ -212,18 +213,13 @@ def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     result surely consists of whole cache lines, as long as every tensor that is read has the same
     dimensions one behind the other, and is read at the axes themselves."""
     line = _line(op)
-    return _before(s, op, _long_axes(op)[-1], y, lambda size: size is None or size % line != 0)
+    return _before(s, op, long_axes(op.axis)[-1], y, lambda size: size is None or size % line != 0)
 
 
 def _joined_rows(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
     """An axis, behind the axes that are joined to it: all to which it can be joined, as in
     :func:`_joined`."""
-    return _before(s, op, y, _long_axes(op)[-1], lambda size: True)
-
-
-def _long_axes(op: ComputeOp) -> list[IterVar]:
-    """The axes of more than one element."""
-    return [axis for axis in op.axis if extent_of(axis) != 1]
+    return _before(s, op, y, long_axes(op.axis)[-1], lambda size: True)
 
 
 def _before(
@@ -233,7 +229,7 @@ def _before(
     product of extents it is given, and `other` isn't one."""
     found = [last]
     loads = [*reads_through(s, op)]
-    long = _long_axes(op)
+    long = long_axes(op.axis)
     for axis in reversed(long[: long.index(last)]):
         if axis is other or not more(product_of_extents(found)):
             break
@@ -264,10 +260,8 @@ def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -
     assert isinstance(load.producer, Tensor)
     (place,) = inside
     is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
-    extents = None if inner.dom is None else inner.dom.extent
-    return (
-        is_plain and extents is not None and structural_equal(load.producer.shape[place], extents)
-    )
+    size = None if inner.dom is None else inner.dom.extent
+    return is_plain and size is not None and structural_equal(load.producer.shape[place], size)
 
 
 def _outside_loads(node: PrimExpr) -> Iterator[Var]:

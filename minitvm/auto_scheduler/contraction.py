@@ -57,7 +57,7 @@ class Factor:
         innermost of some axes, if it is a cache line or more; otherwise about the bytes of memory
         that each step consumes."""
         itemsize, near = self.tensor.dtype.itemsize, 1
-        steps = [axis for axis in reversed(axes) if extent_of(axis) != 1]
+        steps = long_axes(reversed(axes))
         for axis in steps:
             distance = self.along(axis) * itemsize
             if distance >= CACHE_LINE:
@@ -109,6 +109,11 @@ def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if it is symbolic."""
     assert axis.dom is not None
     return e.const_int(axis.dom.extent)
+
+
+def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:
+    """The axes of more than one element, or of a symbolic number."""
+    return [axis for axis in axes if extent_of(axis) != 1]
 
 
 def product_of_extents(axes: Iterable[IterVar]) -> int | None:

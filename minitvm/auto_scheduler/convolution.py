@@ -19,12 +19,14 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     bytes_at_once,
     extent_of,
+    long_axes,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
     Tile,
     copy_cycles,
+    copy_cycles_apart,
     cost,
     cycles_of_evicted_rows,
 )
@@ -38,7 +40,6 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
 
-_APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
 
 
@@ -183,7 +184,7 @@ def columns_of(contraction: Contraction) -> list[IterVar]:
 
 def row_of(contraction: Contraction) -> IterVar | None:
     """The axis along which a tile has rows: it has several elements, and only `a` reads it."""
-    found = [axis for axis in contraction.rows if extent_of(axis) != 1]
+    found = long_axes(contraction.rows)
     return found[-1] if found else None
 
 
@@ -251,6 +252,6 @@ def best_tile_of(
     if turned or b.along(op.axis[-1]) <= NEAR:
         copied = copy_cycles(nest.depth * width * itemsize)
     else:
-        copied = _APART * nest.depth * width
+        copied = copy_cycles_apart(nest.depth * width)
     evicted = cycles_of_evicted_rows(nest, tile, target)
     return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted

@@ -49,6 +49,7 @@ _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wro
 _LATE = 0.125  # of the time in which data come, if they are read in their order
 _IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
+_APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
@@ -338,6 +339,11 @@ def lines_kept(distance: int, way_bytes: int, ways: int) -> int:
 def copy_cycles(size: int) -> float:
     """The cycles in which so many bytes are copied into panels of another layout."""
     return size / _COPY
+
+
+def copy_cycles_apart(elements: int) -> float:
+    """The cycles in which so many elements are copied that lie apart from their neighbours."""
+    return elements * _APART
 
 
 def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> float:

@@ -7,14 +7,16 @@ with other orders of its axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf, prod
 
 from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
+    Factor,
     extent_of,
     factors_of,
+    long_axes,
 )
 from minitvm.auto_scheduler.convolution import (
     cycles_of_convolution,
@@ -86,10 +88,10 @@ def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
     short ones side by side."""
     op, cpu = contraction.op, target.processor
     lanes = target.lanes(op.output(0).dtype)
-    results, steps = _size(op.axis), _size(op.reduce_axis)
+    results, steps = usual_size(op.axis), usual_size(op.reduce_axis)
     loads = len(contraction.factors) * (steps / lanes if steps < lanes else -(-steps // lanes))
     added = min(steps, lanes) / lanes * lanes.bit_length() * _LANES
-    return results * (loads / cpu.loads + added) + _moved(contraction, target)
+    return results * (loads / cpu.loads + added) + _moved(contraction.factors, target)
 
 
 def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
@@ -97,10 +99,10 @@ def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
     rows. A few sums of a lane use an element again; the others read it from its cache."""
     op, cpu, column = contraction.op, target.processor, contraction.column
     dtype = op.output(0).dtype
-    lanes, width = target.lanes(dtype), _size([column])
-    vectors = _size(op.axis) // width * -(-width // lanes) * _size(op.reduce_axis)
+    lanes, width = target.lanes(dtype), usual_size([column])
+    vectors = usual_size(op.axis) // width * -(-width // lanes) * usual_size(op.reduce_axis)
     row = reused_axis(contraction)
-    several = min(_ROWS, 1 if row is None else _size([row]))
+    several = min(_ROWS, 1 if row is None else usual_size([row]))
     loads, came = 0.0, 0.0
     for each in contraction.factors:
         apart = each.along(column)
@@ -115,20 +117,20 @@ def cycles_in_columns(op: ComputeOp, target: Target) -> float:
     """The cycles of a reduction whose neighbouring results read neighbouring terms, each once;
     infinite for another one."""
     factors, lanes = factors_of(op), target.lanes(op.output(0).dtype)
-    column = next((axis for axis in reversed(op.axis) if extent_of(axis) != 1), None)
-    if column is None or any(each.along(column) not in (0, 1) for each in factors):
+    column = long_axes(op.axis)[-1:]
+    if not column or any(each.along(column[0]) not in (0, 1) for each in factors):
         return inf
-    vectors = _size([*op.axis, *op.reduce_axis]) / _size([column]) * -(-_size([column]) // lanes)
-    sizes = [usual_bytes_of(each.tensor) for each in factors]
-    came = sum(transfer_cycles(size, size, target) for size in sizes)
-    return vectors * len(factors) / target.processor.loads + came
+    width = usual_size(column)
+    vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
+    return vectors * len(factors) / target.processor.loads + _moved(factors, target)
 
 
-def _size(axes: Iterable[IterVar]) -> int:
+def usual_size(axes: Iterable[IterVar]) -> int:
+    """The iterations of some axes together; a symbolic extent is of the usual size."""
     return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
-def _moved(contraction: Contraction, target: Target) -> float:
+def _moved(factors: Sequence[Factor], target: Target) -> float:
     """The cycles in which factors come once from the caches that hold them."""
-    sizes = [usual_bytes_of(each.tensor) for each in contraction.factors]
+    sizes = [usual_bytes_of(each.tensor) for each in factors]
     return sum(transfer_cycles(size, size, target) for size in sizes)

@@ -41,6 +41,7 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     contraction_of,
     extent_of,
+    long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import (
@@ -310,7 +311,7 @@ class _Writer:
         """Requests the elements of the image that a tile reads some steps later, where each step of
         the sum reads other lines."""
         inner, image, target = self.s[self.sums], found.a.tensor, self.target
-        steps = [each for each in found.op.reduce_axis if extent_of(each) != 1]
+        steps = long_axes(found.op.reduce_axis)
         cycles = target.processor.l2_latency
         if not cycles or not steps or self.s[image].inlined:
             return

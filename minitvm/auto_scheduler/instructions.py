@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.cost import (
     Tile,
     Unit,
     copy_cycles,
+    copy_cycles_apart,
     cost,
     usual_bytes_of,
 )
@@ -59,7 +60,6 @@ from minitvm.tir.expr import ProducerLoad, Var
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
-_APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _PANEL = 8  # columns that are copied into a panel as one vector
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
@@ -309,7 +309,9 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
         (k,) = contraction.op.reduce_axis
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
         size = usual_bytes_of(each.tensor)
-        copying += copy_cycles(size) if lines else _APART * size / each.tensor.dtype.itemsize
+        copying += (
+            copy_cycles(size) if lines else copy_cycles_apart(size // each.tensor.dtype.itemsize)
+        )
     return cost(nest, tile, Blocks(columns=tile.columns), target) + copying
 
 

@@ -41,6 +41,7 @@ from minitvm.auto_scheduler.contraction import (
     can_be_packed,
     extent_of,
     is_uneven,
+    long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import (
@@ -221,7 +222,7 @@ def _axes_of(contraction: Contraction) -> tuple[list[IterVar], list[IterVar]]:
     """The data axes that both factors read, and the other data axes of more than one element."""
     axes, a, b = contraction.op.axis, contraction.a, contraction.b
     shared = [axis for axis in axes if a.reads(axis) and b.reads(axis)]
-    return shared, [axis for axis in axes if axis not in shared and extent_of(axis) != 1]
+    return shared, [axis for axis in long_axes(axes) if axis not in shared]
 
 
 def _written_out(axes: Sequence[IterVar], target: Target) -> list[IterVar]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Any, TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
@@ -40,11 +39,12 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
+    long_axes,
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
-from minitvm.auto_scheduler.cost import USUAL, layout_cycles, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.forms import cycles_in_columns, cycles_of_strategy
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.forms import cycles_in_columns, cycles_of_strategy, usual_size
+from minitvm.auto_scheduler.loops import compute_of, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
@@ -118,7 +118,7 @@ def _write_in_order(
         return None
     order = _order_of(op) if op.reduce_axis else _order_of_blocks(op, target)
     data = [axis for axis in order if axis not in op.reduce_axis]
-    long = [axis for axis in op.axis if extent_of(axis) != 1]
+    long = long_axes(op.axis)
     if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
         return None
     choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
@@ -128,14 +128,14 @@ def _write_in_order(
         total = s.cache_write(total, "global")
     places = [op.axis.index(axis) for axis in data]
     places = [*(i for i in range(len(op.axis)) if i not in places), *places]
-    s[total].transform_layout(lambda *i: [i[place] for place in places])
+    lie_in_order(s[total], places)
     return [s[total]]
 
 
 def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
     """The order in which the largest operand of an elementwise stage lies, if short rows of the
     result go on in it, and another operand reads a part of their axes; otherwise none."""
-    long = [axis for axis in op.axis if extent_of(axis) != 1]
+    long = long_axes(op.axis)
     known = bool(long) and None not in map(extent_of, long) and 0 not in map(extent_of, long)
     reads = [distances_of(load, op) for load in all_loads(op)] if known else []
     whole = [each for each in reads if all(axis.var in each for axis in long)]
@@ -144,7 +144,7 @@ def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
     order = sorted(long, key=lambda axis: -whole[0][axis.var])
     row = _line(long, order)
     lanes = target.lanes(op.output(0).dtype)
-    is_short = _size(row[-1:]) < lanes <= _size(row)
+    is_short = usual_size(row[-1:]) < lanes <= usual_size(row)
     is_cut = any(0 < sum(axis.var in each for axis in row) < len(row) for each in reads)
     return order if is_short and is_cut else []
 
@@ -153,27 +153,29 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
     """Copies the operands of a stage that lie across the order in which it reads them several
     times; returns the stages of the copies. None for a contraction, which has a layout."""
     op, made = compute_of(stage), list[Stage]()
-    order = {axis.var: place for place, axis in enumerate(_order_of(op))}
-    if not order or stage.time is not None or contraction_of(op) is not None:
+    axes = _order_of(op)
+    if not axes or stage.time is not None or contraction_of(op) is not None:
         return None
+    order = {axis.var: place for place, axis in enumerate(axes)}
     for tensor in op.input_tensors:
         load, *others = reads_of(op, tensor)
-        read = [index for index in load.indices if isinstance(index, Var) and index in order]
-        single = [i for i, extent in enumerate(tensor.shape) if const_int(extent) == 1]
-        is_plain = len({*read}) == len(read) == len(load.indices) - len(single)
+        dimensions = list(zip(load.indices, tensor.shape, strict=True))
+        single = [i for i, (_, extent) in enumerate(dimensions) if const_int(extent) == 1]
+        at = {
+            i: order[x] for i, (x, _) in enumerate(dimensions) if isinstance(x, Var) and x in order
+        }
+        read = {*at.values()}
+        is_plain = len(read) == len(at) == len(dimensions) - len(single)
         if not is_plain or not all(structural_equal(load, each) for each in others):
             continue
-        again = _size(axis for axis in _order_of(op) if axis.var not in {*read})
-        last = max(order, key=lambda var: order[var])
-        apart = distances_of(load, op).get(last, 0)
-        at = {i: order[x] for i, x in enumerate(load.indices) if isinstance(x, Var) and x in order}
-        places = (*single, *sorted(at.keys() - {*single}, key=at.__getitem__))
+        again = usual_size(axis for place, axis in enumerate(axes) if place not in read)
+        apart = distances_of(load, op).get(axes[-1].var, 0)
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
         is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
         if lies_across and (is_far or again >= _AGAIN):
             copy = s[s.cache_read(tensor, "global", [op])]
-            copy.transform_layout(lambda *i, places=places: [i[place] for place in places])
+            lie_in_order(copy, (*single, *sorted(at.keys() - {*single}, key=at.__getitem__)))
             text = (
                 "{tensor} is copied in the order in which it is read; reads of an element: {again}"
             )
@@ -187,7 +189,7 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
     """The axes, without those of one element, in the order in which their loops run: that of the
     result; of a reduction, the order in which its largest operand lies. None of an operation whose
     loops have another order."""
-    axes = [axis for axis in (*op.axis, *op.reduce_axis) if extent_of(axis) != 1]
+    axes = long_axes((*op.axis, *op.reduce_axis))
     if 0 in map(extent_of, axes) or running_axis(op) is not None or is_uneven(op):
         return []
     if op.reduce_axis:
@@ -304,9 +306,12 @@ def best_layout(
 
 def _ways(contraction: Contraction, target: Target) -> list[tuple[float, Layout]]:
     """The layouts to choose from with their bounds, the least first. Of those with the same inner
-    dimensions, the one with the least bound: outer loops make little difference."""
+    dimensions, the one with the least bound: outer loops make little difference. Of equal ones the
+    first counts, in every process."""
     found = dict[object, tuple[float, Layout]]()
-    for layout in _layouts(contraction):
+    for layout in dict.fromkeys(_layouts(contraction)):
+        if not _changes(contraction, layout.result) and not any(layout.copies):
+            continue
         inner = layout.result[-2:], tuple(dims and dims[-2:] for dims in layout.copies)
         least = _least(contraction, layout, target)
         if inner not in found or least < found[inner][0]:
@@ -318,9 +323,9 @@ def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
     """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns."""
     op, axes = contraction.op, _axes_of(contraction)
     lanes = target.lanes(op.output(0).dtype)
-    width = _size(axes[i] for i in layout.result[-1])
+    width = usual_size(axes[i] for i in layout.result[-1])
     # Lanes without a column hold steps.
-    vectors = _size(axes) / width * (-(-width // lanes) if width >= lanes else width / lanes)
+    vectors = usual_size(axes) / width * (-(-width // lanes) if width >= lanes else width / lanes)
     return vectors / target.processor.ports + _copying(contraction, layout, target)
 
 
@@ -346,11 +351,11 @@ def _copy_of(
     tensor: Tensor, source: Sequence[IterVar], made: Sequence[IterVar], target: Target
 ) -> float:
     """The cycles of a copy of a tensor from one order of its axes to another."""
-    source, made = ([x for x in axes if extent_of(x) != 1] for axes in (source, made))
+    source, made = long_axes(source), long_axes(made)
     in_rows = source[-1:] == made[-1:]
     written, read = _line(made, source), _line(source, made)
     # Blocks are as high as a line that is read; a quarter of a vector is enough.
-    run = min(_size(written), 4 * _size(read)) * tensor.dtype.itemsize
+    run = min(usual_size(written), 4 * usual_size(read)) * tensor.dtype.itemsize
     return layout_cycles(usual_bytes_of(tensor), run, target, in_rows=in_rows)
 
 
@@ -363,10 +368,6 @@ def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:
             break
         line.insert(0, axis)
     return line
-
-
-def _size(axes: Any) -> int:
-    return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
 def _may_change(contraction: Contraction) -> bool:
@@ -387,8 +388,7 @@ def _is_product(contraction: Contraction, target: Target) -> bool:
     axis of rows and one of columns that fills vectors; of a factor, one of these or the steps are
     neighbours."""
     op, factors = contraction.op, contraction.factors
-    axes = [axis for axis in op.axis if extent_of(axis) != 1]
-    steps = [axis for axis in op.reduce_axis if extent_of(axis) != 1]
+    axes, steps = long_axes(op.axis), long_axes(op.reduce_axis)
     batch = [axis for axis in axes if all(each.reads(axis) for each in factors)]
     own = axes[len(batch) :]
     is_in_order = axes[: len(batch)] == batch and len(own) <= 2 and len(steps) <= 1
@@ -414,9 +414,9 @@ def _alone(contraction: Contraction) -> Contraction:
     return made
 
 
-def _layouts(contraction: Contraction) -> set[Layout]:
+def _layouts(contraction: Contraction) -> Iterator[Layout]:
     """The layouts to choose from: with the columns of either factor, or the batches, as the last
-    dimensions; in the order of the result or of the factors; flattened or not."""
+    dimensions; in the order of the result or of the factors; flattened or not. Some come again."""
     op, a, b, axes = contraction.op, contraction.a, contraction.b, _axes_of(contraction)
     itself = tuple((i,) for i in range(len(op.axis)))
     single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
@@ -424,15 +424,17 @@ def _layouts(contraction: Contraction) -> set[Layout]:
     batch = [i for i in long if a.reads(axes[i]) == b.reads(axes[i])]
     mine = [i for i in long if i not in batch and a.reads(axes[i])]
     its = [i for i in long if i not in batch and b.reads(axes[i])]
-    found, known = set[Layout](), None not in map(extent_of, op.axis)
+    known = None not in map(extent_of, op.axis)
     for columns in (batch, mine, its):
-        found |= {*_with_copies(contraction, itself, {*columns})}
+        yield from _with_copies(contraction, itself, {*columns})
     for before, rows, columns, own, other in (
         (batch, mine, its, b, a),
         (batch, its, mine, a, b),
         (mine, its, batch, a, b),
         (its, mine, batch, b, a),
     ):
+        if not columns:
+            continue
         in_memory = [
             _by_memory(places, factor, axes)
             for places, factor in ((before, own), (rows, other), (columns, own))
@@ -445,10 +447,10 @@ def _layouts(contraction: Contraction) -> set[Layout]:
         ):
             groups = [group for group in ([*single, *first], *rest) if group]
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
-            if columns and [i for dim in dims for i in dim if i in long] == long:
-                dims = dims if any(len({*dim} - {*single}) > 1 for dim in dims) else itself
-            found |= {*_with_copies(contraction, dims, {*columns})} if columns else set()
-    return found - {Layout(itself, (None,) * len(contraction.factors))}
+            is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
+            if not is_flat and [i for dim in dims for i in dim if i in long] == long:
+                dims = itself
+            yield from _with_copies(contraction, dims, {*columns})
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:

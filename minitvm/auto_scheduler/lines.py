@@ -40,6 +40,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     distances_of,
     extent_of,
+    long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.inlining import calls_functions
@@ -66,7 +67,7 @@ _WASTE = 8  # times the elements behind the end of a line are as many as those o
 def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
     """Whether some axes together run along one line of memory of every tensor, or don't index it.
     Fused into one loop, these axes need no index arithmetic."""
-    line = [axis for axis in line if extent_of(axis) != 1]
+    line = long_axes(line)
     variables = frozenset(axis.var for axis in line)
     waiting, seen = list(op.body), set[int]()
     while waiting:

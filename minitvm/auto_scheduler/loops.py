@@ -371,11 +371,13 @@ def fused_loop(stage: Stage, axes: Sequence[IterVar]) -> Loop:
 
 def lie_along(stage: Stage, place: int) -> list[IterVar]:
     """Makes the axis at a place the last one in memory; returns the loops."""
+    places = [*range(stage.op.output(0).ndim)]
+    return lie_in_order(stage, [*places[:place], *places[place + 1 :], place])
 
-    def layout(*indices: IterVar) -> list[IterVar]:
-        return [*indices[:place], *indices[place + 1 :], indices[place]]
 
-    return stage.transform_layout(layout)
+def lie_in_order(stage: Stage, places: Sequence[int]) -> list[IterVar]:
+    """Makes the axes at these places, in this order, the dimensions; returns the loops."""
+    return stage.transform_layout(lambda *indices: [indices[place] for place in places])
 
 
 def compute_of(stage: Stage) -> ComputeOp:

@@ -37,10 +37,7 @@ from minitvm.auto_scheduler.contraction import (
     slides,
     uneven_axes,
 )
-from minitvm.auto_scheduler.few_rows import (
-    parts_of_rows,
-    split_in_parts,
-)
+from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
 from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     Loop,

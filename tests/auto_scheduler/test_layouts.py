@@ -4,6 +4,8 @@ these pay; and operands that other stages read across again and again."""
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.te.tensor import Tensor
+from tests.processes import ROOT
 from tests.whole_programs.running import strategies_that_failed
 
 TARGETS = (
@@ -166,6 +169,22 @@ def test_a_line_goes_on_over_dimensions_of_one_element() -> None:
     text = "cad,bcad->b"
     found = tvm.auto_schedule(contraction(text, extents_of(text, 1, 60, 20, 9))[-1], TARGETS[0])
     assert ".fuse(c, a, d)" in found.trace()
+
+
+def test_equal_ways_are_chosen_alike_in_every_process() -> None:
+    """Hashes of None differ between processes of Python before 3.12."""
+    code = (
+        "from tests.auto_scheduler.test_layouts import *\n"
+        "text = 'beaf,cdfe->acbd'\n"
+        "made = contraction(text, extents_of(text, 32, 16, 64, 17, 4, 3))[-1]\n"
+        "print(tvm.auto_schedule(made, TARGETS[0]).trace())"
+    )
+    command = [sys.executable, "-c", code]
+    found = {
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for _ in range(4)
+    }
+    assert len(found) == 1
 
 
 def test_symbolic_sizes() -> None:
