@@ -1,7 +1,9 @@
 """Contractions of two and three factors, as ``einsum`` has them: axes in orders drawn at random.
 
 Each axis is a batch, a row, a column or a step. Peers are the ``einsum`` of torch, of numpy and of
-JAX, each with the order of pairs that takes the fewest operations.
+JAX, each with the order of pairs that takes the fewest operations. All of them deliver the result
+in the order that was asked for: those of numpy and torch may return a view of another order, which
+is copied then.
 """
 
 from __future__ import annotations
@@ -142,9 +144,12 @@ def _problem(family: str, text: str, extents: Mapping[str, int], *, held_out: bo
 
 def _libraries(text: str, inputs: Sequence[Any]) -> dict[str, Call]:
     path, _ = np.einsum_path(text, *inputs, optimize="optimal")
-    found: dict[str, Call] = {"numpy": partial(np.einsum, text, *inputs, optimize=path)}
+    found: dict[str, Call] = {
+        "numpy": lambda: np.ascontiguousarray(np.einsum(text, *inputs, optimize=path))
+    }
     if (torch := peers.peer("torch")) is not None:
-        found["torch"] = partial(torch.einsum, text, *contraction.tensors(inputs))
+        tensors = contraction.tensors(inputs)
+        found["torch"] = lambda: torch.einsum(text, *tensors).contiguous()
     if (jax := peers.peer("jax")) is not None:
         jitted = jax.jit(partial(jax.numpy.einsum, text, optimize="optimal"))
         given = [jax.numpy.asarray(each) for each in inputs]
