@@ -89,7 +89,9 @@ def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
     op, cpu = contraction.op, target.processor
     lanes = target.lanes(op.output(0).dtype)
     results, steps = usual_size(op.axis), usual_size(op.reduce_axis)
-    loads = len(contraction.factors) * (steps / lanes if steps < lanes else -(-steps // lanes))
+    each = steps / lanes if steps < lanes else -(-steps // lanes)
+    apart = [factor.along(op.reduce_axis[-1]) for factor in contraction.factors]
+    loads = each * sum(_APART * lanes if n > NEAR else max(1, n) for n in apart)
     added = min(steps, lanes) / lanes * lanes.bit_length() * _LANES
     return results * (loads / cpu.loads + added) + _moved(contraction.factors, target)
 

@@ -1,13 +1,13 @@
 """Contractions of narrow numbers by instructions: dot products, and products of small matrices.
 
-The loops are those of :mod:`tiled`, but an instruction multiplies a group of neighbouring steps of
-the sum, and adds the products to 32-bit sums. The columns' factor is packed so that groups lie
-together::
+The loops are those of :mod:`tiled`, but an instruction multiplies a group of neighbouring steps
+along one axis of the sum, and adds the products to 32-bit sums. The columns' factor is packed so
+that groups lie together::
 
     for each tile of rows:
         for each tile of columns:
             sums[rows, columns] = 0                  # "local": vector registers
-            for each group of k:
+            for each step of other axes of the sum, for each group of k:
                 sums[i, :] += dot_product(A[i, group], panels[j // columns, group, :])
             C[...] = sums
 
@@ -61,6 +61,7 @@ _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _PANEL = 8  # columns that are copied into a panel as one vector
+_PADDING = 1.25  # of groups, that another axis of the sum avoids
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
 
@@ -68,11 +69,32 @@ _Instruction: TypeAlias = DotProduct | MatrixProduct
 def _is_narrow_product(contraction: Contraction) -> bool:
     """Whether each step of one sum multiplies an element of each of two factors."""
     op, a, b = contraction.op, contraction.a, contraction.b
-    if not multiplied_reads(op) or len(op.reduce_axis) != 1 or not contraction.rows:
+    if not multiplied_reads(op) or not contraction.rows:
         return False
-    (k,) = op.reduce_axis
     is_last = contraction.column is op.axis[-1]
-    return is_last and a.tensor is not b.tensor and a.reads(k) and b.reads(k)
+    return (
+        is_last
+        and a.tensor is not b.tensor
+        and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
+    )
+
+
+def _grouped(contraction: Contraction, group: int) -> int:
+    """The place, among the axes of the sum, of that along which steps form groups: one that is
+    hardly padded, and along which the rows' factor lies; of several, the last."""
+    axes = contraction.op.reduce_axis
+
+    def rank(place: int) -> tuple[bool, bool]:
+        size = extent_of(axes[place])
+        pads = size is not None and _rounded_up(size, group) > _PADDING * size
+        return pads, contraction.a.along(axes[place]) != 1
+
+    return min(reversed(range(len(axes))), key=rank)
+
+
+def _first(axes: Sequence[IterVar], place: int) -> tuple[list[IterVar], IterVar]:
+    """The other axes, and the one at a place."""
+    return [*axes[:place], *axes[place + 1 :]], axes[place]
 
 
 def dot_product_for(
@@ -94,9 +116,11 @@ def dot_product_for(
     if not _is_narrow_product(contraction):
         return None
     found = _dot_product_of(contraction, target)
-    (k,) = contraction.op.reduce_axis
+    if found is None:
+        return None
+    k = contraction.op.reduce_axis[_grouped(contraction, found.group)]
     rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
-    if found is None or (rows is not None and rows < _LEAST_ROWS and not ahead):
+    if rows is not None and rows < _LEAST_ROWS and not ahead:
         return None
     is_wide = columns is None or columns >= found.lanes
     return found if is_wide and (depth is None or depth >= found.group) else None
@@ -144,7 +168,8 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     'tdpbusd'
     """
     op, a, b = contraction.op, contraction.a, contraction.b
-    if not _is_narrow_product(contraction) or contraction.rows[-1:] != op.axis[-2:-1]:
+    is_plane = contraction.rows[-1:] == op.axis[-2:-1] and len(op.reduce_axis) == 1
+    if not is_plane or not _is_narrow_product(contraction):
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
@@ -180,7 +205,8 @@ def write_by_instruction(
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
-    padding = _padding(contraction, tile, blocks, nest.unit.depth)
+    grouped = _grouped(contraction, nest.unit.depth)
+    padding = _padding(contraction, tile, blocks, grouped, nest.unit.depth)
     known = {stage.op for stage in s.stages}
     excess: list[Tensor] = []
     if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
@@ -209,10 +235,14 @@ def write_by_instruction(
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
             readers = [sums, *excess]
-            in_order = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
+            in_order = _write_panels(
+                s, readers, factor, load, (place, grouped), (tile.columns, by.group), at
+            )
         elif isinstance(by, DotProduct):
             place = places.rows[-1]
-            in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
+            in_order = _write_panels(
+                s, [sums], factor, load, (place, grouped), (tile.rows, by.group), at
+            )
         else:
             in_order = _write_rows(s, sums, factor, load, at)
         if factor.op not in known:
@@ -220,9 +250,9 @@ def write_by_instruction(
     at_tile = tiles.loops[-1].axis
     if isinstance(by, DotProduct):
         for each in excess:
-            _write_excess(s, s[each], tile, by, task, (stage, at_tile))
+            _write_excess(s, s[each], tile, by, grouped, task, (stage, at_tile))
         s[sums].compute_at(stage, at_tile)
-        _write_dot_products(s[sums], places, tile, by)
+        _write_dot_products(s[sums], places, tile, by, grouped)
         return
     depth = _rounded_up(nest.depth, by.depth)
     intrinsic = matrix_product(
@@ -237,16 +267,16 @@ def write_by_instruction(
 
 
 def _write_excess(
-    s: Schedule, stage: Stage, tile: Tile, by: DotProduct, task: Place, at: Place
+    s: Schedule, stage: Stage, tile: Tile, by: DotProduct, grouped: int, task: Place, at: Place
 ) -> None:
     """Computes, for each column, the excess that an offset in the rows' factor adds, as a row of
     sums."""
     op = compute_of(stage)
     *others, column = op.axis
-    (k,) = op.reduce_axis
+    steps, k = _first(op.reduce_axis, grouped)
     outer, inner = stage.split(column, factor=tile.columns)
     groups, group = stage.split(k, factor=by.group)
-    stage.reorder(*others, outer, groups, inner, group)
+    stage.reorder(*others, outer, *steps, groups, inner, group)
     stage.tensorize(inner, dot_product(by.name, tile.columns, 128))
     place_copy(stage, task)
     # A tile reads as many of its elements as it is wide, so it is computed for whole tiles.
@@ -256,14 +286,16 @@ def _write_excess(
     part.vectorize(compute_of(part).axis[-1])
 
 
-def _write_dot_products(inner: Stage, places: Places, tile: Tile, by: DotProduct) -> None:
+def _write_dot_products(
+    inner: Stage, places: Places, tile: Tile, by: DotProduct, grouped: int
+) -> None:
     """The loops over groups in a tile."""
     rows, _, column = places.of(inner)
     op = compute_of(inner)
     rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
-    (k,) = op.reduce_axis
+    steps, k = _first(op.reduce_axis, grouped)
     groups, group = inner.split(k, factor=by.group)
-    inner.reorder(*rest, groups, rows[-1], column, group)
+    inner.reorder(*rest, *steps, groups, rows[-1], column, group)
     inner.unroll(rows[-1])
     inner.tensorize(column, dot_product(by.name, tile.columns))
 
@@ -304,9 +336,8 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
     tile = best_tile(nest, target)
     copied = [contraction.b]
     copied += [contraction.a] if _copies_rows(contraction, by, nest, tile) else []
-    copying = 0.0
+    copying, k = 0.0, contraction.op.reduce_axis[_grouped(contraction, nest.unit.depth)]
     for each in copied:
-        (k,) = contraction.op.reduce_axis
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
         size = usual_bytes_of(each.tensor)
         copying += (
@@ -317,9 +348,9 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
     """Whether the rows' factor is copied: into another order or type, or with padding."""
-    a = contraction.a
-    is_padded = nest.depth % nest.unit.depth > 0 or nest.height % tile.rows > 0
-    return is_padded or a.along(contraction.op.reduce_axis[0]) != 1 or str(a.tensor.dtype) != by.a
+    a, k = contraction.a, contraction.op.reduce_axis[_grouped(contraction, nest.unit.depth)]
+    is_padded = (extent_of(k) or 0) % nest.unit.depth > 0 or nest.height % tile.rows > 0
+    return is_padded or a.along(k) != 1 or str(a.tensor.dtype) != by.a
 
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
@@ -338,15 +369,18 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
     return replace(blocks, strip=strip * tile.rows)
 
 
-def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, steps: int) -> list[int]:
-    """The multiples to which the axes are padded, so that all tiles are full; rows of symbolic
-    extent are not padded."""
+def _padding(
+    contraction: Contraction, tile: Tile, blocks: Blocks, grouped: int, group: int
+) -> list[int]:
+    """The multiples to which the axes are padded, so that all tiles and groups are full; rows of
+    symbolic extent are not padded."""
     padding = [1] * len(contraction.op.axis)
+    steps = [group if i == grouped else 1 for i in range(len(contraction.op.reduce_axis))]
     padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
     row = contraction.op.axis.index(contraction.rows[-1])
     if extent_of(contraction.rows[-1]) is not None:
         padding[row] = max(padding[row], tile.rows)
-    return [*padding[:-1], blocks.columns or tile.columns, steps]
+    return [*padding[:-1], blocks.columns or tile.columns, *steps]
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
@@ -373,28 +407,29 @@ def _write_panels(
     readers: Sequence[Tensor],
     factor: Tensor,
     load: ProducerLoad,
-    place: int,
-    width: int,
-    group: int,
+    places: tuple[int, int],
+    sizes: tuple[int, int],
     at: Place,
 ) -> bool:
     """Puts the groups of the factor that `load` reads together in memory. Returns whether the
-    factor is read in vectors.
+    factor is read in vectors. `places`: of the axis of the sums along which a panel is wide, and of
+    the axis along which steps form groups. `sizes`: the width of a panel and the size of a group.
 
-    Rows with their groups together stay as they are. Other factors go into panels of `width` along
-    the axis `place` of the sums, where ``panels[..., j // width, k // group, c]`` holds the element
-    with ``c = j % width * group + k % group``.
+    Rows with their groups together stay as they are. Other factors go into panels, where
+    ``panels[..., j // width, ..., k // group, c]`` holds the element with ``c = j % width * group +
+    k % group``.
     """
-    op = compute_of(s[readers[0]])
+    op, (width, group) = compute_of(s[readers[0]]), sizes
+    column, (others, grouped) = op.axis[places[0]], _first(op.reduce_axis, places[1])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
-    k, j = dimension[op.reduce_axis[0].var], dimension[op.axis[place].var]
-    last = factor.ndim - 1
-    if k == last and place != len(op.axis) - 1:
+    steps = [dimension[axis.var] for axis in (*others, grouped)]
+    k, j, last = steps[-1], dimension[column.var], factor.ndim - 1
+    if k == last and column is not op.axis[-1]:
         return True
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
-        first = [index for i, index in enumerate(indices) if i not in (k, j)]
-        return first, indices[j], [indices[k]]
+        first = [index for i, index in enumerate(indices) if i not in (*steps, j)]
+        return first, indices[j], [indices[i] for i in steps]
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
@@ -403,9 +438,11 @@ def _write_panels(
     loops = in_panels(panels, width, parts, group)
     place_copy(panels, at)
     # Where extents are symbolic, the last panel and the last group are guarded.
-    is_whole = None not in map(extent_of, (op.axis[place], op.reduce_axis[0]))
-    if is_whole and (k, j) == (last - 1, last):
-        panels.reorder(*loops[-2:-4:-1], loops[-1])  # row after row is read, for all panels
+    is_whole = None not in map(extent_of, (column, grouped))
+    if is_whole and j == last:
+        before = len(loops) - len(steps) - 2
+        # Row after row is read, for all panels.
+        panels.reorder(*loops[before + 1 : -1], loops[before], loops[-1])
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return True
     _, together = panels.split(loops[-1], factor=group)

@@ -563,9 +563,9 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
     ("plain reduction", _leave_to_rows),
     ("streamed", _write_streamed),
-    ("convolution", _write_convolution),
     ("matrix-product instructions", _write_matrix_products),
     ("dot-product instructions", _write_dot_products),
+    ("convolution", _write_convolution),
     (TOGETHER, _write_together),
     ("tiles", _write_tiled),
 )

@@ -108,6 +108,7 @@ class _Matching:
         self._where = where
         self._starts = dict[Var, PrimExpr]()
         self._begins: dict[Tensor, tuple[Any, tuple[PrimExpr, ...]]] = {}
+        self._dims: dict[Tensor, tuple[int, ...]] = {}
         self._scalars: dict[Var, PrimExpr] = {}
         self._prover = Prover()
         for each in (*intrin.op.axis, *intrin.op.reduce_axis):
@@ -260,20 +261,32 @@ class _Matching:
         extra = len(found.indices) - tensor.ndim
         if extra < 0:
             raise _Difference(found, expected, f"rank {len(found.indices)}, not {tensor.ndim}")
-        inner = (e.const(0),) * extra + expected.indices
+        dims = self._dims_of(found, tensor.ndim)
         begins: tuple[PrimExpr, ...] = ()
-        for index, offset in zip(found.indices, inner, strict=True):
+        for dim, index in enumerate(found.indices):
+            offset = expected.indices[dims.index(dim)] if dim in dims else e.const(0)
             begin = self._begin(e.subtract(index, offset))
             if begin is None:
                 raise _Difference(found, expected, "indices that move in another way")
             begins = (*begins, begin)
         source = found.producer if isinstance(found, e.ProducerLoad) else found.buffer
         known = self._begins.setdefault(tensor, (source, begins))
+        self._dims.setdefault(tensor, dims)
         if known[0] is not source and known[0] != source:
             raise _Difference(found, expected, f"{tensor.name} was {known[0].name} before")
         for mine, theirs in zip(begins, known[1], strict=True):
             if not self._prover.can_prove(e.equal(mine, theirs)):
                 raise _Difference(found, expected, f"{tensor.name} began elsewhere before")
+
+    def _dims_of(self, found: e.ProducerLoad | BufferLoad, ndim: int) -> tuple[int, ...]:
+        """The dimensions of a read that are the intrinsic's: those whose indices move with its axes
+        if there are as many, or else the last ones."""
+        moving = tuple(
+            dim
+            for dim, index in enumerate(found.indices)
+            if any(var in self._starts for var in free_vars(index))
+        )
+        return moving if len(moving) == ndim else tuple(range(len(found.indices)))[-ndim:]
 
     def _begin(self, distance: PrimExpr) -> PrimExpr | None:
         """The distance of a read from the intrinsic's read; None if the distance depends on the
@@ -290,9 +303,11 @@ class _Matching:
         intrinsic may read every element."""
         self._check_coverage(tensor)
         source, begins = self._begins[tensor]
-        ones = (e.const(1),) * (len(begins) - tensor.ndim)
-        shape = tuple(self._simple(substitute(each, self._scalars)) for each in tensor.shape)
-        return Region(source, begins, ones + shape)
+        shape = [self._simple(substitute(each, self._scalars)) for each in tensor.shape]
+        extents: list[PrimExpr] = [e.const(1)] * len(begins)
+        for dim, extent in zip(self._dims[tensor], shape, strict=True):
+            extents[dim] = extent
+        return Region(source, begins, tuple(extents))
 
     def _check_coverage(self, tensor: Tensor) -> None:
         loads = [load for load in _loads(*self._intrin.op.body) if load.producer == tensor]
@@ -363,8 +378,8 @@ def bind_buffer(
     an actual buffer, and those of the intrinsic's `scalars`.
 
     Variables that are the dimensions, strides or the offset of `place` get the region's values. The
-    region must have all other properties that `place` declares. Dimensions of extent 1 before those
-    of `place` are dropped.
+    region must have all other properties that `place` declares. Dimensions of extent 1 that `place`
+    doesn't have are dropped.
 
     Raises
     ------
@@ -398,6 +413,29 @@ def region_strides(buffer: Buffer) -> tuple[PrimExpr, ...]:
     return tuple(_simple(stride) for stride in reversed(made))
 
 
+def kept_dims(view: View, place: Buffer) -> list[int]:
+    """The dimensions of a region that are those of an intrinsic's buffer, the last first found; too
+    few of them where the region has fewer.
+
+    >>> from minitvm.tir.buffer import decl_buffer
+    >>> actual = decl_buffer((8, 12, 64), name="B")
+    >>> view = View(actual, (e.const(4), e.const(0), e.const(0)), tuple(map(e.const, (4, 1, 16))))
+    >>> kept_dims(view, decl_buffer((4, 16), name="W"))
+    [0, 2]
+    """
+    wanted, kept = [*place.shape], list[int]()
+    for dim in reversed(range(len(view.extents))):
+        has_others = dim + 1 > len(wanted)
+        if not wanted:
+            break
+        is_dropped = has_others and e.const_int(view.extents[dim]) == 1
+        if is_dropped and e.const_int(wanted[-1]) not in (1, None):
+            continue
+        kept.insert(0, dim)
+        wanted.pop()
+    return kept
+
+
 def region_offset(view: View) -> PrimExpr:
     """The offset of a region, in elements, from the first element of its buffer."""
     total: PrimExpr = e.const(0)
@@ -418,6 +456,7 @@ class _Binding:
     ) -> None:
         self._place = place
         self._view = view
+        self._kept = kept_dims(view, place)
         self._where = where
         self._values = dict(scalars)
 
@@ -454,23 +493,21 @@ class _Binding:
 
     def _bind_shape(self) -> None:
         extents, place = self._view.extents, self._place
-        extra = len(extents) - place.ndim
-        if extra < 0:
+        if len(extents) < place.ndim:
             raise self._error("rank", str(place.ndim), str(len(extents)))
-        for dim, extent in enumerate(extents[:extra]):
-            if e.const_int(extent) != 1:
+        for dim, extent in enumerate(extents):
+            if dim not in self._kept and e.const_int(extent) != 1:
                 raise self._error(
                     f"extent 1 along dimension {dim}, which {place.name} has not", "", str(extent)
                 )
-        for dim, (wanted, extent) in enumerate(zip(place.shape, extents[extra:], strict=True)):
-            if not self._bind(wanted, extent):
-                raise self._error(f"shape[{dim}] ==", str(wanted), str(extent))
+        for dim, (wanted, kept) in enumerate(zip(place.shape, self._kept, strict=True)):
+            if not self._bind(wanted, extents[kept]):
+                raise self._error(f"shape[{dim}] ==", str(wanted), str(extents[kept]))
 
     def _bind_strides(self) -> None:
         place = self._place
-        extra = len(self._view.extents) - place.ndim
-        strides = region_strides(self._view.buffer)[extra:]
-        extents = self._view.extents[extra:]
+        strides = [region_strides(self._view.buffer)[dim] for dim in self._kept]
+        extents = [self._view.extents[dim] for dim in self._kept]
         names = ", ".join([f'te.var("s{i}")' for i in range(place.ndim - 1)] + ["1"])
         advice = f"declare the intrinsic's buffer with strides=[{names}]"
         needed: PrimExpr = e.const(1)
@@ -535,14 +572,14 @@ class _OnViews(Substitution):
         indices = tuple(map(self.expr, node.indices))
         if view is None:
             return BufferLoad(node.buffer, indices)
-        return BufferLoad(view.buffer, _moved_indices(view, indices))
+        return BufferLoad(view.buffer, _moved_indices(view, node.buffer, indices))
 
     def visit_BufferStore(self, node: BufferStore) -> Stmt:
         view = self._views.get(node.buffer)
         indices, value = tuple(map(self.expr, node.indices)), self.expr(node.value)
         if view is None:
             return BufferStore(node.buffer, value, indices)
-        return BufferStore(view.buffer, value, _moved_indices(view, indices))
+        return BufferStore(view.buffer, value, _moved_indices(view, node.buffer, indices))
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op == "tvm_access_ptr":
@@ -566,7 +603,13 @@ class _OnViews(Substitution):
 
     def _region(self, buffer: Buffer) -> PrimExpr:
         view = self._views[buffer]
-        extents = view.extents[len(view.extents) - buffer.ndim :]
+        kept = kept_dims(view, buffer)
+        if kept != [*range(len(view.extents))][len(view.extents) - buffer.ndim :]:
+            raise CompileError(
+                f"{buffer.name}: expected the last dimensions of {_region_text(view)} for a packed "
+                "function: give the function's buffer a dimension for each of them"
+            )
+        extents = tuple(view.extents[dim] for dim in kept)
         args = (e.BufferRef(view.buffer), *view.begins, *extents)
         return Call(HANDLE, "tvm_stack_make_array", args)
 
@@ -574,10 +617,13 @@ class _OnViews(Substitution):
 _WHOLE = (e.const(0), e.const(-1), e.const(Buffer.READ | Buffer.WRITE))
 
 
-def _moved_indices(view: View, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
-    extra = len(view.begins) - len(indices)
-    moved = (_plus(*pair) for pair in zip(indices, view.begins[extra:], strict=True))
-    return (*view.begins[:extra], *moved)
+def _moved_indices(
+    view: View, place: Buffer, indices: tuple[PrimExpr, ...]
+) -> tuple[PrimExpr, ...]:
+    made = [*view.begins]
+    for dim, index in zip(kept_dims(view, place), indices, strict=True):
+        made[dim] = _plus(index, view.begins[dim])
+    return tuple(made)
 
 
 def _plus(index: PrimExpr, begin: PrimExpr) -> PrimExpr:
