@@ -8,7 +8,7 @@ Python, so that it can run without the GIL and on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any, TypeGuard, final
+from typing import Any, TypeGuard, cast, final
 
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_loop import symbolic_divisor, with_digits
@@ -259,6 +259,11 @@ class StatementEmitter:
             return
         if node.attr_key in ALIGNMENT:
             self._emit_nontemporal(node)
+            return
+        if node.attr_key == s.VIEW:
+            owner = cast(e.BufferRef, node.value).buffer
+            self.expressions.pointers[node.node] = pointer_of(self.expressions, owner)
+            self.emit(node.body)
             return
         program, pragmas = without_pragmas(node)
         launches = LAUNCH_POINT in pragmas and not self._is_task and can_be_shared(program)

@@ -201,7 +201,8 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
 
 
 def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -> list[Stage]:
-    """The stages of the copied factors and of the contraction."""
+    """The stages of the copied factors and of the contraction. Copies in the order in which the
+    memory lies are views."""
     op, axes = contraction.op, _axes_of(contraction)
     total, made = op.output(0), list[Stage]()
     changes = _changes(contraction, layout.result)
@@ -212,11 +213,16 @@ def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -
             continue
         copy = s[s.cache_read(factor.tensor, "global", [total])]
         copy.transform_layout(_flattened(axes, _places(contraction, factor), dims))
-        made.append(copy)
+        if _is_view(contraction, factor, dims):
+            copy.compute_view()
+        else:
+            made.append(copy)
     computed = s[total]
     if changes:
         computed.transform_layout(_flattened(axes, range(len(op.axis)), layout.result))
         computed.simplify()
+        if stays and _is_view(contraction, None, layout.result):
+            s[op.output(0)].compute_view()
     return [*made, computed]
 
 
@@ -264,6 +270,14 @@ def _has_axes(contraction: Contraction, factor: Factor) -> bool:
 
 def _axes_of(contraction: Contraction) -> list[IterVar]:
     return [*contraction.op.axis, *contraction.op.reduce_axis]
+
+
+def _is_view(contraction: Contraction, factor: Factor | None, dims: _Dimensions) -> bool:
+    """Whether the dimensions of a factor, or of the result, lie as its axes do in memory."""
+    axes = _axes_of(contraction)
+    own = range(len(contraction.op.axis)) if factor is None else _places(contraction, factor)
+    order = [i for i in own if i is not None and extent_of(axes[i]) != 1]
+    return order == [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
 
 
 def _changes(contraction: Contraction, dims: _Dimensions) -> bool:
@@ -333,13 +347,13 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
     """The cycles in which the result and factors are copied, rather too many. A result is written
     and read; a factor would have come anyway."""
     op, axes, total = contraction.op, _axes_of(contraction), 0.0
-    if _changes(contraction, layout.result):
+    if not _is_view(contraction, None, layout.result):
         result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
         size = usual_bytes_of(result)
         total += _copy_of(result, computed, op.axis, target)
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
-        if dims is not None:
+        if dims is not None and not _is_view(contraction, factor, dims):
             size = usual_bytes_of(factor.tensor)
             places = [axes[i] for i in _places(contraction, factor) if i is not None]
             total += _copy_of(factor.tensor, places, [axes[i] for d in dims for i in d], target)

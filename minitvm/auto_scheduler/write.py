@@ -429,7 +429,8 @@ def _with_layouts(
             for each in made:
                 attempt.count_as(each, stage)
             found += made
-        found.append(stage)
+        if not stage.is_view:
+            found.append(stage)
     return found, copies
 
 

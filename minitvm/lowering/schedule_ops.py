@@ -58,6 +58,7 @@ from minitvm.tir.functor import contains, substitute, walk_once
 from minitvm.tir.op import likely
 from minitvm.tir.stmt import (
     INDEPENDENT,
+    VIEW,
     Allocate,
     AssertStmt,
     AttrStmt,
@@ -171,7 +172,8 @@ class _Lowering:
         body = self._with_arguments_computed(self.placed(None, _NOTHING))
         body = at_entry(self._with_factors_checked(body))
         func = self._func
-        attrs = replace(func.attrs, knows_layout=self.knows_layout)
+        knows_layout = self.knows_layout or self.memory.shares_arguments
+        attrs = replace(func.attrs, knows_layout=knows_layout)
         return PrimFunc(func.params, body, func.buffer_map, func.name, attrs)
 
     def _domain(self, stage: Stage, axis: IterVar) -> Range:
@@ -303,7 +305,7 @@ class _Lowering:
         here = self._at.get(place, [])
         first: dict[Buffer, Stage] = {}
         for stage in here:
-            for tensor in stage.op.outputs:
+            for tensor in stage.op.outputs if stage not in self.memory.views else ():
                 if not self.memory.is_given(tensor):
                     first.setdefault(self.memory.real(tensor), stage)
         for together in reversed(in_shared_loops(self._schedule, here)):
@@ -314,6 +316,11 @@ class _Lowering:
                     # The memory of an update is around its scan.
                     if owner is stage and stage not in self._scans.updates:
                         body = Allocate(buffer, body)
+                for tensor in stage.op.outputs:
+                    owner_of_memory = self.memory.owner_of(tensor)
+                    if owner_of_memory is not None:
+                        owned = e.BufferRef(self.memory.real(owner_of_memory))
+                        body = AttrStmt(self.memory.plain[tensor], VIEW, owned, body)
                 for var, value in reversed(self._inferred.bounds[stage].names):
                     body = LetStmt(var, self._named(place, self.memory.moved(value, {})), body)
         return body
@@ -374,6 +381,8 @@ class _Lowering:
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""
+        if stage in self.memory.views:
+            return _NOTHING
         if isinstance(stage.op, ScanOp):
             return self._scan(stage, stage.op.scan_axis)
         if not isinstance(stage.op, ComputeOp):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 from minitvm.lowering.infer_bounds import Bounds
@@ -13,6 +14,7 @@ from minitvm.runtime.record import record
 from minitvm.te.schedules.scans import Scans
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import viewed_by
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Var, const
@@ -57,6 +59,8 @@ class StageMemory:
         For each tensor its argument, or a buffer of its full size.
     shared
         For parts of scans, the scans' results, whose memory they share.
+    views
+        The stages that need no loops, since they share the memory of what they copy.
     """
 
     def __init__(self, schedule: Schedule, given: Mapping[Tensor, Buffer], scans: Scans) -> None:
@@ -66,7 +70,10 @@ class StageMemory:
         self._moved: dict[Buffer, _Moved] = {}
         self.plain: dict[Tensor, Buffer] = {}
         self.shared: dict[Tensor, Tensor] = {}
+        self.views = set[Stage]()
+        self._owner: dict[Tensor, Tensor] = {}  # whose memory another tensor has, in its own shape
         self._name_buffers()
+        self._share_views()
 
     # -- Buffers ----------------------------------------------------------------------------------
 
@@ -98,6 +105,63 @@ class StageMemory:
                 self.plain[part] = buffer
                 self.shared[part] = tensor
 
+    def _share_views(self) -> None:
+        """Lets views share the memory of what they copy; a tensor that a view copies into an
+        argument is computed in the argument."""
+        views = [each for each in self._schedule.stages if each.is_view and self._is_whole(each)]
+        views = [each for each in views if not self._is_more_than_a_copy(each)]
+        for stage in reversed(views):
+            tensor = viewed_by(stage.op)
+            if tensor is not None and self.is_given(stage.op.output(0)):
+                self._share(stage, stage.op.output(0), tensor)
+        for stage in views:
+            tensor = viewed_by(stage.op)
+            if tensor is not None and stage not in self.views:
+                self._share(stage, tensor, stage.op.output(0))
+
+    def _share(self, view: Stage, owner: Tensor, other: Tensor) -> None:
+        """Lets another tensor have the memory of its owner, if it may."""
+        memory, known = self.plain[owner], (self._given, self.shared, self._owner)
+        is_compact = not memory.strides and memory.elem_offset is None
+        is_plain = is_compact and not memory.auto_broadcast and memory.scope == "global"
+        may_own = self.is_given(owner) or self._is_whole(self._schedule[owner])
+        is_free = self._is_whole(self._schedule[other]) and not any(other in each for each in known)
+        if is_plain and may_own and is_free:
+            self.plain[other] = replace(memory, shape=other.shape, name=other.name, layout="")
+            self._owner[other] = self._owner.get(owner, owner)
+            self.views.add(view)
+
+    def _is_whole(self, stage: Stage) -> bool:
+        """Whether a stage is computed as a whole, once, in compact memory."""
+        placed = stage.attach_stage or (stage.group and stage.group.attach_stage)
+        return (
+            isinstance(stage.op, ComputeOp)
+            and len(stage.op.outputs) == 1
+            and not placed
+            and not stage.inlined
+            and stage.time is None
+            and not stage.storage_alignments
+            and not stage.is_double_buffered
+            and stage.scope in ("", "global")
+        )
+
+    def _is_more_than_a_copy(self, stage: Stage) -> bool:
+        """Whether other stages are computed in the loops of a stage, or some elements aren't."""
+        others = [*self._schedule.stages, *self._schedule.groups]
+        is_alone = stage.with_stage is None and stage.store_predicate is None
+        return not is_alone or any(
+            stage in (each.attach_stage, getattr(each, "with_stage", None)) for each in others
+        )
+
+    def owner_of(self, tensor: Tensor) -> Tensor | None:
+        """The tensor whose memory a tensor of another shape has, if there is one."""
+        return self._owner.get(tensor)
+
+    @property
+    def shares_arguments(self) -> bool:
+        """Whether a tensor of another shape shares the memory of an argument."""
+        return any(map(self.is_given, self._owner))
+
     def _check_not_given(self, scan: Stage, tensor: Tensor) -> None:
         if tensor in self._given:
             raise CompileError(
@@ -107,7 +171,8 @@ class StageMemory:
 
     def is_given(self, tensor: Tensor) -> bool:
         """Whether an argument is the memory of a tensor."""
-        return self.shared.get(tensor, tensor) in self._given
+        owner = self._owner.get(tensor, tensor)
+        return self.shared.get(owner, owner) in self._given
 
     def is_argument(self, stage: Stage) -> bool:
         """Whether a caller gives the memory of some result of a stage."""
@@ -115,7 +180,10 @@ class StageMemory:
 
     def is_internal(self, stage: Stage) -> bool:
         """Whether no memory of a stage is a caller's, or a scan's."""
-        return not any(each in self._given or each in self.shared for each in stage.op.outputs)
+        known = (self._given, self.shared, self._owner, {*self._owner.values()})
+        return stage not in self.views and not any(
+            each in tensors for each in stage.op.outputs for tensors in known
+        )
 
     # -- Parts ------------------------------------------------------------------------------------
 

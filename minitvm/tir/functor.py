@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from operator import is_not
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, overload
 
 from minitvm.runtime.errors import CompileError, similar
@@ -255,6 +256,10 @@ class _ReplaceBuffers(Mutator):
     visit_BufferLoad = visit_BufferStore = visit_BufferRef = visit_Allocate = _replace
 
     def visit_AttrStmt(self, node: n.AttrStmt) -> Stmt:
+        if node.attr_key == n.VIEW and isinstance(node.value, n.BufferRef):
+            owner = self._mapping.get(node.value.buffer)
+            if owner is not None:
+                self._mapping = {**self._mapping, node.node: replace(node.node, data=owner.data)}
         made = self.descend(node)
         new = self._mapping.get(made.node) if isinstance(made.node, Buffer) else None
         return made if new is None else rebuild(made, {"node": new})

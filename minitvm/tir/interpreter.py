@@ -14,7 +14,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -114,6 +114,17 @@ class _Memory:
         self._array[index] = value if self._encode is None else self._encode(float(value))
         if self._written is not None:
             self._written[index] = True
+
+    def viewed(self, label: str, buffer: Buffer, shape: Sequence[int]) -> _Memory:
+        """The same elements, of a compact array, in another shape."""
+        if not self.argument.flags.c_contiguous:
+            raise ValueError(
+                f"{self._label}: expected a compact array, whose memory {buffer.name} has in "
+                f"another shape, got strides {self.argument.strides}: pass a copy"
+            )
+        made = _Memory(label, buffer, self.argument.reshape(shape))
+        made._written = None if self._written is None else self._written.reshape(shape)
+        return made
 
     def passed_on(self) -> Any:
         """The array, for a callee that may write all of it."""
@@ -794,7 +805,18 @@ def _filled(message: str, values: Sequence[int]) -> str:
 
 
 def _attr(compiler: _Compiler, node: s.AttrStmt) -> Runner:
-    return compiler.stmt(node.body)
+    body = compiler.stmt(node.body)
+    if node.attr_key != s.VIEW:
+        return body
+    view, owner = node.node, cast(e.BufferRef, node.value).buffer
+    shape, label = compiler.exacts(view.shape), f"{compiler.name}: {view.name}"
+
+    def run(env: Environment) -> None:
+        extents = [max(extent(env), 0) for extent in shape]
+        env[view] = env[owner].viewed(label, view, extents)
+        body(env)
+
+    return run
 
 
 _STATEMENTS: dict[type, Callable[[_Compiler, Any], Runner]] = {

@@ -896,10 +896,18 @@ class AssertStmt(Stmt):
         check_condition("AssertStmt", self.condition)
 
 
+VIEW = "view_of"
+"""The attribute of a buffer that has the memory of another one."""
+
+
 @final
 @node
 class AttrStmt(Stmt):
-    """Annotates `body`: the attribute `attr_key` of `node` is `value`."""
+    """Annotates `body`: the attribute `attr_key` of `node` is `value`.
+
+    Where the key is :data:`VIEW`, `node` is a buffer of another shape that has the memory of the
+    buffer in `value`, a ``BufferRef``, inside of `body`.
+    """
 
     node: Any
     attr_key: str

@@ -167,6 +167,8 @@ class _Verifier:
             buffer = node.buffer
             inside = self._around(self._variables, buffer.data, node, body)
             return self._around(self._buffers, buffer, node, *inside)
+        if isinstance(node, s.AttrStmt) and node.attr_key == s.VIEW:
+            return self._around(self._buffers, node.node, node, body)
         return [body]
 
     def _around(

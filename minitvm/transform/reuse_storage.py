@@ -175,13 +175,15 @@ def _sharing(buffers: list[Buffer], members: list[Stmt]) -> dict[Buffer, Buffer]
     if len(buffers) < 2:
         return {}
     uses: dict[Buffer, list[int]] = {buffer: [] for buffer in buffers}
-    whole: set[Buffer] = set()  # buffers passed to calls, which see the shape
+    owners = {buffer.data: buffer for buffer in buffers}
+    whole: set[Buffer] = set()  # buffers passed to calls, which see the shape, or with views
     for place, member in enumerate(members):
         for each in find((BufferLoad, BufferStore, BufferRef), member):
-            if each.buffer in uses:
-                uses[each.buffer].append(place)
-                if isinstance(each, BufferRef):
-                    whole.add(each.buffer)
+            owner = owners.get(each.buffer.data)
+            if owner is not None:
+                uses[owner].append(place)
+                if isinstance(each, BufferRef) or each.buffer is not owner:
+                    whole.add(owner)
     order = [each for each in buffers if uses[each] and each not in whole and not each.strides]
     order.sort(key=lambda each: min(uses[each]))
     replaced: dict[Buffer, Buffer] = {}

@@ -14,6 +14,7 @@ from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Attachable, Stage
+from minitvm.te.schedules.views import viewed_by
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 from minitvm.tir.expr import (
     IterType,
@@ -246,6 +247,12 @@ def compute_root(s: Schedule, draw: Draw) -> None:
     _stage(s, draw).compute_root()
 
 
+def compute_view(s: Schedule, draw: Draw) -> None:
+    able = [each for each in _stages(s) if _is_at_root(each) and viewed_by(each.op) is not None]
+    if able:
+        draw(st.sampled_from(able)).compute_view()
+
+
 def cache_read(s: Schedule, draw: Draw) -> None:
     able = [stage for stage in s.stages if s.readers(stage) and len(s.stages) < 9]
     able = [each for each in able if _is_at_root(each)]
@@ -444,7 +451,7 @@ def drop_time(s: Schedule, draw: Draw) -> None:
 
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
-    compute_root, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
+    compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
     memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
     factor_out, hoist, unstack,
 ]  # fmt: skip

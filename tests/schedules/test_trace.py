@@ -66,6 +66,7 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
     "compute_inline": lambda c: c.s[c.C].compute_inline(),
     "compute_root": lambda c: (c.s[c.C].compute_inline(), c.s[c.C].compute_root()),
     "compute_ahead": lambda c: c.s[c.C].compute_ahead(),
+    "compute_view": lambda c: c.s[c.s.cache_read(c.A, "global", [c.B])].compute_view(),
     "vectorize": lambda c: c.s[c.C].vectorize(c.s[c.C].split(c.j, 4)[1]),
     "unroll_a_leaf": lambda c: (
         c.s[c.C].split(c.j, 4),

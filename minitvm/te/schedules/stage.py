@@ -15,6 +15,7 @@ from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
+from minitvm.te.schedules.views import viewed_by
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterType, IterVar, PrimExpr
@@ -124,6 +125,8 @@ class Stage(LoopNest, Attachable):
         Whether a primitive was applied to the stage, or another stage is computed at its loops.
     is_named : bool
         Whether a primitive of the schedule was given the stage's tensor, or made it.
+    is_view : bool
+        Whether the stage shares the memory of the tensor that it copies, where it can.
     time : IterVar or None
         For a stage that is computed for each step of a scan and has no axis of time of its own, the
         scan's axis of time.
@@ -145,6 +148,7 @@ class Stage(LoopNest, Attachable):
         "is_named",
         "is_output",
         "is_touched",
+        "is_view",
         "iter_var_attrs",
         "last_op",
         "leaf_iter_vars",
@@ -165,7 +169,7 @@ class Stage(LoopNest, Attachable):
         self.is_output = is_output
         self.is_touched = self.is_named = False
         self.inlined = False
-        self.is_ahead = False
+        self.is_ahead = self.is_view = False
         self.scope = ""
         self.is_double_buffered = False
         self.storage_alignments: dict[IterVar, tuple[int, int]] = {}
@@ -433,6 +437,41 @@ class Stage(LoopNest, Attachable):
         return self
 
     @primitive
+    def compute_view(self) -> Stage:
+        """Compute nothing: a stage that copies a tensor in the order of its memory, in another
+        shape, shares this memory.
+
+        Before, of a tensor `A` with rows of 4 elements::
+
+            for i: B[i] = A[i // 4, i % 4]
+            for i: C[i] = B[i] + 1
+
+        After ``s[B].compute_view()``, where ``B[i]`` is the element of `A` with the number `i`::
+
+            for i: C[i] = B[i] + 1
+
+        If the stage is an argument, the tensor that it copies is computed in the argument's memory.
+        Where memory can't be shared, the stage is computed: between two arguments, in a loop of
+        another stage, of a tensor with strides (``binds``, ``storage_align``).
+
+        Raises
+        ------
+        CompileError
+            When the stage is no such copy.
+        """
+        viewed = viewed_by(self.op)
+        if viewed is None:
+            raise CompileError(
+                f"{self.name}: compute_view: expected a copy of a tensor in the order of its "
+                f"memory, in the same dtype, such as B[i] = A[i // 4, i % 4] of rows of 4 elements, "
+                f"got {self.op}"
+            )
+        self.inlined = False
+        self._attach(None, None)
+        self.is_view = True
+        return self
+
+    @primitive
     def compute_root(self) -> Stage:
         """Compute the whole tensor before the stages that read it: the default."""
         self.inlined = False
@@ -441,7 +480,7 @@ class Stage(LoopNest, Attachable):
 
     def _attach(self, parent: Stage | None, scope: IterVar | None) -> None:
         super()._attach(parent, scope)
-        self.is_ahead = False
+        self.is_ahead = self.is_view = False
         if parent is not None:
             self.inlined = False
 
@@ -649,7 +688,7 @@ class Stage(LoopNest, Attachable):
         made.origin_op = self.origin_op
         made.is_touched, made.is_named = self.is_touched, self.is_named
         made.inlined, made.scope = self.inlined, self.scope
-        made.is_ahead, made.time = self.is_ahead, self.time
+        made.is_ahead, made.is_view, made.time = self.is_ahead, self.is_view, self.time
         made.is_double_buffered = self.is_double_buffered
         made.accumulates = self.accumulates
         made.with_ivar = self.with_ivar
