@@ -7,8 +7,8 @@ A subtree in which nothing changed comes back as the same object, so "did it cha
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from operator import is_not
 from dataclasses import replace
+from operator import is_not
 from typing import Any, ClassVar, TypeVar, overload
 
 from minitvm.runtime.errors import CompileError, similar

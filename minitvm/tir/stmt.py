@@ -8,9 +8,9 @@ from dataclasses import replace
 from minitvm.tir.node import Stmt as Stmt
 from minitvm.tir.nodes import FEW as FEW
 from minitvm.tir.nodes import INDEPENDENT as INDEPENDENT
+from minitvm.tir.nodes import VIEW as VIEW
 from minitvm.tir.nodes import Allocate as Allocate
 from minitvm.tir.nodes import AssertStmt as AssertStmt
-from minitvm.tir.nodes import VIEW as VIEW
 from minitvm.tir.nodes import AttrStmt as AttrStmt
 from minitvm.tir.nodes import Buffer
 from minitvm.tir.nodes import BufferStore as BufferStore

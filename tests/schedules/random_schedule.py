@@ -451,8 +451,8 @@ def drop_time(s: Schedule, draw: Draw) -> None:
 
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
-    compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout, set_scope,
-    memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
+    compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout,
+    set_scope, memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
     factor_out, hoist, unstack,
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ def views(B: te.Tensor, D: te.Tensor) -> te.Schedule:
 
 
 def test_views_of_arguments_have_no_loops() -> None:
-    A, B, C, D = reshaped()
+    A, B, _, D = reshaped()
     text = str(tvm.lower(views(B, D), [A, D], simple_mode=True))
     assert "B[i] = " not in text and "D[" not in text and "allocate" not in text
     assert 'with attr(C, "view_of", D):' in text

@@ -459,11 +459,10 @@ class Stage(LoopNest, Attachable):
         CompileError
             When the stage is no such copy.
         """
-        viewed = viewed_by(self.op)
-        if viewed is None:
+        if viewed_by(self.op) is None:
             raise CompileError(
                 f"{self.name}: compute_view: expected a copy of a tensor in the order of its "
-                f"memory, in the same dtype, such as B[i] = A[i // 4, i % 4] of rows of 4 elements, "
+                "memory, in the same dtype, such as B[i] = A[i // 4, i % 4] of rows of 4 elements, "
                 f"got {self.op}"
             )
         self.inlined = False

@@ -36,8 +36,10 @@ def viewed_by(op: Operation) -> Tensor | None:
     mine = _place([axis.var for axis in op.axis], op.output(0).shape)
     its = _place(load.indices, tensor.shape)
     sizes = (_product(op.output(0).shape), _product(tensor.shape))
-    pairs = ((mine, its), sizes)
-    same = all(structural_equal(*map(analyzer.simplify, pair)) for pair in pairs)
+    same = all(
+        structural_equal(analyzer.simplify(a), analyzer.simplify(b))
+        for a, b in ((mine, its), sizes)
+    )
     return tensor if same and op.output(0).dtype == tensor.dtype else None
 
 
