@@ -73,7 +73,7 @@ def _cycles_of_others(contraction: Contraction, target: Target, *, in_order: boo
         if cycles is not None:
             return cycles
     if is_left_plain(contraction):
-        return _cycles_one_by_one(contraction, target)
+        return _cycles_one_by_one(contraction.op, contraction.factors, target)
     if is_streamed(contraction, target):
         return streamed_cycles(contraction, target)
     if not contraction.rows or is_convolution(contraction, target):
@@ -83,17 +83,17 @@ def _cycles_of_others(contraction: Contraction, target: Target, *, in_order: boo
     return cycles_of(contraction, target)
 
 
-def _cycles_one_by_one(contraction: Contraction, target: Target) -> float:
+def _cycles_one_by_one(op: ComputeOp, factors: Sequence[Factor], target: Target) -> float:
     """The cycles of sums one by one, in vectors along the steps. Their lanes are added at the end;
     short ones side by side."""
-    op, cpu = contraction.op, target.processor
+    cpu = target.processor
     lanes = target.lanes(op.output(0).dtype)
     results, steps = usual_size(op.axis), usual_size(op.reduce_axis)
     each = steps / lanes if steps < lanes else -(-steps // lanes)
-    apart = [factor.along(op.reduce_axis[-1]) for factor in contraction.factors]
+    apart = [factor.along(op.reduce_axis[-1]) for factor in factors]
     loads = each * sum(_APART * lanes if n > NEAR else max(1, n) for n in apart)
     added = min(steps, lanes) / lanes * lanes.bit_length() * _LANES
-    return results * (loads / cpu.loads + added) + _moved(contraction.factors, target)
+    return results * (loads / cpu.loads + added) + _moved(factors, target)
 
 
 def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
@@ -115,13 +115,13 @@ def _cycles_in_lanes(contraction: Contraction, target: Target) -> float:
     return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
 
 
-def cycles_in_columns(op: ComputeOp, target: Target) -> float:
-    """The cycles of a reduction whose neighbouring results read neighbouring terms, each once;
-    infinite for another one."""
+def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
+    """The cycles of a reduction that uses no element again: in vectors of neighbouring results, if
+    these read neighbouring terms, or of neighbouring steps."""
     factors, lanes = factors_of(op), target.lanes(op.output(0).dtype)
     column = long_axes(op.axis)[-1:]
     if not column or any(each.along(column[0]) not in (0, 1) for each in factors):
-        return inf
+        return _cycles_one_by_one(op, factors, target)
     width = usual_size(column)
     vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
     return vectors * len(factors) / target.processor.loads + _moved(factors, target)

@@ -173,7 +173,8 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
 
 def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
     """Whether columns along the last axis leave lanes idle, while the last reduction axis is as
-    long as a vector, and each of its steps goes to the neighbouring element of both factors."""
+    long as a vector, each of its steps goes to the neighbouring element of both factors, and there
+    are so many steps that the lanes of the sums are added in less time than is saved."""
     op, a, b = contraction.op, contraction.a, contraction.b
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
@@ -184,6 +185,9 @@ def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
     lanes, step = target.lanes(op.output(0).dtype), op.reduce_axis[-1]
     columns, steps = extent_of(contraction.column), extent_of(step)
     if columns is None or steps is None or columns >= lanes or steps < lanes:
+        return False
+    total = product_of_extents(op.reduce_axis)
+    if total is not None and columns * (total / lanes + _ADDITIONS * lanes) > total:
         return False
     shared, window = _axes_of(contraction)
     are_neighbours = all(each.along(step) == 1 for each in (a, b))

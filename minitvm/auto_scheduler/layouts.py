@@ -43,7 +43,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.forms import cycles_in_columns, cycles_of_strategy, usual_size
+from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
 from minitvm.auto_scheduler.loops import compute_of, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
@@ -71,10 +71,11 @@ _SURE = 1.2  # times the cycles of copies, where the model is least exact
 @final
 @record()
 class Layout:
-    """The order of the result of a contraction, and those of copies of its factors (None: it isn't
-    copied)."""
+    """The order of the result of a contraction, that of the steps of its sums, and those of copies
+    of its factors (None: it isn't copied)."""
 
     result: _Dimensions
+    steps: _Dimensions
     copies: tuple[_Dimensions | None, ...]
 
 
@@ -215,9 +216,12 @@ def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -
         copy.transform_layout(_flattened(axes, _places(contraction, factor), dims))
         if _is_view(contraction, factor, dims):
             copy.compute_view()
-        else:
-            made.append(copy)
+        made.append(copy)
     computed = s[total]
+    if _changes_steps(contraction, layout.steps):
+        places = range(len(op.axis), len(axes))
+        computed.transform_reduction(_flattened(axes, places, layout.steps))
+        computed.simplify()
     if changes:
         computed.transform_layout(_flattened(axes, range(len(op.axis)), layout.result))
         computed.simplify()
@@ -282,7 +286,21 @@ def _is_view(contraction: Contraction, factor: Factor | None, dims: _Dimensions)
 
 def _changes(contraction: Contraction, dims: _Dimensions) -> bool:
     """Whether a layout of the result isn't its own."""
-    return dims != tuple((i,) for i in range(len(contraction.op.axis)))
+    return dims != _own(contraction)
+
+
+def _changes_steps(contraction: Contraction, dims: _Dimensions) -> bool:
+    """Whether an order of the steps isn't their own."""
+    return dims != _own_steps(contraction)
+
+
+def _own(contraction: Contraction) -> _Dimensions:
+    return tuple((i,) for i in range(len(contraction.op.axis)))
+
+
+def _own_steps(contraction: Contraction) -> _Dimensions:
+    first = len(contraction.op.axis)
+    return tuple((first + i,) for i in range(len(contraction.op.reduce_axis)))
 
 
 # -- The choice --
@@ -299,7 +317,7 @@ def best_layout(
     >>> k = te.reduce_axis((0, 64), name="k")
     >>> C = te.compute((100, 512), lambda i, j: te.sum(A[k, j, i] * B[k], axis=k), name="C")
     >>> best_layout(contraction_of(C.op), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"))
-    Layout(result=((1,), (0,)), copies=(None, None))
+    Layout(result=((1,), (0,)), steps=((2,),), copies=(None, None))
     """
     target = on_one_core(target)
     if not _may_change(contraction) or _is_product(contraction, target):
@@ -307,26 +325,30 @@ def best_layout(
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
     found, best = None, cycles_by(contraction)
     alone = _alone(contraction)
-    for least, layout in _ways(alone, target)[:_MOST]:
+    for least, layout in _ways(alone, target, in_order=in_order)[:_MOST]:
         if least >= best:
             break
         *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
         made, op = contraction_of(computed.op), compute_of(computed)
-        cycles = cycles_in_columns(op, target) if made is None else cycles_by(made) * ALIKE
+        cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made) * ALIKE
         cycles += _copying(alone, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
 
-def _ways(contraction: Contraction, target: Target) -> list[tuple[float, Layout]]:
+def _ways(
+    contraction: Contraction, target: Target, *, in_order: bool
+) -> list[tuple[float, Layout]]:
     """The layouts to choose from with their bounds, the least first. Of those with the same inner
     dimensions, the one with the least bound: outer loops make little difference. Of equal ones the
     first counts, in every process."""
     found = dict[object, tuple[float, Layout]]()
-    for layout in dict.fromkeys(_layouts(contraction)):
-        if not _changes(contraction, layout.result) and not any(layout.copies):
+    itself = Layout(_own(contraction), _own_steps(contraction), (None,) * len(contraction.factors))
+    for layout in dict.fromkeys(_layouts(contraction, in_order=in_order)):
+        if layout == itself:
             continue
-        inner = layout.result[-2:], tuple(dims and dims[-2:] for dims in layout.copies)
+        copied = tuple(dims and dims[-2:] for dims in layout.copies)
+        inner = layout.result[-2:], layout.steps, copied
         least = _least(contraction, layout, target)
         if inner not in found or least < found[inner][0]:
             found[inner] = least, layout
@@ -428,11 +450,36 @@ def _alone(contraction: Contraction) -> Contraction:
     return made
 
 
-def _layouts(contraction: Contraction) -> Iterator[Layout]:
-    """The layouts to choose from: with the columns of either factor, or the batches, as the last
-    dimensions; in the order of the result or of the factors; flattened or not. Some come again."""
+def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
+    """The layouts to choose from: of results and of steps. Some come again."""
+    orders = _orders_of_steps(contraction, in_order=in_order)
+    for result, columns in _results(contraction):
+        for steps in orders:
+            yield from _with_copies(contraction, result, columns, steps)
+
+
+def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimensions]:
+    """The orders of steps to choose from: their own, and, unless that is kept, those in which the
+    factors lie; flattened or not."""
+    axes, own = _axes_of(contraction), _own_steps(contraction)
+    found, places = [own], [i for (i,) in own]
+    if sum(extent_of(axes[i]) != 1 for i in places) < 2 or None in map(extent_of, axes):
+        return found
+    orders = [places]
+    if not in_order:
+        both = (contraction.b, contraction.a)
+        orders += [_by_memory(places, each, axes) for each in both]
+    for order in orders:
+        found += [tuple((i,) for i in order), (tuple(order),)]
+    return list(dict.fromkeys(found))
+
+
+def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]:
+    """The orders of results to choose from, and the axes of their columns: with the columns of
+    either factor, or the batches, as the last dimensions; in the order of the result or of the
+    factors; flattened or not."""
     op, a, b, axes = contraction.op, contraction.a, contraction.b, _axes_of(contraction)
-    itself = tuple((i,) for i in range(len(op.axis)))
+    itself = _own(contraction)
     single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
     long = [i for i in range(len(op.axis)) if i not in single]
     batch = [i for i in long if a.reads(axes[i]) == b.reads(axes[i])]
@@ -440,7 +487,7 @@ def _layouts(contraction: Contraction) -> Iterator[Layout]:
     its = [i for i in long if i not in batch and b.reads(axes[i])]
     known = None not in map(extent_of, op.axis)
     for columns in (batch, mine, its):
-        yield from _with_copies(contraction, itself, {*columns})
+        yield itself, {*columns}
     for before, rows, columns, own, other in (
         (batch, mine, its, b, a),
         (batch, its, mine, a, b),
@@ -464,7 +511,7 @@ def _layouts(contraction: Contraction) -> Iterator[Layout]:
             is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
             if not is_flat and [i for dim in dims for i in dim if i in long] == long:
                 dims = itself
-            yield from _with_copies(contraction, dims, {*columns})
+            yield dims, {*columns}
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:
@@ -473,17 +520,15 @@ def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -
 
 
 def _with_copies(
-    contraction: Contraction, result: _Dimensions, columns: set[int]
+    contraction: Contraction, result: _Dimensions, columns: set[int], steps: _Dimensions
 ) -> Iterator[Layout]:
-    """The layouts with one order of the result: those factors are copied that read flattened axes,
-    and perhaps others that lie otherwise."""
+    """The layouts with one order of the result and of the steps: those factors are copied that read
+    flattened axes, and perhaps others that lie otherwise."""
     axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
-    first = len(contraction.op.axis)
     for factor in contraction.factors:
-        read = [dim for dim in result if any(factor.reads(axes[i]) for i in dim)]
-        steps = [(i,) for i in range(first, len(axes)) if factor.reads(axes[i])]
+        read = [dim for dim in (*result, *steps) if any(factor.reads(axes[i]) for i in dim)]
         inner = [dim for dim in read if columns.intersection(dim)]
-        dims = (*(dim for dim in read if dim not in inner), *steps, *inner)
+        dims = (*(dim for dim in read if dim not in inner), *inner)
         dims = tuple(tuple(i for i in dim if factor.reads(axes[i])) for dim in dims)
         dims = tuple(sorted(dims, key=lambda dim: any(extent_of(axes[i]) != 1 for i in dim)))
         if any(extent_of(axes[i]) != 1 and not factor.reads(axes[i]) for dim in read for i in dim):
@@ -496,4 +541,4 @@ def _with_copies(
             return
         ways.append([dims] if is_flat else [None] if lies_so or not can_be_copied else [None, dims])
     for copies in product(*ways):
-        yield Layout(result, copies)
+        yield Layout(result, steps, copies)

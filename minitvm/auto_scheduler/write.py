@@ -429,9 +429,8 @@ def _with_layouts(
             for each in made:
                 attempt.count_as(each, stage)
             found += made
-        if not stage.is_view:
-            found.append(stage)
-    return found, copies
+        found.append(stage)
+    return [each for each in found if not each.is_view], copies
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:

@@ -186,3 +186,24 @@ def test_a_reduction_is_inlined_only_where_nothing_reads_it() -> None:
     s[Y].simplify()
     s[S].compute_inline()
     assert "allocate" not in str(lower(s, [A, Y]))
+
+
+@pytest.mark.parametrize("rows", [9, te.var("n")])
+def test_a_reduction_without_steps_keeps_what_it_begins_from(rows: Any) -> None:
+    """The facts of steps that don't exist prove anything."""
+    A = te.placeholder((rows, 1), "int32", name="A")
+    k = te.reduce_axis((1, 1), name="k")
+
+    def row(i: Any) -> Any:
+        goes_up = i % 2 == 0
+        reducer = te.comm_reducer(
+            lambda x, y: te.if_then_else(goes_up, te.max(x, y), te.min(x, y)),
+            lambda t: te.if_then_else(goes_up, te.min_value(t), te.max_value(t)),
+        )
+        return reducer(A[i, k] * 2, axis=k)
+
+    B = te.compute((rows,), row, name="B")
+    out = np.empty(9, "int32")
+    build([B], [A, B])(np.zeros((9, 1), "int32"), out)
+    ends = np.iinfo("int32")
+    np.testing.assert_array_equal(out, np.where(np.arange(9) % 2, ends.max, ends.min))

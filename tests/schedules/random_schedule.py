@@ -443,6 +443,33 @@ def _rewritable(s: Schedule) -> list[Stage]:
     ]
 
 
+def transform_reduction(s: Schedule, draw: Draw) -> None:
+    """Sums over other axes, where the stage and its reducer allow them."""
+    able = [
+        each
+        for each in _stages(s)
+        if isinstance(each.op, ComputeOp)
+        and len(each.op.reduce_axis) > 1
+        and not _has_guests(s, each)
+    ]
+    if not able:
+        return
+    stage = draw(st.sampled_from(able))
+    extents = [const_int(axis.dom.extent) for axis in stage.op.reduce_axis if axis.dom]
+    joins = draw(st.booleans()) and None not in extents
+
+    def steps(*indices: PrimExpr) -> list[PrimExpr]:
+        if not joins:
+            return [*indices[::-1]]
+        place = indices[0]
+        for index, extent in zip(indices[1:], extents[1:], strict=True):
+            place = place * extent + index
+        return [place]
+
+    with suppress(CompileError):
+        stage.transform_reduction(steps)
+
+
 def drop_time(s: Schedule, draw: Draw) -> None:
     scans = [stage for stage in s.stages if isinstance(stage.op, ScanOp)]
     if scans:
@@ -452,7 +479,8 @@ def drop_time(s: Schedule, draw: Draw) -> None:
 STEPS: list[Callable[[Schedule, Draw], None]] = [
     split, split, split, fuse, fuse_nothing, reorder, reorder, inline, compute_at, compute_at,
     compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout,
-    set_scope, memory, create_group, drop_time, reduce_scan, reverse_compute_inline,
+    set_scope, memory, create_group, drop_time, transform_reduction, reduce_scan,
+    reverse_compute_inline,
     factor_out, hoist, unstack,
 ]  # fmt: skip
 

@@ -371,6 +371,18 @@ def in_layout(op: Operation, layout: Layout) -> Operation:
     return replace(op, axis=layout.axis, reduce_axis=reduced(body), body=body)
 
 
+def in_steps(op: ComputeOp, layout: Layout) -> ComputeOp:
+    """A reduction over the axes of a layout of its reduction axes."""
+    axes = [IterVar(each.dom, each.var, IterType.COMM_REDUCE) for each in layout.axis]
+    reduce = cast(Reduce, op.body[0])
+    old = zip(op.reduce_axis, layout.backward, strict=True)
+    steps = Substitution({axis.var: value for axis, value in old})
+    source = tuple(map(steps.expr, reduce.source))
+    condition = all_of(steps.expr(reduce.condition), *layout.inside)
+    body = each_result(replace(reduce, source=source, axis=tuple(axes), condition=condition))
+    return replace(op, reduce_axis=tuple(axes), body=body)
+
+
 def reading_layout(op: Operation, tensors: Mapping[Tensor, Tensor], layout: Layout) -> Operation:
     """`op`, or one like it that reads some tensors in a layout."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
@@ -51,22 +52,31 @@ def simplified(op: ComputeOp) -> ComputeOp:
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
     if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
         return op
-    known = _ranges(op, root_axes(op))
-    made = map_body(map_body(op.body, known.simplify), _UncastIndices(known).expr)
+    known, outside = _ranges(op, root_axes(op)), _ranges(op, op.axis)
+    simplify = partial(_simplified, known=known, outside=outside)
+    made = map_body(map_body(op.body, simplify), _UncastIndices(known).expr)
     body = made if _is_simpler(made, op.body) else op.body
     first = body[0]
     if isinstance(first, Reduce):
-        # The facts of a sum's iterations must not simplify its own ranges: the sum may have no
-        # iterations.
-        outside = _ranges(op, op.axis)
         placed = _by_place(op, first, known, outside)
         guarded = _choosing_nothing(op, _over_rectangles(op, placed, outside))
         dense = without_congruences(guarded, known)
         if dense is not guarded:
-            body = map_body(map_body(body, lambda each: dense), known.simplify)
+            body = map_body(map_body(body, lambda each: dense), simplify)
         elif guarded is not first:
             body = map_body(body, lambda each: guarded)
     return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
+
+
+def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr:
+    """An expression with the facts of the axes. A sum may have no iterations, so their facts don't
+    hold for what it begins from, nor for its ranges."""
+    made = known.simplify(value)
+    if not isinstance(value, Reduce) or not isinstance(made, Reduce):
+        return made
+    identity = tuple(map(outside.simplify, value.combiner.identity))
+    init = tuple(map(outside.simplify, value.init))
+    return replace(made, combiner=replace(made.combiner, identity=identity), init=init)
 
 
 # The nodes of sums and products, in which nothing depends on ranges.

@@ -6,19 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.accumulation import checked_accumulation
 from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
-from minitvm.te.schedules.rewrite_operations import in_layout, reading_layout
+from minitvm.te.schedules.rewrite_operations import in_layout, in_steps, reading_layout
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.schedules.views import viewed_by
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterType, IterVar, PrimExpr
+from minitvm.tir.commutation import is_commutative
+from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import free_vars
 
 
@@ -198,8 +200,9 @@ class Stage(LoopNest, Attachable):
     def text_in(self, trace: Trace) -> str:
         return f"s[{trace.tensor(self.origin_op.output(0))}]"
 
-    @property
-    def ndim(self) -> int:
+    def indices_for(self, method: str) -> int:
+        if method == "transform_reduction":
+            return len(root_axes(self.op)) - len(getattr(self.op, "axis", ()))
         return self.op.output(0).ndim
 
     def members(self) -> list[Stage]:
@@ -616,10 +619,67 @@ class Stage(LoopNest, Attachable):
         self.restart(new)
         return list(self.leaf_iter_vars[: len(layout.axis)])
 
+    @primitive
+    def transform_reduction(self, mapping_function: Callable[..., Any]) -> list[IterVar]:
+        """Reduce over other axes, in another order of the steps.
+
+        Before::
+
+            for k in range(6): for l in range(4): C[0] += A[k, l]
+
+        After ``s[C].transform_reduction(lambda k, l: [k * 4 + l])``::
+
+            for k in range(24): C[0] += A[k // 4, k % 4]
+
+        Parameters
+        ----------
+        mapping_function : function of the steps along the reduction axes
+            Returns the list of new steps: steps, their quotients and remainders by constants, and
+            sums of them.
+
+        Returns
+        -------
+        list of IterVar
+            The new reduction axes.
+
+        Raises
+        ------
+        CompileError
+            When the stage is no reduction, or one whose result depends on the order of its steps;
+            when the map can't be inverted, a range doesn't begin at 0, or depends on other axes or
+            on data; when loops were transformed already.
+        """
+        where = f"{self.name}: transform_reduction"
+        self.check_as_begun(where)
+        op = self.op
+        first = op.body[0] if isinstance(op, ComputeOp) else None
+        if not isinstance(op, ComputeOp) or not isinstance(first, Reduce):
+            raise CompileError(f"{where}: expected a reduction, got {op}")
+        if not is_commutative(first.combiner):
+            raise CompileError(
+                f"{where}: expected a reduction whose operands may change places, got the combiner "
+                f"{first.combiner}"
+            )
+        own = {axis.var for axis in root_axes(op)}
+        for axis in op.reduce_axis:
+            domain = domain_of(axis)
+            ends = (domain.min, domain.extent)
+            is_fixed = own.isdisjoint(free_vars(domain.extent)) and not reads_tensors(*ends)
+            if e.const_int(domain.min) != 0 or not is_fixed:
+                raise CompileError(
+                    f"{where}: expected axes that begin at 0, of the same length for all elements, "
+                    f"found {axis.name} in {domain}: rebase it, or say so by a condition"
+                )
+        layout = layout_of(where, op.reduce_axis, mapping_function, f"{self.name}.steps")
+        made = in_steps(op, layout)
+        self.schedule.now_computes(self, made)
+        self.restart(made)
+        return list(made.reduce_axis)
+
     def _axes_to_map(self, where: str) -> Sequence[IterVar]:
         """The axes of the dimensions whose layout `transform_layout` may change."""
         if isinstance(self.op, PlaceholderOp):
-            return data_axes([f"i{i}" for i in range(self.ndim)], self.op.shape)
+            return data_axes([f"i{i}" for i in range(len(self.op.shape))], self.op.shape)
         if not isinstance(self.op, ComputeOp):
             raise CompileError(
                 f"{where}: expected a tensor of te.compute or te.placeholder, got one of "

@@ -36,9 +36,8 @@ class Traced:
     __slots__ = ()
     calls: Trace
 
-    @property
-    def ndim(self) -> int:
-        """The number of indices of a function that is passed to one of the methods."""
+    def indices_for(self, method: str) -> int:
+        """The number of indices of a function that is passed to a method."""
         return 0
 
     def note_touched(self, things: Iterable[object]) -> None:
@@ -122,10 +121,10 @@ class Trace:
         primitives inside of `function` are not recorded."""
         if self._depth:
             return function()
-        lines, names = len(self.lines), len(self._names)
+        lines, names, count = len(self.lines), len(self._names), target.indices_for(method)
         self._depth += 1
         try:
-            text = f"{target.text_in(self)}.{method}({self._arguments(target, args, named)})"
+            text = f"{target.text_in(self)}.{method}({self._arguments(count, args, named)})"
             result = function()
         except BaseException:
             self._forget(lines, names)
@@ -153,14 +152,15 @@ class Trace:
         several = isinstance(result, (list, tuple))
         return ", ".join(names) + ("," if several and len(names) == 1 else "") + " = "
 
-    def _arguments(self, target: Traced, args: tuple[Any, ...], named: dict[str, Any]) -> str:
-        ndim = target.ndim
-        texts = [self._text(each, ndim) for each in args]
-        return ", ".join(texts + [f"{key}={self._text(each, ndim)}" for key, each in named.items()])
+    def _arguments(self, count: int, args: tuple[Any, ...], named: dict[str, Any]) -> str:
+        """`count`: the indices of a function among the arguments."""
+        texts = [self._text(each, count) for each in args]
+        texts += [f"{key}={self._text(each, count)}" for key, each in named.items()]
+        return ", ".join(texts)
 
     # -- Values as text ---------------------------------------------------------------------------
 
-    def _text(self, value: Any, ndim: int = 0) -> str:
+    def _text(self, value: Any, count: int = 0) -> str:
         if isinstance(value, (list, tuple)):
             if any(each is value for each in self._open):
                 raise CompileError("expected values, got a list within itself")
@@ -185,7 +185,7 @@ class Trace:
         if isinstance(value, np.dtype) or (isinstance(value, type) and value in _NUMPY_TYPES):
             return repr(str(DType.of(value)))
         if callable(value) and not isinstance(value, type):
-            return self._function(value, ndim)
+            return self._function(value, count)
         if hasattr(value, "__index__") and not isinstance(value, (bool, type, np.ndarray)):
             return str(operator.index(value))
         if isinstance(value, float):
@@ -324,8 +324,8 @@ class Trace:
         ops = self._named_operations()
         return [each for op, _ in ops for field in _AXES for each in getattr(op, field, ())]
 
-    def _function(self, function: Callable[..., Any], ndim: int) -> str:
-        """A function of `ndim` indices; the primitive refuses a function of another number."""
+    def _function(self, function: Callable[..., Any], indices_wanted: int) -> str:
+        """A function of some indices; the primitive refuses a function of another number."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except ValueError:
@@ -340,7 +340,7 @@ class Trace:
             for each in parameters
             if each.kind is each.KEYWORD_ONLY and each.default is each.empty
         ]
-        count = max(ndim - len(last), 0)
+        count = max(indices_wanted - len(last), 0)
         names = named[:count] + [f"i{i}" for i in range(len(named), count)] + last
         indices = [Var(name, axis=True) for name in names]
         try:
