@@ -23,10 +23,11 @@ products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -52,11 +53,14 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
-from minitvm.te.schedules.rewrite_operations import reading
-from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
-from minitvm.tir.expr import IterVar, Var, const_int
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_commutative
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
+from minitvm.tir.functor import Substitution
 from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
@@ -212,15 +216,23 @@ def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         if dims is None:
             continue
-        copy = s[s.cache_read(factor.tensor, "global", [total])]
-        copy.transform_layout(_flattened(axes, _places(contraction, factor), dims))
-        if _is_view(contraction, factor, dims):
-            copy.compute_view()
-        made.append(copy)
+        source, places = factor.tensor, _places(contraction, factor)
+        if not _is_view(contraction, factor, dims):
+            # Rows of a copy that isn't flattened stay rows; flattening it takes no time.
+            source = s.cache_read(source, "global", [total])
+            order = tuple((i,) for dim in dims for i in dim)
+            s[source].transform_layout(_flattened(axes, places, order))
+            made.append(s[source])
+            known = [i for (i,) in order if i in places]
+            places = [*(i for i in places if i is None), *known]
+        if any(len(dim) > 1 for dim in dims):
+            view = s[s.cache_read(source, "global", [total])]
+            view.transform_layout(_flattened(axes, places, dims))
+            made.append(view.compute_view())
     computed = s[total]
     if _changes_steps(contraction, layout.steps):
-        places = range(len(op.axis), len(axes))
-        computed.transform_reduction(_flattened(axes, places, layout.steps))
+        steps = range(len(op.axis), len(axes))
+        computed.transform_reduction(_flattened(axes, steps, layout.steps))
         computed.simplify()
     if changes:
         computed.transform_layout(_flattened(axes, range(len(op.axis)), layout.result))
@@ -324,14 +336,13 @@ def best_layout(
         return None
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
     found, best = None, cycles_by(contraction)
-    alone = _alone(contraction)
-    for least, layout in _ways(alone, target, in_order=in_order)[:_MOST]:
+    for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
             break
-        *_, computed = _write(create_schedule(alone.op), alone, layout, stays=False)
-        made, op = contraction_of(computed.op), compute_of(computed)
+        op = _in_layout(contraction, layout)
+        made = contraction_of(op)
         cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made) * ALIKE
-        cycles += _copying(alone, layout, target)
+        cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
@@ -438,16 +449,47 @@ def _is_product(contraction: Contraction, target: Target) -> bool:
     )
 
 
-def _alone(contraction: Contraction) -> Contraction:
-    """A contraction whose factors are placeholders."""
-    given = {
-        each.tensor: PlaceholderOp(each.tensor.name, each.tensor.shape, each.tensor.dtype).output(0)
-        for each in contraction.factors
-    }
-    op = reading(contraction.op, given)
-    made = contraction_of(op)
-    assert made is not None
-    return made
+def _in_layout(contraction: Contraction, layout: Layout) -> ComputeOp:
+    """The operation in a layout, which reads copies that are there."""
+    op, axes = contraction.op, _axes_of(contraction)
+    made, values = dict[int, IterVar](), dict[Var, PrimExpr]()
+    for dim in (*layout.result, *layout.steps):
+        first, dom = axes[dim[0]], domain_of(axes[dim[0]])
+        if len(dim) > 1:
+            dom = Range(0, usual_size(axes[i] for i in dim))
+        axis = IterVar(dom, Var(first.name, first.var.dtype, axis=True), first.iter_type)
+        below = 1
+        for i in reversed(dim):
+            value = e.floordiv(axis.var, below)
+            below *= extent_of(axes[i]) or 1
+            values[axes[i].var] = value if i == dim[0] else e.floormod(value, extent_of(axes[i]))
+            made[i] = axis
+    result, steps = ([made[dim[0]] for dim in dims] for dims in (layout.result, layout.steps))
+    copies = dict[Tensor, ProducerLoad]()
+    for factor, dims in zip(contraction.factors, layout.copies, strict=True):
+        along = [made[dim[0]] for dim in dims or () if dim]
+        if along:
+            shape, tensor = tuple(domain_of(axis).extent for axis in along), factor.tensor
+            copy = PlaceholderOp(tensor.name, shape, tensor.dtype).output(0)
+            copies[tensor] = ProducerLoad(copy, tuple(axis.var for axis in along))
+    (reduce,) = map_body(op.body, _Laid(values, copies).expr)
+    assert isinstance(reduce, Reduce)
+    body = (replace(reduce, axis=tuple(steps)),)
+    return replace(op, axis=tuple(result), reduce_axis=tuple(steps), body=body)
+
+
+class _Laid(Substitution):
+    """Replaces axes by their values, and reads of factors by those of copies."""
+
+    def __init__(
+        self, values: Mapping[Var, PrimExpr], copies: Mapping[Tensor, ProducerLoad]
+    ) -> None:
+        super().__init__(values)
+        self._copies = copies
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        copy = self._copies.get(cast(Tensor, node.producer))
+        return self.descend(node) if copy is None else copy
 
 
 def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
@@ -463,7 +505,11 @@ def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimen
     factors lie; flattened or not."""
     axes, own = _axes_of(contraction), _own_steps(contraction)
     found, places = [own], [i for (i,) in own]
-    if sum(extent_of(axes[i]) != 1 for i in places) < 2 or None in map(extent_of, axes):
+    reduce = contraction.op.body[0]
+    assert isinstance(reduce, Reduce)
+    is_free = is_commutative(reduce.combiner) and None not in map(extent_of, axes)
+    is_free = is_free and all(const_int(domain_of(axes[i]).min) == 0 for i in places)
+    if sum(extent_of(axes[i]) != 1 for i in places) < 2 or not is_free:
         return found
     orders = [places]
     if not in_order:

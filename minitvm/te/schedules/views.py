@@ -9,7 +9,6 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad
-from minitvm.tir.structural_equal import structural_equal
 
 
 def viewed_by(op: Operation) -> Tensor | None:
@@ -36,10 +35,7 @@ def viewed_by(op: Operation) -> Tensor | None:
     mine = _place([axis.var for axis in op.axis], op.output(0).shape)
     its = _place(load.indices, tensor.shape)
     sizes = (_product(op.output(0).shape), _product(tensor.shape))
-    same = all(
-        structural_equal(analyzer.simplify(a), analyzer.simplify(b))
-        for a, b in ((mine, its), sizes)
-    )
+    same = all(analyzer.can_prove_equal(*pair) for pair in ((mine, its), sizes))
     return tensor if same and op.output(0).dtype == tensor.dtype else None
 
 
