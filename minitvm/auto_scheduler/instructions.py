@@ -1,13 +1,13 @@
 """Contractions of narrow numbers by instructions: dot products, and products of small matrices.
 
 The loops are those of :mod:`tiled`, but an instruction multiplies a group of neighbouring steps
-along one axis of the sum, and adds the products to 32-bit sums. The columns' factor is packed so
-that groups lie together::
+along the last axis of the sum, and adds the products to 32-bit sums. The columns' factor is packed
+so that groups lie together::
 
     for each tile of rows:
         for each tile of columns:
             sums[rows, columns] = 0                  # "local": vector registers
-            for each step of other axes of the sum, for each group of k:
+            for each step of the other axes of the sum, for each group of k:
                 sums[i, :] += dot_product(A[i, group], panels[j // columns, group, :])
             C[...] = sums
 
@@ -55,13 +55,12 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
-from minitvm.tir.expr import IterVar, ProducerLoad, Var
+from minitvm.tir.expr import ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _PANEL = 8  # columns that are copied into a panel as one vector
-_PADDING = 1.25  # of groups, that another axis of the sum avoids
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
 
@@ -77,24 +76,6 @@ def _is_narrow_product(contraction: Contraction) -> bool:
         and a.tensor is not b.tensor
         and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
     )
-
-
-def _grouped(contraction: Contraction, group: int) -> int:
-    """The place, among the axes of the sum, of that along which steps form groups: one that is
-    hardly padded, and along which the rows' factor lies; of several, the last."""
-    axes = contraction.op.reduce_axis
-
-    def rank(place: int) -> tuple[bool, bool]:
-        size = extent_of(axes[place])
-        pads = size is not None and _rounded_up(size, group) > _PADDING * size
-        return pads, contraction.a.along(axes[place]) != 1
-
-    return min(reversed(range(len(axes))), key=rank)
-
-
-def _first(axes: Sequence[IterVar], place: int) -> tuple[list[IterVar], IterVar]:
-    """The other axes, and the one at a place."""
-    return [*axes[:place], *axes[place + 1 :]], axes[place]
 
 
 def dot_product_for(
@@ -118,7 +99,7 @@ def dot_product_for(
     found = _dot_product_of(contraction, target)
     if found is None:
         return None
-    k = contraction.op.reduce_axis[_grouped(contraction, found.group)]
+    k = contraction.op.reduce_axis[-1]
     rows, columns, depth = map(extent_of, (contraction.rows[-1], contraction.column, k))
     if rows is not None and rows < _LEAST_ROWS and not ahead:
         return None
@@ -205,8 +186,7 @@ def write_by_instruction(
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
-    grouped = _grouped(contraction, nest.unit.depth)
-    padding = _padding(contraction, tile, blocks, grouped, nest.unit.depth)
+    padding = _padding(contraction, tile, blocks, nest.unit.depth)
     known = {stage.op for stage in s.stages}
     excess: list[Tensor] = []
     if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
@@ -235,14 +215,10 @@ def write_by_instruction(
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
             readers = [sums, *excess]
-            in_order = _write_panels(
-                s, readers, factor, load, (place, grouped), (tile.columns, by.group), at
-            )
+            in_order = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
         elif isinstance(by, DotProduct):
             place = places.rows[-1]
-            in_order = _write_panels(
-                s, [sums], factor, load, (place, grouped), (tile.rows, by.group), at
-            )
+            in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
         else:
             in_order = _write_rows(s, sums, factor, load, at)
         if factor.op not in known:
@@ -250,9 +226,9 @@ def write_by_instruction(
     at_tile = tiles.loops[-1].axis
     if isinstance(by, DotProduct):
         for each in excess:
-            _write_excess(s, s[each], tile, by, grouped, task, (stage, at_tile))
+            _write_excess(s, s[each], tile, by, task, (stage, at_tile))
         s[sums].compute_at(stage, at_tile)
-        _write_dot_products(s[sums], places, tile, by, grouped)
+        _write_dot_products(s[sums], places, tile, by)
         return
     depth = _rounded_up(nest.depth, by.depth)
     intrinsic = matrix_product(
@@ -267,13 +243,13 @@ def write_by_instruction(
 
 
 def _write_excess(
-    s: Schedule, stage: Stage, tile: Tile, by: DotProduct, grouped: int, task: Place, at: Place
+    s: Schedule, stage: Stage, tile: Tile, by: DotProduct, task: Place, at: Place
 ) -> None:
     """Computes, for each column, the excess that an offset in the rows' factor adds, as a row of
     sums."""
     op = compute_of(stage)
     *others, column = op.axis
-    steps, k = _first(op.reduce_axis, grouped)
+    *steps, k = op.reduce_axis
     outer, inner = stage.split(column, factor=tile.columns)
     groups, group = stage.split(k, factor=by.group)
     stage.reorder(*others, outer, *steps, groups, inner, group)
@@ -286,14 +262,12 @@ def _write_excess(
     part.vectorize(compute_of(part).axis[-1])
 
 
-def _write_dot_products(
-    inner: Stage, places: Places, tile: Tile, by: DotProduct, grouped: int
-) -> None:
+def _write_dot_products(inner: Stage, places: Places, tile: Tile, by: DotProduct) -> None:
     """The loops over groups in a tile."""
     rows, _, column = places.of(inner)
     op = compute_of(inner)
     rest = [axis for axis in op.axis if axis not in (rows[-1], column)]
-    steps, k = _first(op.reduce_axis, grouped)
+    *steps, k = op.reduce_axis
     groups, group = inner.split(k, factor=by.group)
     inner.reorder(*rest, *steps, groups, rows[-1], column, group)
     inner.unroll(rows[-1])
@@ -323,7 +297,9 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
             is_exact=by.exact,
         )
     packed = DType.of(by.a), DType.of(by.b)
-    return nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
+    made = nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
+    *steps, last = made.steps
+    return replace(made, steps=(*steps, last and _rounded_up(last, unit.depth)))
 
 
 def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
@@ -336,7 +312,7 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
     tile = best_tile(nest, target)
     copied = [contraction.b]
     copied += [contraction.a] if _copies_rows(contraction, by, nest, tile) else []
-    copying, k = 0.0, contraction.op.reduce_axis[_grouped(contraction, nest.unit.depth)]
+    copying, k = 0.0, contraction.op.reduce_axis[-1]
     for each in copied:
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
         size = usual_bytes_of(each.tensor)
@@ -348,7 +324,7 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
 
 def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
     """Whether the rows' factor is copied: into another order or type, or with padding."""
-    a, k = contraction.a, contraction.op.reduce_axis[_grouped(contraction, nest.unit.depth)]
+    a, k = contraction.a, contraction.op.reduce_axis[-1]
     is_padded = (extent_of(k) or 0) % nest.unit.depth > 0 or nest.height % tile.rows > 0
     return is_padded or a.along(k) != 1 or str(a.tensor.dtype) != by.a
 
@@ -369,13 +345,11 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
     return replace(blocks, strip=strip * tile.rows)
 
 
-def _padding(
-    contraction: Contraction, tile: Tile, blocks: Blocks, grouped: int, group: int
-) -> list[int]:
+def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -> list[int]:
     """The multiples to which the axes are padded, so that all tiles and groups are full; rows of
     symbolic extent are not padded."""
     padding = [1] * len(contraction.op.axis)
-    steps = [group if i == grouped else 1 for i in range(len(contraction.op.reduce_axis))]
+    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
     padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
     row = contraction.op.axis.index(contraction.rows[-1])
     if extent_of(contraction.rows[-1]) is not None:
@@ -407,22 +381,22 @@ def _write_panels(
     readers: Sequence[Tensor],
     factor: Tensor,
     load: ProducerLoad,
-    places: tuple[int, int],
-    sizes: tuple[int, int],
+    place: int,
+    width: int,
+    group: int,
     at: Place,
 ) -> bool:
     """Puts the groups of the factor that `load` reads together in memory. Returns whether the
-    factor is read in vectors. `places`: of the axis of the sums along which a panel is wide, and of
-    the axis along which steps form groups. `sizes`: the width of a panel and the size of a group.
+    factor is read in vectors.
 
-    Rows with their groups together stay as they are. Other factors go into panels, where
-    ``panels[..., j // width, ..., k // group, c]`` holds the element with ``c = j % width * group +
-    k % group``.
+    Rows with their groups together stay as they are. Other factors go into panels of `width` along
+    the axis `place` of the sums, where ``panels[..., j // width, ..., k // group, c]`` holds the
+    element with ``c = j % width * group + k % group``.
     """
-    op, (width, group) = compute_of(s[readers[0]]), sizes
-    column, (others, grouped) = op.axis[places[0]], _first(op.reduce_axis, places[1])
+    op = compute_of(s[readers[0]])
+    column = op.axis[place]
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
-    steps = [dimension[axis.var] for axis in (*others, grouped)]
+    steps = [dimension[axis.var] for axis in op.reduce_axis]
     k, j, last = steps[-1], dimension[column.var], factor.ndim - 1
     if k == last and column is not op.axis[-1]:
         return True
@@ -438,7 +412,7 @@ def _write_panels(
     loops = in_panels(panels, width, parts, group)
     place_copy(panels, at)
     # Where extents are symbolic, the last panel and the last group are guarded.
-    is_whole = None not in map(extent_of, (column, grouped))
+    is_whole = None not in map(extent_of, (column, op.reduce_axis[-1]))
     if is_whole and j == last:
         before = len(loops) - len(steps) - 2
         # Row after row is read, for all panels.

@@ -107,6 +107,8 @@ def write_layouts(
         f"{tensor.name}[{', '.join(' '.join(axes[i] for i in dim) for dim in dims)}]"
         for tensor, dims in tensors
     ]
+    if _changes_steps(contraction, layout.steps):
+        orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
     return _write(s, contraction, layout, stays)

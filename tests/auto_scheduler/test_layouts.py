@@ -15,6 +15,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.write import schedule_program
 from minitvm.te.tensor import Tensor
 from tests.processes import ROOT
 from tests.whole_programs.running import strategies_that_failed
@@ -24,7 +25,7 @@ TARGETS = (
     "llvm -mcpu=haswell -num-cores=2 -l1d-cache-bytes=8192 -l2-cache-bytes=65536",
     "llvm",
 )
-SUMMED = {"int8": "int32", "float16": "float32"}
+SUMMED = {"int8": "int32", "int16": "int32", "float16": "float32", "bfloat16": "float32"}
 ORDERS = "computed as {orders}: copies counted, that takes fewer cycles"
 OPERANDS = "{tensor} is copied in the order in which it is read; reads of an element: {again}"
 
@@ -125,6 +126,72 @@ def test_narrow_numbers_are_brought_into_the_order_of_instructions() -> None:
     assert "vpdpbusd" in tvm.auto_schedule(tensors[-1], target).trace()
 
 
+SEVERAL_STEPS = {
+    "joined as they lie": ("abcd,cde->abe", (2, 9, 5, 34, 40)),
+    "in another order": ("abc,cdb->ad", (20, 7, 34, 33)),
+    "with a rest of groups": ("dabc,bcde->dae", (9, 12, 3, 7, 33)),
+    "of which one is outside": ("bcad,bce->dae", (5, 6, 37, 4, 48)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float16", "float32"])
+@pytest.mark.parametrize("name", SEVERAL_STEPS)
+def test_several_axes_of_steps(name: str, dtype: str) -> None:
+    text, sizes = SEVERAL_STEPS[name]
+    extents = extents_of(text, *sizes)
+    for target in ("llvm", "llvm -mcpu=haswell"):
+        check(text, extents, target, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instruction"), [("int8", "vpdpbusd"), ("bfloat16", "vdpbf16ps")]
+)
+@pytest.mark.parametrize("name", SEVERAL_STEPS)
+def test_an_instruction_multiplies_several_axes_of_steps(
+    name: str, dtype: str, instruction: str
+) -> None:
+    text, sizes = SEVERAL_STEPS[name]
+    tensors = contraction(text, extents_of(text, *sizes), dtype)
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
+    assert instruction in tvm.auto_schedule(tensors[-1], target).trace()
+
+
+def test_all_numbers_with_several_axes_of_steps() -> None:
+    """Also the least one, to which an instruction for unsigned numbers adds 128."""
+    text = "abcd,cde->abe"
+    tensors = contraction(text, extents_of(text, 2, 9, 5, 34, 40), "int8")
+    a, b = (np.resize(np.arange(-128, 128), [int(n) for n in t.shape]) for t in tensors[:2])
+    z = np.empty((2, 9, 40), "int32")
+    tvm.build(tensors[-1], tensors, name="f")(a.astype("int8"), b.astype("int8"), z)
+    np.testing.assert_array_equal(z, np.einsum(text, a, b))
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "order"),
+    [
+        ("acd,bcd->ab", (64, 3, 20, 40), "X[i0, c d]"),  # long sums in lanes
+        ("ebda,cde->acb", (1, 3, 64, 60, 24), "over d e"),  # in the order of the larger factor
+        ("aed,bdce->cba", (4, 8, 64, 3, 48), "Z[i0, i1, i2] over d, e"),
+    ],
+)
+def test_the_order_of_steps(text: str, sizes: tuple[int, ...], order: str) -> None:
+    tensors = contraction(text, extents_of(text, *sizes))
+    s = tvm.auto_schedule(tensors[-1], TARGETS[0])
+    (found,) = (str(each) for each in s.choices if each.about == "layout")
+    assert order in found
+    check(text, extents_of(text, *sizes), TARGETS[0])
+
+
+def test_steps_stay_in_order_where_floats_are_rounded_as_written() -> None:
+    tensors = contraction("aed,bdce->cba", extents_of("aed,bdce->cba", 4, 8, 64, 3, 48))
+    target = tvm.Target(TARGETS[0])
+    traces = [
+        schedule_program(tensors[-1], target, tensors, te.Schedule.trace, strict=strict)
+        for strict in (False, True)
+    ]
+    assert ["transform_reduction" in each for each in traces] == [True, False]
+
+
 def test_axes_of_one_element() -> None:
     for text, sizes in (
         ("ac,bca->ab", (33, 70, 1)),
@@ -155,14 +222,14 @@ def drawn(seed: int) -> tuple[str, dict[str, int]]:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_any_order(seed: int) -> None:
-    check(*drawn(seed), TARGETS[seed % 2])
+    check(*drawn(seed), TARGETS[seed % 2], "int8" if seed % 3 == 0 else "float32")
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("seed", range(24, 400))
 def test_any_order_widely(seed: int, target: str) -> None:
-    check(*drawn(seed), target)
+    check(*drawn(seed), target, ("float32", "int8", "float16")[seed % 3])
 
 
 def test_a_line_goes_on_over_dimensions_of_one_element() -> None:
