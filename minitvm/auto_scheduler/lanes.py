@@ -56,6 +56,7 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,
+    factored,
     factored_in_lanes,
     fused,
     innermost,
@@ -74,6 +75,9 @@ from minitvm.auto_scheduler.packing import (
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
+from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product_of_lanes
+from minitvm.te.intrinsics.instruction import find_instruction
+from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
@@ -96,25 +100,30 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
-    if replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
+    by = instruction_in_lanes(contraction, target)
+    is_plain = {each.tensor.dtype for each in contraction.factors} == {op.output(0).dtype}
+    if by is None and not is_plain:
         return None
-    found = _nest(contraction, target)
-    if found.depth < lanes:
+    if by is None and replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
+        return None
+    found = _nest(contraction, by, target)
+    steps = found.unit.depth if by is not None else lanes
+    if found.depth < steps or (by is not None and found.depth % steps):
         return None
     tile = best_tile(found, target, lambda tile: Blocks())
-    added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
+    cycles_of_one = 1 / target.processor.ports
+    added = _ADDITIONS * lanes * cycles_of_one * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
     cycles = cost(found, tile, Blocks(), target) + added + copies
     return tile, cycles
 
 
 def _is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors of one type, constant extents, and several rows."""
+    """Whether a contraction has two factors, constant extents, and several rows."""
     op, factors = contraction.op, contraction.factors
     return (
         len(factors) == 2
         and len(op.outputs) == 1
-        and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
         and not is_uneven(op)
         and product_of_extents(contraction.rows) not in (None, 0, 1)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
@@ -127,11 +136,24 @@ def _copied(contraction: Contraction) -> list[Factor]:
     return [each for each in (contraction.a, contraction.b) if each.along(k) != 1]
 
 
-def _nest(contraction: Contraction, target: Target) -> Nest:
-    """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
+def instruction_in_lanes(contraction: Contraction, target: Target) -> DotProduct | None:
+    """The instruction that multiplies neighbouring steps of narrow factors and adds them to the
+    lanes of a sum; None where the target has none for the factors as they are."""
+    op, factors = contraction.op, (contraction.a, contraction.b)
+    if not multiplied_reads(op):
+        return None
+    a, b = (str(each.tensor.dtype) for each in factors)
+    found = find_instruction(DOT_PRODUCTS, a, b, str(op.output(0).dtype), target.features)
+    return found if found and found.lanes == target.lanes(op.output(0).dtype) else None
+
+
+def _nest(contraction: Contraction, by: DotProduct | None, target: Target) -> Nest:
+    """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps, or
+    groups of steps that an instruction adds."""
     dtype = contraction.op.output(0).dtype
     made = vectors(dtype, target)
-    unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
+    group, dtype = (1, dtype) if by is None else (by.group, contraction.b.tensor.dtype)
+    unit = Unit(1, 1, made.columns * group, made.registers, made.under_way, made.cycles)
     found = nest_of(contraction, target, dtype, unit=unit, terms=MULTIPLY_ADD)
     if contraction.a in _copied(contraction):
         size = found.itemsize
@@ -153,7 +175,13 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
     stage = s[total]
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
-    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], lanes)
+    by, k = instruction_in_lanes(contraction, target), compute_of(stage).reduce_axis[0]
+    if by is None:
+        sums = factored_in_lanes(s, stage, k, lanes)
+    else:
+        _, inner = stage.split(k, factor=lanes * by.group)
+        lane, _ = stage.split(inner, factor=by.group)
+        sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
     stage = s[total]
     tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
@@ -161,7 +189,15 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
             stage.unroll(axis)
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     op = compute_of(sums)
-    write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
+    if by is None:
+        write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
+    else:
+        (*several, lane), (*steps, group) = op.axis, op.reduce_axis
+        sums.compute_at(stage, loops[-1])
+        sums.reorder(*steps, *several, lane, group)
+        for axis in several:
+            sums.unroll(axis)
+        sums.tensorize(lane, dot_product_of_lanes(by.name))
     for factor, tensor in copies:
         made = tensor or s.cache_read(factor.tensor, "global", [sums.op])
         write_along_steps(s[made], contraction, factor)

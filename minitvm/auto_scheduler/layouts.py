@@ -331,7 +331,7 @@ def best_layout(
     >>> k = te.reduce_axis((0, 64), name="k")
     >>> C = te.compute((100, 512), lambda i, j: te.sum(A[k, j, i] * B[k], axis=k), name="C")
     >>> best_layout(contraction_of(C.op), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"))
-    Layout(result=((1,), (0,)), steps=((2,),), copies=(None, None))
+    Layout(result=((1, 0),), steps=((2,),), copies=(((2,), (1, 0)), None))
     """
     target = on_one_core(target)
     if not _may_change(contraction) or _is_product(contraction, target):

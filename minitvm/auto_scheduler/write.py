@@ -463,7 +463,7 @@ def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[S
 
 def _tile_in_lanes(sums: Sums) -> Tile | None:
     """The tile of a contraction by lanes of sums, if that is allowed and takes fewer cycles."""
-    if sums.in_order or sums.inline_columns or sums.ahead is not None or _has_instruction(sums):
+    if sums.in_order or sums.inline_columns or sums.ahead is not None:
         return None
     return tile_in_lanes(sums.contraction, sums.target)
 

@@ -402,3 +402,34 @@ def test_symbolic_sizes(names: tuple[str, str, str], transposed: bool) -> None:
         f(a, b, c)
         factor = (b.T if transposed else b).astype("int64")
         np.testing.assert_array_equal(c, (a.astype("int64") @ factor).astype(total))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "instruction"),
+    [
+        (("bfloat16", "bfloat16", "float32"), "vdpbf16ps_512"),
+        (("int16", "int16", "int32"), "vpdpwssd_512"),
+        (("uint8", "int8", "int32"), "vpdpbusd_512"),
+        (("int8", "uint8", "int32"), "vpdpbusd_512_s8u8"),
+    ],
+)
+def test_neighbouring_steps_are_added_to_lanes(
+    dtypes: tuple[str, str, str], instruction: str
+) -> None:
+    """Too few columns fill no vector, but both factors lie along the sum."""
+    tensors = product(9, 7, 256, dtypes, "NT")
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
+    trace = auto_schedule(tensors[2], target).trace()
+    assert f"te.dot_product_of_lanes('{instruction}')" in trace
+    for each in OTHERS:
+        check(tensors, auto_schedule(tensors[2], each), each, "NT")
+
+
+def test_lanes_of_steps_by_hand() -> None:
+    """On a target without the instruction, it is refused; elsewhere, the schedule is replayed."""
+    tensors = product(4, 4, 128, ("int16", "int16", "int32"), "NT")
+    s = auto_schedule(tensors[2], "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    again = te.replay(s.trace(), [tensors[2].op])
+    assert again.trace() == s.trace()
+    with pytest.raises(CompileError, match="dot_product_of_lanes: expected"):
+        te.dot_product_of_lanes("vpdp")

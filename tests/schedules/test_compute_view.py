@@ -10,6 +10,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.loops import compute_of
 from minitvm.tir.interpreter import interpret
 
 ROWS = np.arange(24, dtype="float32").reshape(6, 4)
@@ -24,7 +25,7 @@ def reshaped() -> tuple[te.Tensor, te.Tensor, te.Tensor, te.Tensor]:
     return A, B, C, D
 
 
-def expected(rows: np.ndarray) -> np.ndarray:
+def expected(rows: Any) -> Any:
     line = rows.reshape(-1)
     return (line[::-1] + line).reshape(4, 6)
 
@@ -108,15 +109,15 @@ def test_symbolic_extents() -> None:
 
 
 def guest(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
-    return s[C].compute_at(s[D], D.op.axis[0])
+    return s[C].compute_at(s[D], compute_of(s[D]).axis[0])
 
 
 def predicate(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
-    return s[B].set_store_predicate(B.op.axis[0] >= 0)
+    return s[B].set_store_predicate(compute_of(s[B]).axis[0] >= 0)
 
 
 def alignment(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
-    return s[C].storage_align(C.op.axis[0], 16, 0)
+    return s[C].storage_align(compute_of(s[C]).axis[0], 16, 0)
 
 
 def layout(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
@@ -124,7 +125,7 @@ def layout(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
 
 
 def place(s: te.Schedule, B: te.Tensor, C: te.Tensor, D: te.Tensor) -> object:
-    return s[B].compute_at(s[C], C.op.axis[0])
+    return s[B].compute_at(s[C], compute_of(s[C]).axis[0])
 
 
 @pytest.mark.parametrize("change", [guest, predicate, alignment, layout, place])

@@ -156,3 +156,17 @@ def test_a_stage_between_two_that_share_loops_is_refused() -> None:
         tvm.CompileError, match="in loops of its own, got B, which is computed with A"
     ):
         s[C].compute_with(s[B], B.op.reduce_axis[0])
+
+
+def test_a_stage_that_reads_a_third_in_these_loops_is_refused() -> None:
+    """Its elements would be computed before the third stage's are complete."""
+    A = te.placeholder((5, 4), name="A")
+    k, m = te.reduce_axis((0, 4), "k"), te.reduce_axis((0, 4), "m")
+    S = te.compute((5,), lambda i: te.sum(A[i, k], axis=k), name="S")
+    T = te.compute((5,), lambda i: te.max(A[i, m], axis=m), name="T")
+    E = te.compute((5, 4), lambda i, j: A[i, j] - S[i], name="E")
+    for first, second in ((S, E), (E, S)):
+        s = te.create_schedule([E.op, T.op])
+        s[first].compute_with(s[T], T.op.axis[0])
+        with pytest.raises(tvm.CompileError, match="E reads S, directly or through others"):
+            s[second].compute_with(s[T], T.op.axis[0])

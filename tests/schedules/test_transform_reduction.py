@@ -10,6 +10,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.auto_scheduler.loops import compute_of
 
 VALUES = np.arange(2 * 6 * 4, dtype="int32").reshape(2, 6, 4) * 7 % 31
 
@@ -40,7 +41,7 @@ def test_all_steps_are_taken(
     A, C = total(reducer, where)
     s = te.create_schedule(C.op)
     axes = s[C].transform_reduction(mapping)
-    assert axes == list(s[C].op.reduce_axis) == s[C].leaf_iter_vars[1:]
+    assert axes == [*compute_of(s[C]).reduce_axis] == s[C].leaf_iter_vars[1:]
     again = te.create_schedule(C.op)
     exec(s.trace().partition("\n")[2], {"s": again, "C": C, "te": te})
     k, m = np.indices((6, 4))
@@ -58,7 +59,7 @@ def test_joined_steps_are_one_vector() -> None:
     (k,) = s[C].transform_reduction(lambda k, m: [k * 4 + m])
     _, lane = s[C].split(k, 8)
     rf = s.rfactor(C, lane, 1)
-    s[rf].vectorize(s[rf].op.axis[-1])
+    s[rf].vectorize(compute_of(s[rf]).axis[-1])
     out = np.empty(2, "int32")
     tvm.build(s, [A, C])(VALUES, out)
     np.testing.assert_array_equal(out, VALUES.sum((1, 2)))
@@ -71,7 +72,7 @@ def test_errors() -> None:
         tvm.CompileError, match="C: transform_reduction: expected a map that can be"
     ):
         s[C].transform_reduction(lambda k, m: [k + m])
-    s[C].split(C.op.reduce_axis[0], 2)
+    s[C].split(compute_of(s[C]).reduce_axis[0], 2)
     with pytest.raises(tvm.CompileError, match="expected loops as they began, found C scheduled"):
         s[C].transform_reduction(lambda k, m: [m, k])
     B = te.compute((2,), lambda i: A[i, 0, 0], name="B")

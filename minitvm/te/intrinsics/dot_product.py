@@ -137,12 +137,53 @@ def dot_product(name: str, columns: int, same: int | None = None) -> TensorIntri
     return decl_tensor_intrin(z.op, _Statements(instruction, columns, same).make, name=text)
 
 
-class _Statements:
-    """The statements of an instruction on vectors of sums."""
+@lru_cache(maxsize=64)
+def dot_product_of_lanes(name: str) -> TensorIntrin:
+    """A tensor intrinsic for ``tensorize``: a dot-product instruction whose operands both differ
+    from lane to lane, for one sum whose steps are neighbours in both factors.
 
-    def __init__(self, instruction: DotProduct, columns: int, same: int | None) -> None:
+    It computes ``z[j] = sum over r < group of a[j * group + r].astype(sum) * w[j * group +
+    r].astype(sum)`` for each lane j of the instruction.
+
+    Parameters
+    ----------
+    name : str
+        The instruction's name in ``DOT_PRODUCTS``.
+
+    Raises
+    ------
+    CompileError
+        When there is no such instruction.
+
+    >>> dot_product_of_lanes("vdpbf16ps_512").inputs
+    (Tensor(shape=[32], op.name=a), Tensor(shape=[32], op.name=w))
+    """
+    instruction = instruction_named(DOT_PRODUCTS, name, "dot_product_of_lanes")
+    lanes, group = instruction.lanes, instruction.group
+    a = placeholder((lanes * group,), instruction.a, "a")
+    w = placeholder((lanes * group,), instruction.b, "w")
+    r = reduce_axis((0, group), "r")
+
+    def product(j: Any) -> Any:
+        factors = (each[j * group + r].astype(instruction.sum) for each in (a, w))
+        return reducer.sum(next(factors) * next(factors), axis=r)
+
+    z = compute((lanes,), product, "z")
+    text = f"te.dot_product_of_lanes({name!r})"
+    made = _Statements(instruction, lanes, None, differs=True).make
+    return decl_tensor_intrin(z.op, made, name=text)
+
+
+class _Statements:
+    """The statements of an instruction on vectors of sums. `differs`: both operands differ from
+    lane to lane."""
+
+    def __init__(
+        self, instruction: DotProduct, columns: int, same: int | None, *, differs: bool = False
+    ) -> None:
         self._by = instruction
         self._same = same
+        self._differs = differs
         self._vectors = columns // instruction.lanes
         self._sums = DType.of(instruction.sum).with_lanes(instruction.lanes)
 
@@ -165,7 +206,9 @@ class _Statements:
     def _added(self, ins: Sequence[Buffer], sums: Sequence[PrimExpr]) -> list[PrimExpr]:
         *a, w = ins
         width = self._by.lanes * self._by.group
-        if self._same is None:
+        if self._differs:
+            same = a[0].vload(0, a[0].dtype.with_lanes(width))
+        elif self._same is None:
             same = self._broadcast(a[0])
         else:
             same = e.const(self._same, DType.of(self._by.a).with_lanes(width))

@@ -242,9 +242,9 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When `other` is no such stage, or is computed in the loops of a third; when `scope` is
-            none of its loops; when one of the two has no loops of its own. ``lower`` raises one
-            when the places or the loops aren't alike.
+            When `other`, or a stage that is computed with it, is no such stage; when `other` is
+            computed in the loops of a third; when `scope` is none of its loops; when one of the two
+            has no loops of its own. ``lower`` raises one when the places or the loops aren't alike.
         """
         where = f"{self.name}: compute_with"
         if not isinstance(other, Stage) or other.schedule is not self.schedule or other is self:
@@ -262,12 +262,14 @@ class Stage(LoopNest, Attachable):
                 f"{where}: expected a stage in loops of its own, got {other.name}, which is "
                 f"computed with {other.with_stage.name}: name that"
             )
-        for reader, read in ((self, other), (other, self)):
-            if self.schedule.consumes(reader, read):
-                raise CompileError(
-                    f"{where}: expected stages that don't depend on each other, but {reader.name} "
-                    f"reads {read.name}, directly or through others"
-                )
+        beside = [each for each in self.schedule.stages if each.with_stage is other]
+        for each in (other, *(stage for stage in beside if stage is not self)):
+            for reader, read in ((self, each), (each, self)):
+                if self.schedule.consumes(reader, read):
+                    raise CompileError(
+                        f"{where}: expected stages that don't depend on each other, but "
+                        f"{reader.name} reads {read.name}, directly or through others"
+                    )
         self.with_stage, self.with_ivar = other, scope
         return self
 
