@@ -174,12 +174,15 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version("images", e.const(True), sizes)
         return
     if any(has_instruction(each, target) for each in found):
-        whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in extents)
+        tiled = [var for var in extents if var in _tiled_extents(found)]
+        if not tiled:
+            return
+        whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
         yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
         padded = (dict.fromkeys(extents, _PADDED),)
-        long = (e.less_equal(_SHORT, var) for var in extents)
+        long = (e.less_equal(_SHORT, var) for var in tiled)
         yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
@@ -195,6 +198,17 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
     name = f"all extents of {most} or less, or one below {_LEAST}"
     yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+
+
+def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
+    """The extents that tiles of an instruction divide: of rows, columns and steps, and not of the
+    batches of a product."""
+    axes = (
+        axis
+        for each in contractions
+        for axis in (*each.rows[-1:], each.column, each.op.reduce_axis[-1])
+    )
+    return {domain_of(axis).extent for axis in axes}
 
 
 def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimExpr]:

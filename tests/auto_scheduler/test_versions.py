@@ -253,3 +253,16 @@ def test_blocks_of_columns_are_whole_tiles(dtype: str, total: str, depth: int, c
     s = tvm.auto_schedule(tensors[-1], AVX512.replace("cores=2", f"cores={cores}"))
     assert "te.dot_product(" in s.trace().split("s.specialize")[0]
     assert "llvm.x86.avx512" in str(tvm.lower(s, tensors, vector_bytes=64, mask_registers=True))
+
+
+def test_the_number_of_products_of_narrow_numbers_needs_no_multiple() -> None:
+    """Tiles of an instruction divide rows, columns and steps alone."""
+    b, m, n = te.var("b"), te.var("m"), te.var("n")
+    A, B = te.placeholder((b, m, 64), "int8", "A"), te.placeholder((b, n, 64), "int8", "B")
+    k = te.reduce_axis((0, 64), name="k")
+    C = te.compute(
+        (b, m, n),
+        lambda b, i, j: te.sum(A[b, i, k].astype("int32") * B[b, j, k].astype("int32"), axis=k),
+        name="C",
+    )
+    assert conditions(C, AVX512) == ["m % 64 == 0 and n % 64 == 0", "16 <= m and 16 <= n"]
