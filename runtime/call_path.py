@@ -35,7 +35,7 @@ from minitvm.runtime.torch_state import torch_state
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
-_ENTRIES = ("call", "call_entry", "call_returning", "call_cases", "call_operator")
+_ENTRIES = ("call_packed", "call_entry", "call_returning", "call_cases", "call_operator")
 
 
 class Row(ctypes.Structure):
@@ -104,7 +104,7 @@ class CallPath:
             keywords=(sys.intern("max_version"),),
         )
         self._code.set_address("array_of", array_of)
-        return function("from_dlpack", self._code.function("import"))
+        return function("from_dlpack", self._code.function("import_array"))
 
     def add_route(
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
