@@ -250,6 +250,7 @@ def close_up(parameters: ptr[Parameter], count: i64, frame: ptr[Frame]):
                 frame.values[place] = frame.values[i]
 
 # operator.record(the arguments that a case passes on)
+@noinline
 def call_recorded(
     operator: ptr, parameters: ptr[Parameter], arguments: ptr[ptr], count: i64
 ) -> ptr:
