@@ -16,6 +16,7 @@ import numpy as np
 import minitvm.runtime.exchange as exchange
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.call_path_text import (
+    CALL_PATH,
     DTYPE_NUMBERS,
     MOST_ROUTES,
     Route,
@@ -28,6 +29,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function
 from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.outputs_text import TORCH_DTYPES, TorchDtype
 from minitvm.runtime.torch_calls_text import MOST_WATCHERS
@@ -41,15 +43,7 @@ _ENTRIES = ("call_packed", "call_entry", "call_returning", "call_cases", "call_o
 class Row(ctypes.Structure):
     """A row of the compiled code's table: a type and its route."""
 
-    _fields_ = (
-        ("type", ctypes.c_void_p),
-        ("route", ctypes.c_int32),
-        ("code", ctypes.c_int32),
-        ("function", ctypes.c_void_p),
-        ("managed", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p),
-        ("to_object", ctypes.c_void_p),
-    )
+    _fields_ = fields_of(CALL_PATH, "Route")
 
 
 @final

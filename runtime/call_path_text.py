@@ -19,7 +19,7 @@ from minitvm.runtime.arrangement import ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.cases_text import CASES, CASES_WORDS
 from minitvm.runtime.glue import RUNNING_CALL
 from minitvm.runtime.heap_types import HEADER
-from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, TENSORS, native_text
+from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, TENSORS, fields_of, native_text
 from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
 from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
 from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
@@ -29,20 +29,6 @@ MOST_ARGUMENTS = 24  # the most arguments of a call by this path, and the size o
 _MOST_STRIDES = 128
 MOST_ROUTES = 32
 DTYPE_NUMBERS = 1024  # the numbers of numpy's dtypes; libraries' own begin at 256
-
-
-class StoredFunction(ctypes.Structure):
-    """The fields of a PackedFunc that compiled code reads, in the object itself. A handle points to
-    the first two."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),
-        ("resource", ctypes.c_void_p),
-        ("variants", ctypes.c_void_p),  # NULL, or the variants made so far, up to a NULL
-        ("names", ctypes.c_void_p),  # NULL, or the tuple of the arguments' names, interned
-        ("written", ctypes.c_int64),  # a bit for each argument
-        ("calls_back", ctypes.c_int64),  # whether Python or foreign code may be called
-    )
 
 
 class Route(IntEnum):
@@ -70,10 +56,10 @@ CALLS = """
 class PackedFunc:
     function: ptr
     resource: ptr
-    variants: ptr[ptr]
-    names: ptr
-    written: i64
-    calls_back: i64
+    variants: ptr[ptr]  # NULL, or the variants made so far, up to a NULL
+    names: ptr  # NULL, or the tuple of the arguments' names, interned
+    written: i64  # a bit for each argument
+    calls_back: i64  # whether Python or foreign code may be called
 
 none: ptr
 
@@ -108,6 +94,14 @@ def run(
     return VARIANT
 """
 
+
+class StoredFunction(ctypes.Structure):
+    """The fields of a PackedFunc that compiled code reads, in the object itself. A handle points to
+    the first two."""
+
+    _fields_ = fields_of(CALLS, "PackedFunc")
+
+
 CALL_WORDS = {
     "ASKS": ASKS_FOR_VARIANT,
     "HEADER": HEADER,
@@ -115,7 +109,7 @@ CALL_WORDS = {
     **{f"CODE_{code.name}": int(code) for code in ArgTypeCode},
 }
 
-_PAGE = """
+CALL_PATH = """
 class Result:
     value: i64
     code: i32
@@ -289,4 +283,4 @@ def call_path_text(type_offset: int) -> str:
     }
     shared = STRUCTURES + TENSORS + NAMES + PENDING + RUNNING_CALL + CALLS
     returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES + TORCH_CALLS
-    return native_text(shared + _PAGE + ARGUMENTS + returning, words)
+    return native_text(shared + CALL_PATH + ARGUMENTS + returning, words)

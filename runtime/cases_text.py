@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
+from minitvm.runtime.native_text import fields_of
+
 
 class Op(IntEnum):
     """The conditions on an extent."""
@@ -19,60 +21,6 @@ class Op(IntEnum):
     IS_NOT = 2
     IS_THAT = 3  # it equals another extent of the call
     IS_NOT_THAT = 4
-
-
-class CompiledCheck(ctypes.Structure):
-    """A check of an extent."""
-
-    _fields_ = (
-        ("op", ctypes.c_int32),
-        ("position", ctypes.c_int32),  # of the parameter
-        ("dim", ctypes.c_int32),
-        ("other", ctypes.c_int32),  # the position of the other extent's parameter
-        ("value", ctypes.c_int64),  # the number, or the other extent's dim
-    )
-
-
-class CompiledParameter(ctypes.Structure):
-    """The argument that a case accepts for a parameter."""
-
-    _fields_ = (
-        ("type", ctypes.c_void_p),  # exactly
-        ("constant", ctypes.c_void_p),  # the value, of one that isn't passed on; or NULL
-        ("ndim", ctypes.c_int32),  # of an array; -1: a number
-        ("dtype", ctypes.c_int32),
-        ("place", ctypes.c_int64),  # among the inputs
-    )
-
-
-class CompiledCase(ctypes.Structure):
-    """A returning function, and the arguments that it is for."""
-
-    _fields_ = (
-        ("returning", ctypes.c_void_p),  # the fields of the Returning
-        ("parameters", ctypes.c_void_p),
-        ("checks", ctypes.c_void_p),
-        ("like", ctypes.c_int64),  # the position of the first array, or -1
-        ("operator", ctypes.c_void_p),  # whose method takes calls that torch records, or NULL
-    )
-
-
-class StoredTable(ctypes.Structure):
-    """The fields of a table of cases, in the object itself."""
-
-    _fields_ = (("cases", ctypes.c_void_p), ("count", ctypes.c_int64))
-
-
-class StoredChooser(ctypes.Structure):
-    """The fields of an object whose calls choose, in the object itself."""
-
-    _fields_ = (
-        ("table", ctypes.c_void_p),  # the object; NULL: Python code makes all calls
-        ("names", ctypes.c_void_p),  # the tuple of the parameters' names, interned
-        ("defaults", ctypes.c_void_p),  # an object for each parameter, or NULL
-        ("parameters", ctypes.c_int64),  # how many,
-        ("positional", ctypes.c_int64),  # and how many of them may be given by position
-    )
 
 
 # Types whose equal values no program can tell apart.
@@ -86,36 +34,36 @@ CASES_WORDS = {
 CASES = """
 # A chooser, its table of cases (cases_text).
 class Chooser:
-    table: ptr
-    names: ptr
-    defaults: ptr[ptr]
-    parameters: i64
-    positional: i64
+    table: ptr  # the object; NULL: Python code makes all calls
+    names: ptr  # the tuple of the parameters' names, interned
+    defaults: ptr[ptr]  # an object for each parameter, or NULL
+    parameters: i64  # how many,
+    positional: i64  # and how many of them may be given by position
 
 class Table:
     cases: ptr[Case]
     count: i64
 
 class Case:
-    returning: ptr[Returning]
+    returning: ptr[Returning]  # the fields of the Returning
     parameters: ptr[Parameter]
     checks: ptr[Check]
-    like: i64
-    operator: ptr
+    like: i64  # the position of the first array, or -1
+    operator: ptr  # whose method takes calls that torch records, or NULL
 
 class Parameter:
-    type: ptr
-    constant: ptr
-    ndim: i32
+    type: ptr  # exactly
+    constant: ptr  # the value, of one that isn't passed on; or NULL
+    ndim: i32  # of an array; -1: a number
     dtype: i32
-    place: i64
+    place: i64  # among the inputs
 
 class Check:
     op: i32
-    position: i32
+    position: i32  # of the parameter
     dim: i32
-    other: i32
-    value: i64
+    other: i32  # the position of the other extent's parameter
+    value: i64  # the number, or the other extent's dim
 
 out_name: ptr  # "out"
 record_name: ptr  # "record"
@@ -327,3 +275,33 @@ def call_case(
         return None
     return returned(chosen.returning, frame, like, out)
 """
+
+
+class CompiledCheck(ctypes.Structure):
+    """A check of an extent."""
+
+    _fields_ = fields_of(CASES, "Check")
+
+
+class CompiledParameter(ctypes.Structure):
+    """The argument that a case accepts for a parameter."""
+
+    _fields_ = fields_of(CASES, "Parameter")
+
+
+class CompiledCase(ctypes.Structure):
+    """A returning function, and the arguments that it is for."""
+
+    _fields_ = fields_of(CASES, "Case")
+
+
+class StoredTable(ctypes.Structure):
+    """The fields of a table of cases, in the object itself."""
+
+    _fields_ = fields_of(CASES, "Table")
+
+
+class StoredChooser(ctypes.Structure):
+    """The fields of an object whose calls choose, in the object itself."""
+
+    _fields_ = fields_of(CASES, "Chooser")

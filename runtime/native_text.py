@@ -15,8 +15,10 @@ A page holds only its own code. Each shared part has one owner, here or in
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from minitvm.runtime.code_cache import entry_key, read_entry, write_entry
 from minitvm.runtime.native_language import source_of_translation, translate
@@ -176,7 +178,35 @@ def bring_back(pending: ptr[Pending]):
 """
 
 _WORD = re.compile(r"\b[A-Z][A-Z_]+\b")
+_FIELD = re.compile(r"    (\w+): (\w+)(?:\[(\w+).*, (\w+)\])?")
+_CTYPES: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "ptr": ctypes.c_void_p}
 _NAME = re.compile(r"@(?!llvm\.)(\w)")  # LLVM's intrinsics keep their names
+
+
+def fields_of(
+    page: str, structure: str, words: Mapping[str, int] | None = None
+) -> list[tuple[str, Any]]:
+    """The fields of a page's structure, as ctypes has them.
+
+    >>> page = '''
+    ... class Pair:
+    ...     first: i32
+    ...     rest: array[ptr[Pair], MOST]
+    ... '''
+    >>> [name for name, kind in fields_of(page, "Pair", {"MOST": 3})]
+    ['first', 'rest']
+    """
+    body = page.partition(f"\nclass {structure}:\n")[2]
+    made = []
+    for line in body.splitlines():
+        if not line.startswith("    "):
+            break
+        field = _FIELD.match(line)
+        if field is not None:
+            name, kind, element, count = field.groups()
+            many = _CTYPES[element] * (words or {})[count] if element else _CTYPES[kind]
+            made.append((name, many))
+    return made
 
 
 def native_text(page: str, words: Mapping[str, object] | None = None) -> str:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import ctypes
 
+from minitvm.runtime.native_text import fields_of
+
 TORCH_DTYPES = 32
 _SMALL = 1 << 16  # elements of a tensor whose allocation by torch hardly ever waits or fails
-
-
-class TorchDtype(ctypes.Structure):
-    """torch's number of a dtype."""
-
-    _fields_ = (("dtype", ctypes.c_int32), ("number", ctypes.c_int32))
 
 
 OUTPUTS_WORDS = {"SMALL": _SMALL, "TORCH_DTYPES": TORCH_DTYPES}
@@ -201,3 +197,9 @@ def given_back(out: ptr, count: i64) -> ptr:
     Py_IncRef(result)
     return result
 """
+
+
+class TorchDtype(ctypes.Structure):
+    """torch's number of a dtype."""
+
+    _fields_ = fields_of(OUTPUTS, "TorchDtype")

@@ -10,51 +10,13 @@ from __future__ import annotations
 
 import ctypes
 
+from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.results import Op
 
 MOST_OUTPUTS = 16  # the most outputs of a function on this path,
 MOST_EXTENTS = 64  # their extents,
 MOST_NUMBERS = 16  # and the numbers of one extent
 STORE, END = len(Op), len(Op) + 1  # pops an extent from the stack; the end of the steps
-
-
-class CompiledStep(ctypes.Structure):
-    """A step (:class:`minitvm.runtime.results.Step`) as compiled code has it."""
-
-    _fields_ = (
-        ("op", ctypes.c_int32),
-        ("position", ctypes.c_int32),
-        ("rank", ctypes.c_int32),  # the rank that the array must have
-        ("dim", ctypes.c_int32),
-        ("value", ctypes.c_int64),
-    )
-
-
-class CompiledOutput(ctypes.Structure):
-    """An output as compiled code makes it."""
-
-    _fields_ = (
-        ("position", ctypes.c_int64),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),  # the DLDataType
-        ("descr", ctypes.c_void_p),  # numpy's dtype; NULL: left to Python code
-    )
-
-
-class StoredReturning(ctypes.Structure):
-    """The fields of a Returning that compiled code reads, in the object itself."""
-
-    _fields_ = (
-        ("function", ctypes.c_void_p),  # the PackedFunc; NULL: Python code makes all calls
-        ("names", ctypes.c_void_p),  # the tuple of the inputs' names, interned
-        ("names_and_out", ctypes.c_void_p),  # the same and "out"
-        ("inputs", ctypes.c_int64),  # how many
-        ("outputs", ctypes.c_int64),
-        ("first", ctypes.c_int64),  # the number of the first array among the inputs, or -1
-        ("places", ctypes.c_void_p),  # the positions of the inputs
-        ("made", ctypes.c_void_p),  # the outputs,
-        ("steps", ctypes.c_void_p),  # and the steps to all their extents
-    )
 
 
 RETURNING_WORDS = {
@@ -69,26 +31,26 @@ RETURNING_WORDS = {
 RETURNING_STRUCTURES = """
 # The fields of a Returning, of its outputs and of its steps (returning_text).
 class Returning:
-    function: ptr
-    names: ptr
-    names_and_out: ptr
-    inputs: i64
+    function: ptr  # the PackedFunc; NULL: Python code makes all calls
+    names: ptr  # the tuple of the inputs' names, interned
+    names_and_out: ptr  # the same and "out"
+    inputs: i64  # how many
     outputs: i64
-    first: i64
-    places: ptr[i64]
-    made: ptr[Output]
-    steps: ptr[Step]
+    first: i64  # the number of the first array among the inputs, or -1
+    places: ptr[i64]  # the positions of the inputs
+    made: ptr[Output]  # the outputs,
+    steps: ptr[Step]  # and the steps to all their extents
 
 class Output:
     position: i64
     ndim: i32
-    dtype: i32
-    descr: ptr
+    dtype: i32  # the DLDataType
+    descr: ptr  # numpy's dtype; NULL: left to Python code
 
 class Step:
     op: i32
     position: i32
-    rank: i32
+    rank: i32  # the rank that the array must have
     dim: i32
     value: i64
 """
@@ -235,3 +197,21 @@ def call_returning(self: ptr, args: ptr[ptr], flagged: i64, keywords: ptr) -> pt
                     return made
     return hand_over(self, args, positional, keywords)
 """
+
+
+class CompiledStep(ctypes.Structure):
+    """A step (:class:`minitvm.runtime.results.Step`) as compiled code has it."""
+
+    _fields_ = fields_of(RETURNING_STRUCTURES, "Step")
+
+
+class CompiledOutput(ctypes.Structure):
+    """An output as compiled code makes it."""
+
+    _fields_ = fields_of(RETURNING_STRUCTURES, "Output")
+
+
+class StoredReturning(ctypes.Structure):
+    """The fields of a Returning that compiled code reads, in the object itself."""
+
+    _fields_ = fields_of(RETURNING_STRUCTURES, "Returning")

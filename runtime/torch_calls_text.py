@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import ctypes
 
+from minitvm.runtime.native_text import fields_of
+
 MOST_WATCHERS = 15
-
-
-class StoredOperator(ctypes.Structure):
-    """The fields of an operator that compiled code reads, in the object itself."""
-
-    _fields_ = (("returning", ctypes.c_void_p),)  # the Returning; NULL: Python code makes all calls
 
 
 TORCH_CALLS_WORDS = {"WATCHERS": MOST_WATCHERS + 1}
@@ -24,7 +20,7 @@ TORCH_CALLS_WORDS = {"WATCHERS": MOST_WATCHERS + 1}
 TORCH_CALLS = """
 # The fields of an operator (torch_calls_text).
 class Operator:
-    returning: ptr
+    returning: ptr  # the Returning; NULL: Python code makes all calls
 
 # torch's functions of torch_state.TorchState, or null; the dispatch keys that watchers include,
 # up to a zero; and the key that is excluded where autocast casts nothing.
@@ -89,3 +85,9 @@ def call_operator(self: ptr, args: ptr[ptr], flagged: i64, keywords: ptr) -> ptr
                     return made
     return hand_over(self, args, n, keywords)
 """
+
+
+class StoredOperator(ctypes.Structure):
+    """The fields of an operator that compiled code reads, in the object itself."""
+
+    _fields_ = fields_of(TORCH_CALLS, "Operator")

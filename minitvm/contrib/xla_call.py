@@ -32,7 +32,7 @@ from minitvm.contrib.built import Built
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.native import NativeCode, Once
-from minitvm.runtime.native_text import STRUCTURES, TENSORS, native_text
+from minitvm.runtime.native_text import STRUCTURES, TENSORS, fields_of, native_text
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir.expr import Var
 
@@ -321,27 +321,11 @@ def handle(frame: ptr[Frame]) -> ptr:
 
 
 class _Argument(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("operand", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("size", ctypes.c_int64),
-    )
+    _fields_ = fields_of(_PAGE, "Argument")
 
 
 class _Callee(ctypes.Structure):
-    _fields_ = (
-        ("key", ctypes.c_int64),
-        ("next", ctypes.c_void_p),
-        ("call", ctypes.c_void_p),
-        ("resource", ctypes.c_void_p),
-        ("last_error", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("arguments", ctypes.c_void_p),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
-    )
+    _fields_ = fields_of(_PAGE, "Callee")
 
 
 def xla_call_text() -> str:

@@ -59,7 +59,7 @@ _WORDS = {
     "WITHOUT_GIL": ASKS_FOR_VARIANT | IS_WITHOUT_GIL,
 }
 
-_PAGE = r"""
+LOOP = r"""
 # A loop, its kernels, and their operands (kernels.LoopFields, KernelFields, OperandFields).
 class Loop:
     base: ptr[Kernel]
@@ -81,8 +81,8 @@ class Kernel:
     last_error: ptr
     count: i64
     operands: ptr[Operand]
-    packed: ptr[Packed]
-    plain: ptr
+    packed: ptr[Packed]  # the function's fields, if it never calls back
+    plain: ptr  # int (void** addresses, int64_t* sizes), or NULL
 
 # The first fields of a PackedFunc (call_path_text.StoredFunction).
 class Packed:
@@ -338,4 +338,4 @@ def forget_exceptions():
 def ufunc_loop_text(machine: str) -> str:
     """The LLVM IR of the loop for a machine, by the name that LLVM gives it."""
     forget = _FORGET_X86 if machine == "x86_64" else _FORGET
-    return native_text(STRUCTURES + TENSORS + _PAGE + CHAINS + forget, _WORDS)
+    return native_text(STRUCTURES + TENSORS + LOOP + CHAINS + forget, _WORDS)
