@@ -50,7 +50,7 @@ _COMPARISONS = {
 _NOTHING = Value(VOID, "")
 
 
-class FunctionText:
+class NativeFunction:
     """The text of a function: its lines, its variables, and the blocks that are open."""
 
     def __init__(self, names: Names, node: ast.FunctionDef) -> None:
@@ -559,48 +559,48 @@ def _named(method: Callable[..., Value], name: str) -> Callable[..., Value]:
     return lambda function, nodes: method(function, name, nodes)
 
 
-_STATEMENTS: dict[type[ast.stmt], Callable[[FunctionText, Any], None]] = {
-    ast.AnnAssign: FunctionText._set_typed,
-    ast.Assign: FunctionText._set,
-    ast.AugAssign: FunctionText._set_more,
-    ast.Break: FunctionText._break,
-    ast.Continue: FunctionText._continue,
-    ast.Expr: FunctionText._run,
-    ast.For: FunctionText._for,
-    ast.Global: FunctionText._global,
-    ast.If: FunctionText._if,
-    ast.Match: FunctionText._match,
-    ast.Return: FunctionText._return,
-    ast.While: FunctionText._while,
+_STATEMENTS: dict[type[ast.stmt], Callable[[NativeFunction, Any], None]] = {
+    ast.AnnAssign: NativeFunction._set_typed,
+    ast.Assign: NativeFunction._set,
+    ast.AugAssign: NativeFunction._set_more,
+    ast.Break: NativeFunction._break,
+    ast.Continue: NativeFunction._continue,
+    ast.Expr: NativeFunction._run,
+    ast.For: NativeFunction._for,
+    ast.Global: NativeFunction._global,
+    ast.If: NativeFunction._if,
+    ast.Match: NativeFunction._match,
+    ast.Return: NativeFunction._return,
+    ast.While: NativeFunction._while,
 }
-_EXPRESSIONS: dict[type[ast.expr], Callable[[FunctionText, Any], Value]] = {
-    ast.Attribute: FunctionText._memory,
-    ast.BinOp: FunctionText._arithmetic,
-    ast.BoolOp: FunctionText._lazy,
-    ast.Call: FunctionText._call,
-    ast.Compare: FunctionText._comparison,
-    ast.Constant: FunctionText._constant,
-    ast.IfExp: FunctionText._choice,
-    ast.Name: FunctionText._name,
-    ast.Subscript: FunctionText._memory,
-    ast.UnaryOp: FunctionText._unary,
+_EXPRESSIONS: dict[type[ast.expr], Callable[[NativeFunction, Any], Value]] = {
+    ast.Attribute: NativeFunction._memory,
+    ast.BinOp: NativeFunction._arithmetic,
+    ast.BoolOp: NativeFunction._lazy,
+    ast.Call: NativeFunction._call,
+    ast.Compare: NativeFunction._comparison,
+    ast.Constant: NativeFunction._constant,
+    ast.IfExp: NativeFunction._choice,
+    ast.Name: NativeFunction._name,
+    ast.Subscript: NativeFunction._memory,
+    ast.UnaryOp: NativeFunction._unary,
 }
-_BUILTINS: dict[str, Callable[[FunctionText, list[ast.expr]], Value]] = {
-    "add_saturating": _named(FunctionText._of_numbers, "*add.sat"),
-    "alloca": FunctionText._alloca,
-    "at": FunctionText._at,
-    "bits": FunctionText._bits,
-    "call": FunctionText._call_address,
-    "ctlz": _named(FunctionText._of_numbers, "ctlz"),
-    "cttz": _named(FunctionText._of_numbers, "cttz"),
-    "exchanges": FunctionText._exchanges,
-    "fetch_add": _named(FunctionText._fetch, "add"),
-    "fetch_and": _named(FunctionText._fetch, "and"),
-    "fetch_sub": _named(FunctionText._fetch, "sub"),
-    "load": FunctionText._load,
-    "max": _named(FunctionText._of_numbers, "*max"),
-    "min": _named(FunctionText._of_numbers, "*min"),
-    "sizeof": FunctionText._size,
-    "store": FunctionText._store,
-    "sub_saturating": _named(FunctionText._of_numbers, "*sub.sat"),
+_BUILTINS: dict[str, Callable[[NativeFunction, list[ast.expr]], Value]] = {
+    "add_saturating": _named(NativeFunction._of_numbers, "*add.sat"),
+    "alloca": NativeFunction._alloca,
+    "at": NativeFunction._at,
+    "bits": NativeFunction._bits,
+    "call": NativeFunction._call_address,
+    "ctlz": _named(NativeFunction._of_numbers, "ctlz"),
+    "cttz": _named(NativeFunction._of_numbers, "cttz"),
+    "exchanges": NativeFunction._exchanges,
+    "fetch_add": _named(NativeFunction._fetch, "add"),
+    "fetch_and": _named(NativeFunction._fetch, "and"),
+    "fetch_sub": _named(NativeFunction._fetch, "sub"),
+    "load": NativeFunction._load,
+    "max": _named(NativeFunction._of_numbers, "*max"),
+    "min": _named(NativeFunction._of_numbers, "*min"),
+    "sizeof": NativeFunction._size,
+    "store": NativeFunction._store,
+    "sub_saturating": _named(NativeFunction._of_numbers, "*sub.sat"),
 }

@@ -50,7 +50,7 @@ from typing import Any
 
 import minitvm.runtime.native_function as native_function
 import minitvm.runtime.native_names as native_names
-from minitvm.runtime.native_function import FunctionText
+from minitvm.runtime.native_function import NativeFunction
 from minitvm.runtime.native_names import (
     BYTE,
     VOID,
@@ -121,7 +121,7 @@ def _lines(page: list[ast.stmt], names: Names) -> Iterator[str]:
         else:
             raise refused(node)
     for node in functions:
-        yield from FunctionText(names, node).lines()
+        yield from NativeFunction(names, node).lines()
     for text, name in names.texts.items():
         yield f"@{name} = internal constant {_characters(text)}"
     for function in names.declared.values():
