@@ -27,7 +27,7 @@ from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
-from minitvm.runtime.heap_types import function
+from minitvm.runtime.heap_types import function, leaf
 from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.ndarray import NDArray
@@ -236,3 +236,17 @@ def call_path() -> CallPath | None:
     if offset is None or "free-threading build" in sys.version:
         return None
     return CallPath(offset)
+
+
+_leaves: dict[type, type] = {}
+
+
+def leaf_of(cls: type, entry: str, *, is_method: bool = False) -> type:
+    """The type of new instances of a class, whose calls enter compiled code where that is
+    possible."""
+    path = call_path()
+    if path is None:
+        return cls
+    if cls not in _leaves:
+        _leaves.setdefault(cls, leaf(cls, path.entries[entry], is_method=is_method))
+    return _leaves[cls]
