@@ -60,6 +60,7 @@ from minitvm.runtime.native_names import (
     is_named,
     refused,
 )
+from minitvm.runtime.version import VERSION
 
 
 def translate(page: str, external: Mapping[str, str]) -> str:
@@ -94,10 +95,13 @@ def translate(page: str, external: Mapping[str, str]) -> str:
 
 
 def source_of_translation() -> str:
-    """The texts on which translations depend."""
+    """The texts on which translations depend, as far as they are at hand."""
     modules: list[Any] = [native_names, native_function]
     paths = [__file__, *(each.__file__ for each in modules)]
-    return "".join(str(modules[0].__loader__.get_data(each)) for each in paths)
+    try:
+        return VERSION + "".join(str(modules[0].__spec__.loader.get_data(each)) for each in paths)
+    except OSError:  # of a program that was packed without them
+        return VERSION
 
 
 def _lines(page: list[ast.stmt], names: Names) -> Iterator[str]:
