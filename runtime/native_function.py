@@ -47,10 +47,19 @@ _COMPARISONS = {
     ast.Gt: ("sgt", "ugt"),
     ast.GtE: ("sge", "uge"),
 }
+# LLVM's names, "*" for the sign.
+_OF_NUMBERS = {
+    "add_saturating": "*add.sat",
+    "ctlz": "ctlz",
+    "cttz": "cttz",
+    "max": "*max",
+    "min": "*min",
+    "sub_saturating": "*sub.sat",
+}
 _NOTHING = Value(VOID, "")
 
 
-class NativeFunction:
+class NativeFunction(ast.NodeVisitor):
     """The text of a function: its lines, its variables, and the blocks that are open."""
 
     def __init__(self, names: Names, node: ast.FunctionDef) -> None:
@@ -129,23 +138,24 @@ class NativeFunction:
     # ---- Statements ------------------------------------------------------------------------------
     def _body(self, body: list[ast.stmt]) -> None:
         for each in body:
-            if type(each) not in _STATEMENTS:
-                raise refused(each)
-            _STATEMENTS[type(each)](self, each)
+            self.visit(each)
 
-    def _run(self, node: ast.Expr) -> None:
+    def generic_visit(self, node: ast.AST) -> Any:
+        raise refused(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):
             self._expression(node.value)
 
-    def _global(self, node: ast.Global) -> None:
+    def visit_Global(self, node: ast.Global) -> None:
         self._globals.update(node.names)
 
-    def _return(self, node: ast.Return) -> None:
+    def visit_Return(self, node: ast.Return) -> None:
         self._emit(
             f"ret {self._of(self._function.result, node.value)}" if node.value else "ret void"
         )
 
-    def _if(self, node: ast.If) -> None:
+    def visit_If(self, node: ast.If) -> None:
         yes, no, end = self._label(), self._label(), self._label()
         self._branch(node.test, yes, no)
         self._start(yes)
@@ -155,7 +165,7 @@ class NativeFunction:
         self._body(node.orelse)
         self._start(end)
 
-    def _while(self, node: ast.While) -> None:
+    def visit_While(self, node: ast.While) -> None:
         head, body, end = self._label(), self._label(), self._label()
         self._start(head)
         self._branch(node.test, body, end)
@@ -163,7 +173,7 @@ class NativeFunction:
         self._go(head)
         self._start(end)
 
-    def _for(self, node: ast.For) -> None:
+    def visit_For(self, node: ast.For) -> None:
         """``for i in range(n)``, or ``range(first, n)``."""
         target, bounds = node.target, node.iter
         assert isinstance(target, ast.Name) and isinstance(bounds, ast.Call)
@@ -190,13 +200,13 @@ class NativeFunction:
         self._body(body)
         self._loops.pop()
 
-    def _break(self, node: ast.Break) -> None:
+    def visit_Break(self, node: ast.Break) -> None:
         self._go(self._loops[-1][1])
 
-    def _continue(self, node: ast.Continue) -> None:
+    def visit_Continue(self, node: ast.Continue) -> None:
         self._go(self._loops[-1][0])
 
-    def _match(self, node: ast.Match) -> None:
+    def visit_Match(self, node: ast.Match) -> None:
         value = self._expression(node.subject)
         end = default = self._label()
         targets, bodies = [], []
@@ -220,7 +230,7 @@ class NativeFunction:
             self._go(end)
         self._start(end)
 
-    def _set(self, node: ast.Assign) -> None:
+    def visit_Assign(self, node: ast.Assign) -> None:
         (target,) = node.targets
         if isinstance(target, ast.Tuple):
             self._set_pair(target, node.value)
@@ -230,14 +240,14 @@ class NativeFunction:
         else:
             self._write(self._place(target), node.value)
 
-    def _set_typed(self, node: ast.AnnAssign) -> None:
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         assert isinstance(node.target, ast.Name) and node.value is not None
         self._assign(node.target.id, self._of(self._names.type(node.annotation), node.value))
 
-    def _set_more(self, node: ast.AugAssign) -> None:
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
         before = ast.parse(ast.unparse(node.target), mode="eval").body
         whole = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
-        self._set(ast.copy_location(ast.Assign([node.target], whole), node))
+        self.visit_Assign(ast.copy_location(ast.Assign([node.target], whole), node))
 
     def _set_pair(self, target: ast.Tuple, node: ast.expr) -> None:
         """``value, is_over = add_overflow(a, b)``."""
@@ -310,9 +320,8 @@ class NativeFunction:
 
     # ---- Expressions -----------------------------------------------------------------------------
     def _expression(self, node: ast.expr) -> Value:
-        if type(node) not in _EXPRESSIONS:
-            raise refused(node)
-        return _EXPRESSIONS[type(node)](self, node)
+        value: Value = self.visit(node)
+        return value
 
     def _of(self, kind: Type, node: ast.expr) -> Value:
         """An expression that must have a type."""
@@ -332,7 +341,7 @@ class NativeFunction:
         kind = next((each.type for each in values if each.type is not None), WORD)
         return [self._typed(each, kind, node) for each, node in zip(values, nodes, strict=True)]
 
-    def _constant(self, node: ast.Constant) -> Value:
+    def visit_Constant(self, node: ast.Constant) -> Value:
         value = node.value
         if isinstance(value, bool):
             return Value(TRUTH, str(value).lower())
@@ -340,17 +349,23 @@ class NativeFunction:
             return Value(POINTER, f"@{self._names.text(value)}")
         return Value(POINTER, "null") if value is None else Value(None, str(value))
 
-    def _name(self, node: ast.Name) -> Value:
+    def visit_Name(self, node: ast.Name) -> Value:
         if node.id in self._fixed:
             return self._fixed[node.id]
         if node.id in self._variables or node.id in self._names.variables:
             return self._read(self._place(node))
         return Value(POINTER, f"@{self._names.function(node.id, node).name}")
 
-    def _memory(self, node: ast.expr) -> Value:
+    def visit_Attribute(self, node: ast.Attribute) -> Value:
         return self._read(self._place(node))
 
-    def _arithmetic(self, node: ast.BinOp) -> Value:
+    def visit_Subscript(self, node: ast.Subscript) -> Value:
+        return self._read(self._place(node))
+
+    def visit_IfExp(self, node: ast.IfExp) -> Value:
+        return self._choice(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self._expression(node.left), self._expression(node.right)
         if left.type and left.type.is_pointer:
             if isinstance(node.op, ast.Sub):
@@ -363,7 +378,7 @@ class NativeFunction:
         other = self._typed(right, kind, node).text
         return self._value(kind, f"{operation} {self._typed(left, kind, node)}, {other}")
 
-    def _unary(self, node: ast.UnaryOp) -> Value:
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
             return self._value(TRUTH, f"xor {self._truth(node.operand)}, true")
         value = self._expression(node.operand)
@@ -373,7 +388,7 @@ class NativeFunction:
             return Value(None, f"-{value.text}")
         return self._value(value.type, f"sub {value.type.text} 0, {value.text}")
 
-    def _comparison(self, node: ast.Compare) -> Value:
+    def visit_Compare(self, node: ast.Compare) -> Value:
         left, right = self._alike(node.left, node.comparators[0])
         assert left.type is not None
         is_unsigned = left.type.is_pointer or not left.type.is_signed
@@ -403,7 +418,7 @@ class NativeFunction:
         else:
             self._split(self._truth(node), yes, no)
 
-    def _lazy(self, node: ast.BoolOp) -> Value:
+    def visit_BoolOp(self, node: ast.BoolOp) -> Value:
         whole = ast.IfExp(node, ast.Constant(True), ast.Constant(False))
         return self._choice(ast.copy_location(whole, node), TRUTH)
 
@@ -426,14 +441,18 @@ class NativeFunction:
         return self._value(kind, f"phi {kind.text} {pairs}")
 
     # ---- Calls -----------------------------------------------------------------------------------
-    def _call(self, node: ast.Call) -> Value:
+    def visit_Call(self, node: ast.Call) -> Value:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in _BUILTINS:
-            return _BUILTINS[name](self, node.args)
+        own: Callable[..., Value] | None = getattr(self, f"call_{name}", None)
+        if own is not None:
+            return own(node.args)
+        if name in _OF_NUMBERS:
+            return self._of_numbers(_OF_NUMBERS[name], node.args)
         if not name or name in TYPES:
             return self._converted(self._expression(node.args[0]), self._names.type(node.func))
-        if name.startswith(("load_", "store_")):
-            return self._atomic(name, node.args)
+        action, _, which = name.partition("_")
+        if action in ("load", "store", "fetch"):
+            return self._atomic(action, which, node.args)
         function = self._names.function(name, node)
         values = [self._expression(each) for each in node.args]
         if len(values) == len(function.parameters) - 1 and name in ("memcpy", "memset"):
@@ -455,7 +474,7 @@ class NativeFunction:
             return _NOTHING
         return self._value(result, f"call {head} {target}({listed})")
 
-    def _call_address(self, nodes: list[ast.expr]) -> Value:
+    def call_call(self, nodes: list[ast.expr]) -> Value:
         """``call(T, f, ...)``."""
         kind, target = self._names.type(nodes[0]), self._expression(nodes[1])
         values = [self._expression(each) for each in nodes[2:]]
@@ -493,46 +512,50 @@ class NativeFunction:
         return self._value(kind, f"{operation} {value} to {kind.text}")
 
     # ---- The language's own functions ------------------------------------------------------------
-    def _bits(self, nodes: list[ast.expr]) -> Value:
+    def call_bits(self, nodes: list[ast.expr]) -> Value:
         return self._value(WORD, f"bitcast {self._expression(nodes[0])} to i64")
 
-    def _at(self, nodes: list[ast.expr]) -> Value:
+    def call_at(self, nodes: list[ast.expr]) -> Value:
         return self._start_of(self._place(nodes[0]))
 
-    def _size(self, nodes: list[ast.expr]) -> Value:
+    def call_sizeof(self, nodes: list[ast.expr]) -> Value:
         kind = self._names.type(nodes[0]).text
         return Value(WORD, f"ptrtoint (ptr getelementptr ({kind}, ptr null, i32 1) to i64)")
 
-    def _alloca(self, nodes: list[ast.expr]) -> Value:
+    def call_alloca(self, nodes: list[ast.expr]) -> Value:
         kind = self._names.type(nodes[0])
         if len(nodes) == 1:
             return self._start_of(self._slot(kind, "memory"))
         return self._value(pointer_to(kind), f"alloca {kind.text}, {self._of(WORD, nodes[1])}")
 
-    def _load(self, nodes: list[ast.expr]) -> Value:
+    def call_load(self, nodes: list[ast.expr]) -> Value:
         """``load(T, address)``, and with an alignment."""
         kind, address = self._names.type(nodes[0]), self._expression(nodes[1])
         notes = f", align {number(nodes[2])}" if len(nodes) > 2 else ""
         return self._read(Value(pointer_to(kind), address.text), notes)
 
-    def _store(self, nodes: list[ast.expr]) -> Value:
+    def call_store(self, nodes: list[ast.expr]) -> Value:
         """``store(value, address)``."""
         value, address = self._expression(nodes[0]), self._expression(nodes[1])
         self._emit(f"store {value}, ptr {address.text}")
         return _NOTHING
 
-    def _atomic(self, name: str, nodes: list[ast.expr]) -> Value:
-        """``load_acquire(place)``, ``store_release(value, place)``."""
-        action, order = name.split("_", 1)
-        place = self._place(nodes[-1])
+    def _atomic(self, action: str, which: str, nodes: list[ast.expr]) -> Value:
+        """``load_acquire(place)``, ``store_release(value, place)``, and ``fetch_add(place, value,
+        order)``, which gives the value before."""
+        place = self._place(nodes[-1] if action == "store" else nodes[0])
         kind = self._pointed(place)
-        notes = f"{place} {order}, align {kind.bits // 8 or 8}"
+        size = kind.bits // 8 or 8
         if action == "load":
-            return self._value(kind, f"load atomic {kind.text}, {notes}")
-        self._emit(f"store atomic {self._of(kind, nodes[0])}, {notes}")
+            return self._value(kind, f"load atomic {kind.text}, {place} {which}, align {size}")
+        if action == "fetch":
+            notes = f"{ast.unparse(nodes[2])}, align {size}"
+            more = self._of(kind, nodes[1])
+            return self._value(kind, f"atomicrmw {which} {place}, {more} {notes}")
+        self._emit(f"store atomic {self._of(kind, nodes[0])}, {place} {which}, align {size}")
         return _NOTHING
 
-    def _exchanges(self, nodes: list[ast.expr]) -> Value:
+    def call_exchanges(self, nodes: list[ast.expr]) -> Value:
         place = self._place(nodes[0])
         kind = self._pointed(place)
         values = f"{self._of(kind, nodes[1])}, {self._of(kind, nodes[2])}"
@@ -541,66 +564,6 @@ class NativeFunction:
         done = self._value(pair, f"cmpxchg {place}, {values} {notes}")
         return self._value(TRUTH, f"extractvalue {done}, 1")
 
-    def _fetch(self, operation: str, nodes: list[ast.expr]) -> Value:
-        """``fetch_add(place, value, order)``: the value before."""
-        place = self._place(nodes[0])
-        kind = self._pointed(place)
-        notes = f"{ast.unparse(nodes[2])}, align {kind.bits // 8}"
-        more = self._of(kind, nodes[1])
-        return self._value(kind, f"atomicrmw {operation} {place}, {more} {notes}")
-
 
 def _sign(kind: Type) -> str:
     return "s" if kind.is_signed else "u"
-
-
-def _named(method: Callable[..., Value], name: str) -> Callable[..., Value]:
-    """A method that takes a name first, for that name."""
-    return lambda function, nodes: method(function, name, nodes)
-
-
-_STATEMENTS: dict[type[ast.stmt], Callable[[NativeFunction, Any], None]] = {
-    ast.AnnAssign: NativeFunction._set_typed,
-    ast.Assign: NativeFunction._set,
-    ast.AugAssign: NativeFunction._set_more,
-    ast.Break: NativeFunction._break,
-    ast.Continue: NativeFunction._continue,
-    ast.Expr: NativeFunction._run,
-    ast.For: NativeFunction._for,
-    ast.Global: NativeFunction._global,
-    ast.If: NativeFunction._if,
-    ast.Match: NativeFunction._match,
-    ast.Return: NativeFunction._return,
-    ast.While: NativeFunction._while,
-}
-_EXPRESSIONS: dict[type[ast.expr], Callable[[NativeFunction, Any], Value]] = {
-    ast.Attribute: NativeFunction._memory,
-    ast.BinOp: NativeFunction._arithmetic,
-    ast.BoolOp: NativeFunction._lazy,
-    ast.Call: NativeFunction._call,
-    ast.Compare: NativeFunction._comparison,
-    ast.Constant: NativeFunction._constant,
-    ast.IfExp: NativeFunction._choice,
-    ast.Name: NativeFunction._name,
-    ast.Subscript: NativeFunction._memory,
-    ast.UnaryOp: NativeFunction._unary,
-}
-_BUILTINS: dict[str, Callable[[NativeFunction, list[ast.expr]], Value]] = {
-    "add_saturating": _named(NativeFunction._of_numbers, "*add.sat"),
-    "alloca": NativeFunction._alloca,
-    "at": NativeFunction._at,
-    "bits": NativeFunction._bits,
-    "call": NativeFunction._call_address,
-    "ctlz": _named(NativeFunction._of_numbers, "ctlz"),
-    "cttz": _named(NativeFunction._of_numbers, "cttz"),
-    "exchanges": NativeFunction._exchanges,
-    "fetch_add": _named(NativeFunction._fetch, "add"),
-    "fetch_and": _named(NativeFunction._fetch, "and"),
-    "fetch_sub": _named(NativeFunction._fetch, "sub"),
-    "load": NativeFunction._load,
-    "max": _named(NativeFunction._of_numbers, "*max"),
-    "min": _named(NativeFunction._of_numbers, "*min"),
-    "sizeof": NativeFunction._size,
-    "store": NativeFunction._store,
-    "sub_saturating": _named(NativeFunction._of_numbers, "*sub.sat"),
-}
