@@ -50,6 +50,7 @@ from typing import Any
 
 import minitvm.runtime.native_function as native_function
 import minitvm.runtime.native_names as native_names
+import minitvm.runtime.native_values as native_values
 from minitvm.runtime.native_function import NativeFunction
 from minitvm.runtime.native_names import (
     BYTE,
@@ -96,7 +97,7 @@ def translate(page: str, external: Mapping[str, str]) -> str:
 
 def source_of_translation() -> str:
     """The texts on which translations depend, as far as they are at hand."""
-    modules: list[Any] = [native_names, native_function]
+    modules: list[Any] = [native_names, native_values, native_function]
     paths = [__file__, *(each.__file__ for each in modules)]
     try:
         return VERSION + "".join(str(modules[0].__spec__.loader.get_data(each)) for each in paths)
