@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from minitvm.runtime.errors import InternalError
+from minitvm.runtime.record import record
 
 
-@dataclass(frozen=True)
+@final
+@record()
 class Type:
     """A type: of a number, a pointer to a type, an array of a type, or a structure by its name."""
 
@@ -54,7 +55,8 @@ def pointer_to(kind: Type) -> Type:
     return Type("ptr", of=kind)
 
 
-@dataclass(frozen=True)
+@final
+@record()
 class Value:
     """A value of LLVM; a literal has no type until it meets one."""
 
@@ -66,7 +68,8 @@ class Value:
         return f"{self.type.text} {self.text}"
 
 
-@dataclass(frozen=True)
+@final
+@record()
 class Function:
     """What a call has to know: the types, and whether more arguments may follow."""
 
