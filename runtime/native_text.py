@@ -179,7 +179,12 @@ def bring_back(pending: ptr[Pending]):
 
 _WORD = re.compile(r"\b[A-Z][A-Z_]+\b")
 _FIELD = re.compile(r"    (\w+): (\w+)(?:\[(\w+).*, (\w+)\])?")
-_CTYPES: dict[str, Any] = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "ptr": ctypes.c_void_p}
+_CTYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "ptr": ctypes.c_void_p,
+}
 _NAME = re.compile(r"@(?!llvm\.)(\w)")  # LLVM's intrinsics keep their names
 
 

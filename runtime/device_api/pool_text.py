@@ -6,7 +6,7 @@ from minitvm.runtime.device_api.cpu_pool_text import CPU_POOL
 from minitvm.runtime.device_api.interface import ALIGNMENT
 from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.host import CACHE_LINE
-from minitvm.runtime.native_text import native_text
+from minitvm.runtime.native_text import fields_of, native_text
 
 UNIT = ALIGNMENT  # bytes: the unit of addresses and sizes of the CPU's blocks
 MOST_KEPT = 256 * 1024 * 1024  # unused bytes in the CPU's pool
@@ -22,10 +22,6 @@ _SMALL = 1024 * 1024
 _SMALL_CHUNK = 4 * 1024 * 1024
 
 _BINS = 512
-# Of the structure Pool, in words of 64 bits.
-COUNTERS = 9
-LIMIT = 1 + COUNTERS
-EVERYBODYS = LIMIT + 3
 _FRONT_MOST = 1024 * 1024
 _SLAB = 64  # records of blocks that are allocated at a time
 
@@ -454,6 +450,11 @@ def largest(pool: ptr[Pool], bins: ptr[Bins]) -> u64:
     unlock(pool)
     return most
 """
+
+COUNTERS = len(fields_of(_PAGE, "Counters"))
+# The places of fields of Pool, in words of 64 bits.
+LIMIT = 1 + COUNTERS
+EVERYBODYS = LIMIT + 3
 
 
 def pool_text(memory: int = _TOO_MUCH) -> str:
