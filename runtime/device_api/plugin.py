@@ -155,7 +155,7 @@ class PluginInterface(DeviceInterface):
         self._call(name, of, place, found)
         return found.value
 
-    def _at(self, device: Device) -> CDevice:
+    def _at(self, device: BareDevice) -> CDevice:
         try:
             return self._devices[device.device_id]
         except KeyError:
