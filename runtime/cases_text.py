@@ -169,17 +169,18 @@ def choose(
     encoded = 0
     for i in range(table.count):
         each = table.cases[i]
-        fits = has_types(each.parameters, arguments, count)
-        j = 0
-        while fits and j < count:
-            parameter = each.parameters[j]
-            if not parameter.constant:
-                if not encoded & (1 << j):
-                    if not encode(arguments[j], j, frame, 0, False):
-                        return None
-                    encoded |= 1 << j
-                fits = has_kind(parameter, frame, j)
-            j += 1
+        parameters = each.parameters
+        fits = has_types(parameters, arguments, count)
+        if fits:
+            for j in range(count):
+                if not parameters[j].constant:
+                    if not encoded & (1 << j):
+                        if not encode(arguments[j], j, frame, 0, False):
+                            return None
+                        encoded |= 1 << j
+                    if not has_kind(parameters[j], frame, j):
+                        fits = False
+                        break
         if fits and has_extents(each.checks, frame):
             return each
     return None
