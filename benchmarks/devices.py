@@ -24,32 +24,18 @@ _PYTHON = "allocated and freed by Python; the target is the fastest of the other
 # of torch's libc10.so: c10::alloc_cpu(size_t), c10::free_cpu(void*)
 _TORCH = ("_ZN3c109alloc_cpuEm", "_ZN3c108free_cpuEPv")
 
-_PAIRS = r"""
-; Allocates and frees `number` times; in between a byte every `step` bytes is written.
-define i64 @pairs(ptr %allocate, ptr %free, i64 %size, i64 %number, i64 %step) {
-entry:
-  br label %allocating
-allocating:
-  %left = phi i64 [ %number, %entry ], [ %fewer, %freeing ]
-  %memory = call ptr %allocate(i64 %size)
-  br label %next
-next:
-  %offset = phi i64 [ 0, %allocating ], [ %after, %touch ]
-  %over = icmp uge i64 %offset, %size
-  br i1 %over, label %freeing, label %touch
-touch:
-  %byte = getelementptr i8, ptr %memory, i64 %offset
-  store volatile i8 1, ptr %byte
-  %after = add i64 %offset, %step
-  br label %next
-freeing:
-  call void %free(ptr %memory)
-  %fewer = sub i64 %left, 1
-  %done = icmp eq i64 %fewer, 0
-  br i1 %done, label %leave, label %allocating
-leave:
-  ret i64 0
-}
+_PAIRS = """
+# Allocates and frees `number` times; in between a byte every `step` bytes is written.
+@export
+def pairs(allocate: ptr, free: ptr, size: i64, number: i64, step: i64) -> i64:
+    for _ in range(number):
+        memory = call(ptr[i8], allocate, size)
+        offset = 0
+        while offset < size:
+            store_monotonic(1, memory[offset])
+            offset += step
+        call(void, free, memory)
+    return 0
 """
 
 

@@ -8,25 +8,17 @@ from collections.abc import Callable
 from minitvm.runtime.native import NativeCode
 from minitvm.runtime.native_text import native_text
 
-_REGIONS = r"""
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-define internal void @nothing(ptr %data) {
-  ret void
-}
+_REGIONS = """
+def GOMP_parallel(function: ptr, data: ptr, threads: i32, flags: i32): ...
 
-; Enters `number` regions, at least one, of two threads.
-define void @regions(i64 %number) {
-entry:
-  br label %next
-next:
-  %left = phi i64 [ %number, %entry ], [ %rest, %next ]
-  call void @GOMP_parallel(ptr @nothing, ptr null, i32 2, i32 0)
-  %rest = sub i64 %left, 1
-  %more = icmp sgt i64 %rest, 0
-  br i1 %more, label %next, label %leave
-leave:
-  ret void
-}
+def nothing(data: ptr):
+    return
+
+# Enters `number` regions of two threads.
+@export
+def regions(number: i64):
+    for _ in range(number):
+        GOMP_parallel(nothing, None, 2, 0)
 """
 
 

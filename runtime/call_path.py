@@ -16,6 +16,7 @@ import numpy as np
 import minitvm.runtime.exchange as exchange
 import minitvm.runtime.foreign as foreign
 from minitvm.runtime.call_path_text import (
+    CALL_PATH,
     DTYPE_NUMBERS,
     MOST_ROUTES,
     Route,
@@ -26,8 +27,9 @@ from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.frameworks import is_immutable
-from minitvm.runtime.heap_types import function
+from minitvm.runtime.heap_types import function, leaf
 from minitvm.runtime.native import NativeCode, Once
+from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.outputs_text import TORCH_DTYPES, TorchDtype
 from minitvm.runtime.torch_calls_text import MOST_WATCHERS
@@ -35,21 +37,13 @@ from minitvm.runtime.torch_state import torch_state
 from minitvm.runtime.values import ArgTypeCode
 
 _MOST_CONSTANTS = 256
-_ENTRIES = ("call", "call_entry", "call_returning", "call_cases", "call_operator")
+_ENTRIES = ("call_packed", "call_entry", "call_returning", "call_cases", "call_operator")
 
 
 class Row(ctypes.Structure):
     """A row of the compiled code's table: a type and its route."""
 
-    _fields_ = (
-        ("type", ctypes.c_void_p),
-        ("route", ctypes.c_int32),
-        ("code", ctypes.c_int32),
-        ("function", ctypes.c_void_p),
-        ("managed", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p),
-        ("to_object", ctypes.c_void_p),
-    )
+    _fields_ = fields_of(CALL_PATH, "Route")
 
 
 @final
@@ -104,7 +98,7 @@ class CallPath:
             keywords=(sys.intern("max_version"),),
         )
         self._code.set_address("array_of", array_of)
-        return function("from_dlpack", self._code.function("import"))
+        return function("from_dlpack", self._code.function("import_array"))
 
     def add_route(
         self, kind: type, route: Route, code: int = 0, function: int = 0, managed: int = 0
@@ -242,3 +236,17 @@ def call_path() -> CallPath | None:
     if offset is None or "free-threading build" in sys.version:
         return None
     return CallPath(offset)
+
+
+_leaves: dict[type, type] = {}
+
+
+def leaf_of(cls: type, entry: str, *, is_method: bool = False) -> type:
+    """The type of new instances of a class, whose calls enter compiled code where that is
+    possible."""
+    path = call_path()
+    if path is None:
+        return cls
+    if cls not in _leaves:
+        _leaves.setdefault(cls, leaf(cls, path.entries[entry], is_method=is_method))
+    return _leaves[cls]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, final
 
-from minitvm.runtime.call_path import call_path
+from minitvm.runtime.call_path import call_path, leaf_of
 from minitvm.runtime.call_path_text import MOST_ARGUMENTS, StoredFunction
 from minitvm.runtime.cases_text import (
     COMPARED_TYPES,
@@ -27,7 +27,7 @@ from minitvm.runtime.cases_text import (
 )
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import DType
-from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
+from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.record import record
 from minitvm.runtime.returning import Returning
 from minitvm.runtime.returning_text import StoredReturning
@@ -181,7 +181,7 @@ class Choosing(_ChooserStorage):
     __slots__ = ("_chooser", "_kept", "_table", "_table_lock")
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return super().__new__(_natively_called(cls))
+        return super().__new__(leaf_of(cls, "call_cases", is_method=True))
 
     def _let_choose(
         self, names: Sequence[str], defaults: Mapping[int, Any], positional: int
@@ -207,16 +207,3 @@ class Choosing(_ChooserStorage):
         table = Table(cases) if cases else None
         self._chooser.table = None if table is None else id(table)
         self._table = table  # set after the address; the table must outlive the address
-
-
-_leaves: dict[type, type] = {}
-
-
-def _natively_called(cls: type) -> type:
-    """The type of new instances, whose calls are calls of compiled code where that is possible."""
-    path = call_path()
-    if path is None:
-        return cls
-    if cls not in _leaves:
-        _leaves[cls] = leaf(cls, path.entries["call_cases"], is_method=True)
-    return _leaves[cls]

@@ -1,4 +1,4 @@
-"""The cache on disk that keeps machine code for the next process.
+"""The cache on disk that keeps machine code, and LLVM IR, for the next process.
 
 An entry is a file that only its owner can have written. Its name is a digest of the code's source
 and target, and it begins with a digest of its name and contents. An entry is written to a temporary
@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-MOST_KEPT = 32 * 1024 * 1024  # bytes of all entries, roughly; the runtime's own take 40 KiB
+MOST_KEPT = 32 * 1024 * 1024  # bytes of all entries, roughly; the runtime's own take 500 KiB
 _MAGIC = b"minitvm machine code 1\n"  # the number counts the formats
 _DIGEST_SIZE = 32
 _OURS = re.compile(r"[0-9a-f]{64}(-\w+\.tmp)?")  # an entry, or one that is being written

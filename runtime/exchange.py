@@ -123,500 +123,255 @@ _managed_from_object = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.
 
 # ---- Ours ----------------------------------------------------------------------------------------
 
-_TEXT = r"""
-@name = constant [20 x i8] c"dlpack_exchange_api\00"
-@kind = global ptr null        ; set by Python: the type NDArray,
-@export = global ptr null      ; the functions for rare cases,
-@adopt = global ptr null
-@lend = global ptr null
-@dlpack_slowly = global ptr null  ; the name of a method
-@none = global ptr null
-@tuple = global ptr null       ; the type
-@max_version = global ptr null ; the names of an argument, and of the attribute for the owner,
-@owner = global ptr null
-@dtypes = global [USUAL_DTYPES x i32] zeroinitializer  ; the usual ones, up to one that is 0
+_PAGE = """
+name = "dlpack_exchange_api"
+no_memory = "NDArray: no memory for the tensor"
+kind: ptr  # set by Python: the type NDArray,
+export: ptr  # the functions for rare cases,
+adopt: ptr
+lend: ptr
+dlpack_slowly: ptr  # the name of a method
+none: ptr
+tuple: ptr  # the type
+max_version: ptr  # the names of an argument, and of the attribute for the owner
+owner: ptr
+dtypes: array[i32, USUAL_DTYPES]  # the usual ones, up to one that is 0
 
-TEXTS
-; The fields of an NDArray, if its %DLTensor describes it completely, apart from being read-only;
-; null for other NDArrays, and for other objects.
-define internal ptr @plain(ptr %object) {
-  %type = call ptr @PyObject_Type(ptr %object)
-  call void @Py_DecRef(ptr %type)
-  %kind = load ptr, ptr @kind
-  br icmp eq ptr %type, %kind, label %look, label %other
-look:
-  %array = getelementptr i8, ptr %object, i64 HEADER
-  %state = load %NDArray.state, ptr %array
-  br icmp ugt i64 %state, READ_ONLY, label %other, label %leave
-leave:
-  ret ptr %array
-other:
-  ret ptr null
-}
+def type_of(object: ptr) -> ptr:
+    its = PyObject_Type(object)
+    Py_DecRef(its)
+    return its
 
-; The address that a Python function returns for an object, or null with an exception pending.
-define internal ptr @ask(ptr %function.at, ptr %object) noinline {
-  %function = load ptr, ptr %function.at
-  %answer = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %object, ptr null)
-  br icmp eq ptr %answer, null, label %fail, label %read
-read:
-  %address = call ptr @PyLong_AsVoidPtr(ptr %answer)
-  call void @Py_DecRef(ptr %answer)
-  ret ptr %address
-fail:
-  ret ptr null
-}
+# The fields of an NDArray, if its DLTensor describes it completely, apart from being read-only;
+# null for other NDArrays, and for other objects.
+def plain(object: ptr) -> ptr[NDArray]:
+    array = ptr[NDArray](object + HEADER)
+    return array if type_of(object) == kind and u64(array.state) <= READ_ONLY else None
 
-; int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)
-define i32 @managed_from_object(ptr %object, ptr %out) {
-  store ptr null, ptr %out
-  %tensor = call ptr @plain(ptr %object)
-  br icmp eq ptr %tensor, null, label %slow, label %make
-make:
-  %state = load %NDArray.state, ptr %tensor
-  %ndim = load %DLTensor.ndim, ptr %tensor
-  %dims = zext i32 %ndim to i64
-  %dims.bytes = mul i64 %dims, 16
-  %bytes = add i64 %dims.bytes, MANAGED_SIZE
-  %managed = call ptr @PyMem_RawMalloc(i64 %bytes)
-  br icmp eq ptr %managed, null, label %no.memory, label %fill
-fill:
-  %shape = load %DLTensor.shape, ptr %tensor
-  %strides = load %DLTensor.strides, ptr %tensor
-  %half = mul i64 %dims, 8
-  %its.shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
-  %its.strides = getelementptr i64, ptr %its.shape, i64 %dims
-  call void @llvm.memcpy.p0.p0.i64(ptr %its.shape, ptr %shape, i64 %half, i1 false)
-  call void @llvm.memcpy.p0.p0.i64(ptr %its.strides, ptr %strides, i64 %half, i1 false)
-  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
-  call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %tensor, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %object, ptr @delete_versioned, i64 %state, i64 %dims)
-  call void @Py_IncRef(ptr %object)
-  store ptr %managed, ptr %out
-  ret i32 0
-slow:
-  %made = call ptr @ask(ptr @export, ptr %object)
-  store ptr %made, ptr %out
-  %failed = icmp eq ptr %made, null
-  %status = select i1 %failed, i32 -1, i32 0
-  ret i32 %status
-no.memory:
-  %never = call ptr @PyErr_NoMemory()
-  ret i32 -1
-}
+# The address that a Python function returns for an object, or null with an exception pending.
+@noinline
+def ask(function: ptr, object: ptr) -> ptr:
+    answer = PyObject_CallFunctionObjArgs(function, object, None)
+    if not answer:
+        return None
+    address = PyLong_AsVoidPtr(answer)
+    Py_DecRef(answer)
+    return address
 
-; Fills in the fields besides the tensor; shape and strides lie behind the struct.
-define internal void @begin_managed(ptr %managed, ptr %context, ptr %deleter, i64 %flags,
-                                    i64 %ndim) {
-  store i64 VERSION_WORD, ptr %managed
-  store %Managed.manager_ctx %context, ptr %managed
-  store %Managed.deleter %deleter, ptr %managed
-  store %Managed.flags %flags, ptr %managed
-  %shape = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
-  %strides = getelementptr i64, ptr %shape, i64 %ndim
-  %shape.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 5
-  store ptr %shape, ptr %shape.at
-  %strides.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 6
-  store ptr %strides, ptr %strides.at
-  ret void
-}
+# int managed_tensor_from_py_object_no_sync(PyObject*, DLManagedTensorVersioned**)
+@export
+def managed_from_object(object: ptr, out: ptr[ptr]) -> i32:
+    out[0] = None
+    array = plain(object)
+    if not array:
+        out[0] = ask(export, object)
+        return 0 if out[0] else -1
+    tensor = at(array.tensor)
+    ndim = i64(u32(tensor.ndim))
+    managed = ptr[Managed](PyMem_RawMalloc(16 * ndim + sizeof(Managed)))
+    if not managed:
+        PyErr_NoMemory()
+        return -1
+    shape = ptr[i64](managed + 1)
+    memcpy(shape, tensor.shape, 8 * ndim)
+    memcpy(shape + ndim, tensor.strides, 8 * ndim)
+    begin_managed(managed, tensor, object, delete_versioned, array.state, ndim)
+    Py_IncRef(object)
+    out[0] = managed
+    return 0
 
-; int managed_tensor_to_py_object_no_sync(DLManagedTensorVersioned*, PyObject**): takes over the
-; tensor, even if it fails.
-define i32 @managed_to_object(ptr %managed, ptr %out) {
-  store ptr null, ptr %out
-  %gil = call i32 @PyGILState_Ensure()
-  %object = call ptr @array_of(ptr %managed)
-  store ptr %object, ptr %out
-  call void @PyGILState_Release(i32 %gil)
-  %failed = icmp eq ptr %object, null
-  %status = select i1 %failed, i32 -1, i32 0
-  ret i32 %status
-}
+# Fills in the fields; shape and strides lie behind the struct.
+def begin_managed(
+    managed: ptr[Managed], tensor: ptr, context: ptr, deleter: ptr, flags: i64, ndim: i64
+):
+    managed.version = VERSION_WORD
+    managed.manager_ctx = context
+    managed.deleter = deleter
+    managed.flags = flags
+    memcpy(at(managed.dl_tensor), tensor, sizeof(DLTensor))
+    managed.dl_tensor.shape = managed + 1
+    managed.dl_tensor.strides = ptr[i64](managed + 1) + ndim
 
-; PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns the tensor. Usual tensors
-; that are surely valid are handled here, all others by Python code.
-define ptr @array_of(ptr %managed) {
-entry:
-  %usual = call i1 @is_usual(ptr %managed)
-  br i1 %usual, label %own, label %slow
-own:
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_used_versioned,
-                                     ptr @disown_versioned)
-  br icmp eq ptr %capsule, null, label %forget, label %make
-forget:
-  call void @PyErr_Clear()
-  br label %slow
-make:
-  %kind = load ptr, ptr @kind
-  %array = call ptr @PyType_GenericAlloc(ptr %kind, i64 0)
-  br icmp eq ptr %array, null, label %fail, label %fill
-fill:
-  %tensor = getelementptr i8, ptr %array, i64 HEADER
-  %given = getelementptr %Managed.dl_tensor, ptr %managed
-  call void @llvm.memcpy.p0.p0.i64(ptr %tensor, ptr %given, i64 48, i1 false)
-  %data = load i64, ptr %tensor
-  %offset.at = getelementptr %DLTensor.byte_offset, ptr %tensor
-  %offset = load i64, ptr %offset.at
-  %first = add i64 %data, %offset
-  store i64 %first, ptr %tensor
-  store i64 0, ptr %offset.at
-  %flags = load %Managed.flags, ptr %managed
-  %state = and i64 %flags, READ_ONLY
-  store %NDArray.state %state, ptr %tensor
-  %owner = load ptr, ptr @owner
-  %status = call i32 @PyObject_SetAttr(ptr %array, ptr %owner, ptr %capsule)
-  call void @Py_DecRef(ptr %capsule)
-  br icmp ne i32 %status, 0, label %drop, label %leave
-leave:
-  ret ptr %array
-drop:
-  call void @Py_DecRef(ptr %array)
-  ret ptr null
-fail:
-  call void @Py_DecRef(ptr %capsule)
-  ret ptr null
+# int managed_tensor_to_py_object_no_sync(DLManagedTensorVersioned*, PyObject**): takes over the
+# tensor, even if it fails.
+@export
+def managed_to_object(managed: ptr[Managed], out: ptr[ptr]) -> i32:
+    out[0] = None
+    gil = PyGILState_Ensure()
+    object = array_of(managed)
+    out[0] = object
+    PyGILState_Release(gil)
+    return 0 if object else -1
 
-slow:
-  %address = call ptr @PyLong_FromVoidPtr(ptr %managed)
-  br icmp eq ptr %address, null, label %none, label %ask
-ask:
-  %function = load ptr, ptr @adopt
-  %made = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %address, ptr null)
-  call void @Py_DecRef(ptr %address)
-  ret ptr %made
-none:
-  ret ptr null
-}
+# PyObject* array_of(DLManagedTensorVersioned*): an NDArray that owns the tensor. Usual tensors
+# that are surely valid are handled here, all others by Python code.
+@export
+def array_of(managed: ptr[Managed]) -> ptr:
+    if is_usual(managed):
+        capsule = PyCapsule_New(managed, name_used_versioned, disown_versioned)
+        if capsule:
+            object = PyType_GenericAlloc(kind, 0)
+            if object:
+                array = ptr[NDArray](object + HEADER)
+                memcpy(array, at(managed.dl_tensor), sizeof(DLTensor))
+                array.tensor.data += array.tensor.byte_offset
+                array.tensor.byte_offset = 0
+                array.state = managed.flags & READ_ONLY
+                if PyObject_SetAttr(object, owner, capsule):
+                    Py_DecRef(object)
+                    object = None
+            Py_DecRef(capsule)
+            return object
+        PyErr_Clear()
+    address = PyLong_FromVoidPtr(managed)
+    if not address:
+        return None
+    made = PyObject_CallFunctionObjArgs(adopt, address, None)
+    Py_DecRef(address)
+    return made
 
-; Whether a managed tensor is usual: DLPack 1.x, with elements, of a usual dtype, on the CPU, with
-; few axes, strides of at least 0, and far from all limits of addresses.
-define internal i1 @is_usual(ptr %managed) {
-entry:
-  %major = load i32, ptr %managed
-  %flags = load %Managed.flags, ptr %managed
-  %same = icmp eq i32 %major, MAJOR
-  %plain = icmp ule i64 %flags, KNOWN_FLAGS
-  %ours = and i1 %same, %plain
-  br i1 %ours, label %read, label %no
-read:
-  %tensor = getelementptr %Managed.dl_tensor, ptr %managed
-  %data = load i64, ptr %tensor
-  %device.at = getelementptr %DLTensor.device_type, ptr %tensor
-  %device = load i64, ptr %device.at
-  %ndim = load %DLTensor.ndim, ptr %tensor
-  %dtype = load %DLTensor.dtype, ptr %tensor
-  %shape = load %DLTensor.shape, ptr %tensor
-  %strides = load %DLTensor.strides, ptr %tensor
-  %offset = load %DLTensor.byte_offset, ptr %tensor
-  %here = icmp eq i64 %device, 1  ; type 1, id 0
-  %few = icmp ule i32 %ndim, 8
-  %shaped = icmp ne ptr %shape, null
-  %strided = icmp ne ptr %strides, null
-  %there = icmp ne i64 %data, 0
-  %low = icmp ult i64 %data, 72057594037927936    ; 2**56
-  %near = icmp ult i64 %offset, 72057594037927936
-  %a = and i1 %here, %few
-  %b = and i1 %shaped, %strided
-  %c = and i1 %low, %near
-  %d = and i1 %a, %b
-  %e = and i1 %c, %there
-  %good = and i1 %d, %e
-  br i1 %good, label %find, label %no
-find:
-  %at = phi ptr [ @dtypes, %read ], [ %at.next, %other ]
-  %known = load i32, ptr %at
-  br icmp eq i32 %known, %dtype, label %sizes, label %other
-other:
-  %at.next = getelementptr i32, ptr %at, i64 1
-  br icmp eq i32 %known, 0, label %no, label %find
-sizes:
-  %count = zext i32 %ndim to i64
-  br label %next
-next:
-  %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
-  %size = phi i64 [ 1, %sizes ], [ %size.next, %fits ]
-  br icmp eq i64 %axis, %count, label %yes, label %one
-one:
-  %extent.at = getelementptr i64, ptr %shape, i64 %axis
-  %extent = load i64, ptr %extent.at
-  %stride.at = getelementptr i64, ptr %strides, i64 %axis
-  %stride = load i64, ptr %stride.at
-  %axis.next = add i64 %axis, 1
-  %less = sub i64 %extent, 1
-  %some = icmp ult i64 %less, 1099511627776       ; an extent of 1 to 2**40
-  %short = icmp ult i64 %stride, 1099511627776
-  %small = and i1 %some, %short
-  br i1 %small, label %reach, label %no
-reach:
-  %far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %less, i64 %stride)
-  %size.far = call { i64, i1 } @llvm.umul.with.overflow.i64(i64 %size, i64 %extent)
-  %reach.value = extractvalue { i64, i1 } %far, 0
-  %reach.over = extractvalue { i64, i1 } %far, 1
-  %size.next = extractvalue { i64, i1 } %size.far, 0
-  %size.over = extractvalue { i64, i1 } %size.far, 1
-  %reach.fits = icmp ult i64 %reach.value, 1125899906842624  ; 2**50
-  %size.fits = icmp ult i64 %size.next, 1125899906842624
-  %both.over = or i1 %reach.over, %size.over
-  %both.fit = and i1 %reach.fits, %size.fits
-  %within = xor i1 %both.over, true
-  %right = and i1 %both.fit, %within
-  br i1 %right, label %fits, label %no
-fits:
-  br label %next
-yes:
-  ret i1 true
-no:
-  ret i1 false
-}
+# Whether a managed tensor is usual: DLPack 1.x, with elements, of a usual dtype, on the CPU, with
+# few axes, strides of at least 0, and far from all limits of addresses.
+def is_usual(managed: ptr[Managed]) -> i1:
+    if load(i32, managed) != MAJOR or u64(managed.flags) > KNOWN_FLAGS:
+        return False
+    tensor = at(managed.dl_tensor)
+    address = u64(tensor.data)
+    if (
+        not is_here(tensor) or u32(tensor.ndim) > 8 or not tensor.shape or not tensor.strides
+        or address == 0 or address >= 1 << 56 or u64(tensor.byte_offset) >= 1 << 56
+    ):
+        return False
+    known = at(dtypes)
+    while known[0] != tensor.dtype:
+        if known[0] == 0:
+            return False
+        known += 1
+    size = u64(1)
+    for axis in range(tensor.ndim):
+        extent = u64(tensor.shape[axis])
+        stride = u64(tensor.strides[axis])
+        if extent - 1 >= 1 << 40 or stride >= 1 << 40:
+            return False
+        reach, is_far = mul_overflow(extent - 1, stride)
+        size, is_large = mul_overflow(size, extent)
+        if is_far or is_large or reach >= 1 << 50 or size >= 1 << 50:
+            return False
+    return True
 
-; ---- __dlpack__ ------------------------------------------------------------------------------
-; PyObject* dlpack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords): a
-; capsule, if a max_version of 1.0 or more is the only argument.
-define ptr @dlpack(ptr %self, ptr %args, i64 %count, ptr %keywords) {
-entry:
-  %out = alloca ptr
-  %without = icmp eq ptr %keywords, null
-  %positional = icmp ne i64 %count, 0
-  %other = or i1 %without, %positional
-  br i1 %other, label %slow, label %look
-look:
-  %named = call i64 @PyTuple_Size(ptr %keywords)
-  %wanted = load ptr, ptr @max_version
-  %none = load ptr, ptr @none
-  br label %next
-next:
-  %i = phi i64 [ 0, %look ], [ %i.next, %take ], [ %i.next, %ignore ]
-  %version = phi ptr [ null, %look ], [ %argument, %take ], [ %version, %ignore ]
-  br icmp eq i64 %i, %named, label %judge, label %one
-one:
-  %i.next = add i64 %i, 1
-  %argument.at = getelementptr ptr, ptr %args, i64 %i
-  %argument = load ptr, ptr %argument.at
-  %name = call ptr @PyTuple_GetItem(ptr %keywords, i64 %i)
-  br icmp eq ptr %name, %wanted, label %take, label %rest
-take:
-  br label %next
-rest:
-  br icmp eq ptr %argument, %none, label %ignore, label %slow
-ignore:
-  br label %next
-judge:
-  br icmp eq ptr %version, null, label %slow, label %type
-type:
-  %type.found = call ptr @PyObject_Type(ptr %version)
-  call void @Py_DecRef(ptr %type.found)
-  %tuple = load ptr, ptr @tuple
-  br icmp eq ptr %type.found, %tuple, label %size, label %slow
-size:
-  %parts = call i64 @PyTuple_Size(ptr %version)
-  br icmp eq i64 %parts, 2, label %major, label %slow
-major:
-  %major.object = call ptr @PyTuple_GetItem(ptr %version, i64 0)
-  %major.value = call i64 @PyLong_AsLong(ptr %major.object)
-  %minor.object = call ptr @PyTuple_GetItem(ptr %version, i64 1)
-  br icmp slt i64 %major.value, MAJOR, label %forget, label %minor
-minor:
-  %minor.value = call i64 @PyLong_AsLong(ptr %minor.object)
-  br icmp slt i64 %minor.value, 0, label %forget, label %make
-make:
-  %status = call i32 @managed_from_object(ptr %self, ptr %out)
-  br icmp ne i32 %status, 0, label %fail, label %wrap
-wrap:
-  %managed = load ptr, ptr %out
-  %capsule = call ptr @PyCapsule_New(ptr %managed, ptr @name_versioned, ptr @destroy_versioned)
-  br icmp eq ptr %capsule, null, label %delete, label %leave
-delete:
-  call void @delete_versioned(ptr %managed)
-  ret ptr null
-leave:
-  ret ptr %capsule
-fail:
-  ret ptr null
+# Whether a tensor is on cpu(0).
+def is_here(tensor: ptr[DLTensor]) -> i1:
+    return tensor.device_type == 1 and tensor.device_id == 0
 
-forget:
-  call void @PyErr_Clear()
-  br label %slow
-slow:
-  %names = phi i64 [ 0, %entry ], [ %named, %rest ], [ %named, %judge ], [ %named, %type ],
-                   [ %named, %size ], [ %named, %forget ]
-  %returned = call ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %names, ptr %keywords)
-  ret ptr %returned
-}
+# ---- __dlpack__ ------------------------------------------------------------------------------
+# PyObject* dlpack(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords): a
+# capsule, if a max_version of 1.0 or more is the only argument.
+@export
+def dlpack(self: ptr, args: ptr[ptr], count: i64, keywords: ptr) -> ptr:
+    if count or not keywords or not wants_capsule(args, keywords):
+        return ask_slowly(self, args, count, keywords)
+    managed = alloca(ptr)
+    if managed_from_object(self, managed):
+        return None
+    capsule = PyCapsule_New(managed[0], name_versioned, destroy_versioned)
+    if not capsule:
+        delete_versioned(managed[0])
+    return capsule
 
-define internal ptr @ask_slowly(ptr %self, ptr %args, i64 %count, i64 %named, ptr %keywords) {
-  %given = add i64 %count, %named
-  %room = add i64 %given, 1
-  %all = alloca ptr, i64 %room
-  store ptr %self, ptr %all
-  %rest = getelementptr ptr, ptr %all, i64 1
-  %bytes = mul i64 %given, 8
-  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %args, i64 %bytes, i1 false)
-  %name = load ptr, ptr @dlpack_slowly
-  %positional = add i64 %count, 1
-  %returned = call ptr @PyObject_VectorcallMethod(ptr %name, ptr %all, i64 %positional,
-                                                  ptr %keywords)
-  ret ptr %returned
-}
+# Whether a max_version of 1.0 or more is the only argument that isn't None.
+def wants_capsule(args: ptr[ptr], keywords: ptr) -> i1:
+    version = ptr(None)
+    for i in range(PyTuple_Size(keywords)):
+        if PyTuple_GetItem(keywords, i) == max_version:
+            version = args[i]
+        elif args[i] != none:
+            return False
+    if not version or type_of(version) != tuple or PyTuple_Size(version) != 2:
+        return False
+    if (
+        PyLong_AsLong(PyTuple_GetItem(version, 0)) >= MAJOR
+        and PyLong_AsLong(PyTuple_GetItem(version, 1)) >= 0
+    ):
+        return True
+    PyErr_Clear()
+    return False
 
-; int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
-define i32 @tensor_from_object(ptr %object, ptr %out) {
-  %tensor = call ptr @plain(ptr %object)
-  br icmp eq ptr %tensor, null, label %slow, label %copy
-slow:
-  %lent = call ptr @ask(ptr @lend, ptr %object)
-  br icmp eq ptr %lent, null, label %fail, label %copy
-copy:
-  %from = phi ptr [ %tensor, %0 ], [ %lent, %slow ]
-  call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %from, i64 48, i1 false)
-  ret i32 0
-fail:
-  ret i32 -1
-}
+def ask_slowly(self: ptr, args: ptr[ptr], count: i64, keywords: ptr) -> ptr:
+    given = count + (PyTuple_Size(keywords) if keywords else 0)
+    all = alloca(ptr, given + 1)
+    all[0] = self
+    memcpy(all + 1, args, 8 * given)
+    return PyObject_VectorcallMethod(dlpack_slowly, all, count + 1, keywords)
 
-; int current_work_stream(DLDeviceType, int32_t, void**)
-define i32 @current_stream(i32 %type, i32 %id, ptr %out) {
-  store ptr null, ptr %out
-  ret i32 0
-}
+# int dltensor_from_py_object_no_sync(PyObject*, DLTensor*)
+@export
+def tensor_from_object(object: ptr, out: ptr[DLTensor]) -> i32:
+    tensor = ptr[DLTensor](plain(object))
+    if not tensor:
+        tensor = ask(lend, object)
+    if not tensor:
+        return -1
+    memcpy(out, tensor, sizeof(DLTensor))
+    return 0
 
-; int managed_tensor_allocator(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const
-; char*, const char*)): allocates one block, with the data at its end. It doesn't need the GIL.
-define i32 @allocate(ptr %prototype, ptr %out, ptr %context, ptr %set.error) {
-entry:
-  store ptr null, ptr %out
-  %device.at = getelementptr %DLTensor.device_type, ptr %prototype
-  %device = load i64, ptr %device.at
-  %elsewhere = icmp ne i64 %device, 1  ; type 1, id 0
-  br i1 %elsewhere, label %refuse.device, label %look
-look:
-  %ndim = load %DLTensor.ndim, ptr %prototype
-  %strange = icmp ugt i32 %ndim, MAX_NDIM
-  %shape = load %DLTensor.shape, ptr %prototype
-  %shapeless = icmp eq ptr %shape, null
-  %scalar = icmp eq i32 %ndim, 0
-  %vector = xor i1 %scalar, true
-  %missing = and i1 %shapeless, %vector
-  %bad.shape = or i1 %strange, %missing
-  br i1 %bad.shape, label %refuse.shape, label %typed
-typed:
-  %dtype = load %DLTensor.dtype, ptr %prototype
-  %code = and i32 %dtype, 255
-  %bits.shifted = lshr i32 %dtype, 8
-  %bits = and i32 %bits.shifted, 255
-  %lanes = lshr i32 %dtype, 16
-  %width = mul i32 %bits, %lanes
-  %old.bool = icmp eq i32 %dtype, OLD_BOOL
-  %step = select i1 %old.bool, i32 8, i32 %width
-  %step.wide = zext i32 %step to i64
-  %nothing = icmp eq i32 %step, 0
-  %unknown = icmp ugt i32 %code, MAX_CODE
-  %bad.dtype = or i1 %nothing, %unknown
-  br i1 %bad.dtype, label %refuse.dtype, label %sizes
-sizes:
-  %count = zext i32 %ndim to i64
-  %dims.bytes = mul i64 %count, 16
-  br label %next
-next:
-  %axis = phi i64 [ 0, %sizes ], [ %axis.next, %fits ]
-  %all.bits = phi i64 [ %step.wide, %sizes ], [ %all.bits.next, %fits ]
-  %is.empty = phi i1 [ false, %sizes ], [ %is.empty.next, %fits ]
-  br icmp eq i64 %axis, %count, label %room, label %one
-one:
-  %extent.at = getelementptr i64, ptr %shape, i64 %axis
-  %extent = load i64, ptr %extent.at
-  br icmp slt i64 %extent, 0, label %refuse.shape, label %grow
-grow:
-  %zero = icmp eq i64 %extent, 0
-  %is.empty.next = or i1 %is.empty, %zero
-  %factor = select i1 %zero, i64 1, i64 %extent
-  %product = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %all.bits, i64 %factor)
-  %all.bits.next = extractvalue { i64, i1 } %product, 0
-  %overflow = extractvalue { i64, i1 } %product, 1
-  %axis.next = add i64 %axis, 1
-  br i1 %overflow, label %refuse.size, label %fits
-fits:
-  br label %next
-room:
-  %rounded = add i64 %all.bits, 7
-  %full = lshr i64 %rounded, 3
-  %bytes = select i1 %is.empty, i64 0, i64 %full
-  %head = add i64 %dims.bytes, ROOM
-  %total = add i64 %head, %bytes
-  %managed = call ptr @PyMem_RawMalloc(i64 %total)
-  br icmp eq ptr %managed, null, label %refuse.memory, label %fill
-fill:
-  %its.tensor = getelementptr %Managed.dl_tensor, ptr %managed
-  call void @llvm.memcpy.p0.p0.i64(ptr %its.tensor, ptr %prototype, i64 48, i1 false)
-  call void @begin_managed(ptr %managed, ptr %managed, ptr @free_block, i64 0, i64 %count)
-  %dims = getelementptr i8, ptr %managed, i64 MANAGED_SIZE
-  %dims.half = mul i64 %count, 8
-  call void @llvm.memcpy.p0.p0.i64(ptr %dims, ptr %shape, i64 %dims.half, i1 false)
-  %strides = getelementptr i64, ptr %dims, i64 %count
-  %after = getelementptr i8, ptr %dims, i64 %dims.bytes
-  %after.number = ptrtoint ptr %after to i64
-  %beyond = add i64 %after.number, ALIGNMENT_MASK
-  %low = and i64 %beyond, ALIGNMENT_MASK
-  %aligned = sub i64 %beyond, %low
-  %data.number = select i1 %is.empty, i64 0, i64 %aligned
-  store i64 %data.number, ptr %its.tensor
-  %offset.at = getelementptr %Managed.dl_tensor, ptr %managed, i32 7
-  store i64 0, ptr %offset.at
-  br label %stride
-stride:
-  %left = phi i64 [ %count, %fill ], [ %this, %set ]
-  %distance = phi i64 [ 1, %fill ], [ %distance.next, %set ]
-  br icmp eq i64 %left, 0, label %leave, label %set
-set:
-  %this = sub i64 %left, 1
-  %this.at = getelementptr i64, ptr %strides, i64 %this
-  store i64 %distance, ptr %this.at
-  %that.at = getelementptr i64, ptr %dims, i64 %this
-  %that = load i64, ptr %that.at
-  %that.zero = icmp eq i64 %that, 0
-  %that.factor = select i1 %that.zero, i64 1, i64 %that
-  %distance.next = mul i64 %distance, %that.factor
-  br label %stride
-leave:
-  store ptr %managed, ptr %out
-  ret i32 0
-refuse.device:
-  br label %refuse
-refuse.shape:
-  br label %refuse
-refuse.dtype:
-  br label %refuse
-refuse.size:
-  br label %refuse
-refuse.memory:
-  br label %refuse
-refuse:
-  %error = phi ptr [ @buffer_error, %refuse.device ], [ @buffer_error, %refuse.shape ],
-                   [ @buffer_error, %refuse.dtype ], [ @buffer_error, %refuse.size ],
-                   [ @memory_error, %refuse.memory ]
-  %message = phi ptr [ @no_device, %refuse.device ], [ @no_shape, %refuse.shape ],
-                     [ @no_dtype, %refuse.dtype ], [ @no_size, %refuse.size ],
-                     [ @no_memory, %refuse.memory ]
-  call void %set.error(ptr %context, ptr %error, ptr %message)
-  ret i32 -1
-}
+# int current_work_stream(DLDeviceType, int32_t, void**)
+@export
+def current_stream(type: i32, id: i32, out: ptr[ptr]) -> i32:
+    out[0] = None
+    return 0
 
-define internal void @free_block(ptr %managed) {
-  call void @PyMem_RawFree(ptr %managed)
-  ret void
-}
+# int managed_tensor_allocator(DLTensor*, DLManagedTensorVersioned**, void*, void (*)(void*, const
+# char*, const char*)): allocates one block, with the data at its end. It doesn't need the GIL.
+@export
+def allocate(prototype: ptr[DLTensor], out: ptr[ptr], context: ptr, set_error: ptr) -> i32:
+    out[0] = None
+    message = allocated(prototype, out)
+    if not message:
+        return 0
+    error = "MemoryError" if message == no_memory else "BufferError"
+    call(void, set_error, context, error, message)
+    return -1
+
+# Null, or what is wrong.
+def allocated(prototype: ptr[DLTensor], out: ptr[ptr]) -> ptr:
+    if not is_here(prototype):
+        return "NDArray: expected a prototype in memory of cpu(0), got another device"
+    ndim = i64(u32(prototype.ndim))
+    shape = prototype.shape
+    if ndim > MAX_NDIM or (ndim and not shape):
+        return "NDArray: expected 0 to MAX_NDIM dimensions, of extents of at least 0"
+    dtype = u32(prototype.dtype)
+    bits = i64(8 if dtype == OLD_BOOL else (dtype >> 8 & 255) * (dtype >> 16))
+    if bits == 0 or dtype & 255 > MAX_CODE:
+        return "NDArray: expected a dtype of DLPack NEWEST_VERSION of at least a bit"
+    is_empty = False
+    for axis in range(ndim):
+        if shape[axis] < 0:
+            return "NDArray: expected 0 to MAX_NDIM dimensions, of extents of at least 0"
+        is_empty |= shape[axis] == 0
+        bits, is_large = mul_overflow(bits, max(shape[axis], 1))
+        if is_large:
+            return "NDArray: expected a tensor of less than 2**60 bytes"
+    bytes = 0 if is_empty else i64(u64(bits + 7) >> 3)
+    managed = ptr[Managed](PyMem_RawMalloc(16 * ndim + ROOM + bytes))
+    if not managed:
+        return no_memory
+    begin_managed(managed, prototype, managed, PyMem_RawFree, 0, ndim)
+    dims = ptr[i64](managed + 1)
+    memcpy(dims, shape, 8 * ndim)
+    strides = dims + ndim
+    data = (i64(strides + ndim) + ALIGNMENT - 1) & -ALIGNMENT
+    managed.dl_tensor.data = None if is_empty else ptr(data)
+    managed.dl_tensor.byte_offset = 0
+    distance = 1
+    axis = ndim
+    while axis:
+        axis -= 1
+        strides[axis] = distance
+        distance *= max(dims[axis], 1)
+    out[0] = managed
+    return None
 """
-
-_MESSAGES = {
-    "buffer_error": "BufferError",
-    "memory_error": "MemoryError",
-    "no_device": "NDArray: expected a prototype in memory of cpu(0), got another device",
-    "no_dtype": f"NDArray: expected a dtype of DLPack {VERSION[0]}.{VERSION[1]} of at least a bit",
-    "no_memory": "NDArray: no memory for the tensor",
-    "no_shape": f"NDArray: expected 0 to {MAX_NDIM} dimensions, of extents of at least 0",
-    "no_size": "NDArray: expected a tensor of less than 2**60 bytes",
-}
-
 
 _USUAL = tuple(
     DType.of(name)
@@ -630,26 +385,21 @@ _USUAL = tuple(
 
 def exchange_text() -> str:
     """The LLVM IR of our exchange API."""
-    texts = (
-        f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"'
-        for name, text in _MESSAGES.items()
-    )
     words = {
-        "ALIGNMENT_MASK": ALIGNMENT - 1,
+        "ALIGNMENT": ALIGNMENT,
         "HEADER": HEADER,
         "KNOWN_FLAGS": READ_ONLY | IS_COPIED,
         "MAJOR": VERSION[0],
-        "MANAGED_SIZE": ctypes.sizeof(DLManagedTensorVersioned),
         "MAX_CODE": int(max(TypeCode)),
         "MAX_NDIM": MAX_NDIM,
+        "NEWEST_VERSION": f"{VERSION[0]}.{VERSION[1]}",
         "OLD_BOOL": dtype_word(DType(TypeCode.UINT, 1)),
         "READ_ONLY": READ_ONLY,
         "ROOM": ctypes.sizeof(DLManagedTensorVersioned) + ALIGNMENT,
-        "TEXTS": "\n".join(texts),
         "USUAL_DTYPES": len(_USUAL) + 1,
         "VERSION_WORD": VERSION[0] | VERSION[1] << 32,
     }
-    return native_text(STRUCTURES + DELETERS + _TEXT, words)
+    return native_text(STRUCTURES + DELETERS + _PAGE, words)
 
 
 class Rare(NamedTuple):

@@ -1,4 +1,4 @@
-"""NativeCode: a page of the runtime's LLVM assembly as machine code of this process.
+"""NativeCode: a page of the runtime's native code as machine code of this process.
 
 :mod:`minitvm.runtime.native_text` describes how a page is written. Its engine is never disposed of:
 a framework may hold one of our deleters until the process ends.

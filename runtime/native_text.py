@@ -1,39 +1,32 @@
-"""The LLVM assembly of the runtime: the parts that its pages share, and how a page becomes LLVM IR.
+"""The runtime's native code: the parts that its pages share, and how a page becomes LLVM IR.
 
 Code that is made from a program is printed by one emitter (:mod:`minitvm.codegen.llvm_text`), which
 knows values and their types. The runtime's own native code is the same in every process: whole
-functions with an algorithm each, which a person writes and reads. These are *pages* of LLVM
-assembly with comments. An emitter would double their lines and hide their control flow. Its
-guarantees come from LLVM's parser and verifier here, on the whole text, in a test of every page.
+functions with an algorithm each, which a person writes and reads. These are *pages* in the language
+of :mod:`minitvm.runtime.native_language`: C with the syntax of Python.
 
 A page holds only its own code. Each shared part has one owner, here or in
 :class:`minitvm.runtime.native.NativeCode`, which compiles, caches and loads pages:
 
-- C functions, of CPython and the C library, stand in one table; a page that calls one has it
-  declared.
+- C functions, of CPython and the C library, stand in one table, with a few of LLVM's.
 - Words in capitals are numbers that Python knows: ``HEADER``, ``CODE_INT``.
-- A structure names its fields where it is declared, and ``%Struct.field`` in the place of a type is
-  that field of the structure at the pointer::
-
-      %ndim = load %DLTensor.ndim, ptr %tensor
-      store %DLTensor.ndim %ndim, ptr %tensor
-      %dims = getelementptr %DLTensor.shape, ptr %tensor
-
-- Comparing and branching is one line::
-
-      br icmp eq ptr %found, null, label %none, label %look
-
 - Names get a prefix, since LLVM has one table of symbols for the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping
+from typing import Any
+
+from minitvm.runtime.code_cache import entry_key, read_entry, write_entry
+from minitvm.runtime.native_language import source_of_translation, translate
 
 PREFIX = "minitvm_runtime_"
 
-# Functions of CPython and the C library: the name, and the IR type.
+# Functions of CPython and the C library: the name, and the IR type; before it LLVM's name for a
+# function of a machine.
 C_FUNCTIONS = {
     "PyBuffer_Release": "void (ptr)",
     "PyBytes_AsString": "ptr (ptr)",
@@ -86,6 +79,7 @@ C_FUNCTIONS = {
     "Py_DecRef": "void (ptr)",
     "Py_IncRef": "void (ptr)",
     "Py_IsInitialized": "i32 ()",
+    "arm_hint": "llvm.aarch64.hint void (i32)",
     "aligned_alloc": "ptr (i64, i64)",
     "calloc": "ptr (i64, i64)",
     "clock_gettime": "i32 (i32, ptr)",
@@ -95,6 +89,8 @@ C_FUNCTIONS = {
     "madvise": "i32 (ptr, i64, i32)",
     "malloc": "ptr (i64)",
     "memcmp": "i32 (ptr, ptr, i64)",
+    "memcpy": "llvm.memcpy.p0.p0.i64 void (ptr, ptr, i64, i1)",
+    "memset": "llvm.memset.p0.i64 void (ptr, i8, i64, i1)",
     "mmap": "ptr (ptr, i64, i32, i32, i32, i64)",
     "pthread_attr_destroy": "i32 (ptr)",
     "pthread_attr_init": "i32 (ptr)",
@@ -109,129 +105,133 @@ C_FUNCTIONS = {
     "sigfillset": "i32 (ptr)",
     "strlen": "i64 (ptr)",
     "syscall": "i64 (i64, ...)",
+    "x86_ldmxcsr": "llvm.x86.sse.ldmxcsr void (ptr)",
+    "x86_pause": "llvm.x86.sse2.pause void ()",
+    "x86_stmxcsr": "llvm.x86.sse.stmxcsr void (ptr)",
 }
 
 STRUCTURES = """
-%DLTensor = type {
-  ptr data, i32 device_type, i32 device_id, i32 ndim, i32 dtype, ptr shape, ptr strides,
-  i64 byte_offset
-}
-; DLManagedTensorVersioned, and DLManagedTensor
-%Managed = type { i64 version, ptr manager_ctx, ptr deleter, i64 flags, %DLTensor dl_tensor }
-%LegacyManaged = type { %DLTensor dl_tensor, ptr manager_ctx, ptr deleter }
-; The flags of an NDArray: 1 if it is read-only, 2 if Python code has to look at it, 4 if empty.
-%NDArray = type { %DLTensor tensor, i64 state }
-%Pending = type { ptr type, ptr value, ptr traceback }  ; an exception
+class DLTensor:
+    data: ptr
+    device_type: i32
+    device_id: i32
+    ndim: i32
+    dtype: i32
+    shape: ptr[i64]
+    strides: ptr[i64]
+    byte_offset: i64
+
+# DLManagedTensorVersioned
+class Managed:
+    version: i64
+    manager_ctx: ptr
+    deleter: ptr
+    flags: i64
+    dl_tensor: DLTensor
+
+# DLManagedTensor
+class LegacyManaged:
+    dl_tensor: DLTensor
+    manager_ctx: ptr
+    deleter: ptr
+
+class NDArray:
+    tensor: DLTensor
+    state: i64  # flags: 1 if it is read-only, 2 if Python code has to look at it, 4 if empty
+
+class Pending:  # an exception
+    type: ptr
+    value: ptr
+    traceback: ptr
 """
 
 TENSORS = """
-; Describes a compact array of the CPU, except for the address of its elements.
-define internal void @describe(ptr %tensor, i32 %ndim, i32 %dtype, ptr %shape) alwaysinline {
-  store %DLTensor.device_type 1, ptr %tensor
-  store %DLTensor.device_id 0, ptr %tensor
-  store %DLTensor.ndim %ndim, ptr %tensor
-  store %DLTensor.dtype %dtype, ptr %tensor
-  store %DLTensor.shape %shape, ptr %tensor
-  store %DLTensor.strides null, ptr %tensor
-  store %DLTensor.byte_offset 0, ptr %tensor
-  ret void
-}
+# Describes a compact array of the CPU, except for the address of its elements.
+@inline
+def describe(tensor: ptr[DLTensor], ndim: i32, dtype: i32, shape: ptr[i64]):
+    tensor.device_type = 1
+    tensor.device_id = 0
+    tensor.ndim = ndim
+    tensor.dtype = dtype
+    tensor.shape = shape
+    tensor.strides = None
+    tensor.byte_offset = 0
 """
 
 # A capsule keeps the address of its name, so the names live in pages, as long as the process.
-NAMES = r"""
-@name_legacy = constant [9 x i8] c"dltensor\00"
-@name_versioned = constant [19 x i8] c"dltensor_versioned\00"
-@name_used_legacy = constant [14 x i8] c"used_dltensor\00"
-@name_used_versioned = constant [24 x i8] c"used_dltensor_versioned\00"
+NAMES = """
+name_legacy = "dltensor"
+name_versioned = "dltensor_versioned"
+name_used_legacy = "used_dltensor"
+name_used_versioned = "used_dltensor_versioned"
 """
 
 PENDING = """
-; Sets the pending exception aside, if there is one; and makes it pending again.
-define internal void @set_aside(ptr %pending) alwaysinline {
-  %value = getelementptr %Pending.value, ptr %pending
-  %traceback = getelementptr %Pending.traceback, ptr %pending
-  call void @PyErr_Fetch(ptr %pending, ptr %value, ptr %traceback)
-  ret void
-}
+# Sets the pending exception aside, if there is one; and makes it pending again.
+@inline
+def set_aside(pending: ptr[Pending]):
+    PyErr_Fetch(pending, at(pending.value), at(pending.traceback))
 
-define internal void @bring_back(ptr %pending) alwaysinline {
-  %type = load %Pending.type, ptr %pending
-  %value = load %Pending.value, ptr %pending
-  %traceback = load %Pending.traceback, ptr %pending
-  call void @PyErr_Restore(ptr %type, ptr %value, ptr %traceback)
-  ret void
-}
+@inline
+def bring_back(pending: ptr[Pending]):
+    PyErr_Restore(pending.type, pending.value, pending.traceback)
 """
 
 _WORD = re.compile(r"\b[A-Z][A-Z_]+\b")
-_STRUCTURE = re.compile(r"^%([A-Z]\w*) = type \{(.*?)\}", re.MULTILINE | re.DOTALL)
-_FIELD = re.compile(
-    r"^  (?:(%[\w.]+) = )?(load|store|getelementptr)( atomic)? %(\w+)\.(\w+)( [^,\n]+)?, "
-    r"ptr ([%@][\w.]+)",
-    re.MULTILINE,
-)
-_BRANCH = re.compile(r"^  br (icmp .*?), label (.*)", re.MULTILINE)
-_COMMENT = re.compile(r";.*")
+_FIELD = re.compile(r"    (\w+): (\w+)(?:\[(\w+).*, (\w+)\])?")
+_CTYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "ptr": ctypes.c_void_p,
+}
 _NAME = re.compile(r"@(?!llvm\.)(\w)")  # LLVM's intrinsics keep their names
-_USED = re.compile(r"@(\w+)")
-_DEFINED = re.compile(r"^define [^@]*@(\w+)", re.MULTILINE)
 
 
-def native_text(text: str, words: Mapping[str, object] | None = None) -> str:
+def fields_of(
+    page: str, structure: str, words: Mapping[str, int] | None = None
+) -> list[tuple[str, Any]]:
+    """The fields of a page's structure, as ctypes has them.
+
+    >>> page = '''
+    ... class Pair:
+    ...     first: i32
+    ...     rest: array[ptr[Pair], MOST]
+    ... '''
+    >>> [name for name, kind in fields_of(page, "Pair", {"MOST": 3})]
+    ['first', 'rest']
+    """
+    body = page.partition(f"\nclass {structure}:\n")[2]
+    made = []
+    for line in body.splitlines():
+        if not line.startswith("    "):
+            break
+        field = _FIELD.match(line)
+        if field is not None:
+            name, kind, element, count = field.groups()
+            many = _CTYPES[element] * (words or {})[count] if element else _CTYPES[kind]
+            made.append((name, many))
+    return made
+
+
+def native_text(page: str, words: Mapping[str, object] | None = None) -> str:
     """A page as text for LLVM.
 
     >>> print(native_text('''
-    ... %Pair = type { i32 first, i64 second }
-    ... define i64 @second(ptr %pair) {
-    ...   %found = load %Pair.second, ptr %pair
-    ...   ret i64 %found
-    ... }
-    ... '''))
-    <BLANKLINE>
-    %Pair = type { i32, i64 }
-    define i64 @minitvm_runtime_second(ptr %pair) {
-      %place.0 = getelementptr %Pair, ptr %pair, i32 0, i32 1
-      %found = load i64, ptr %place.0
-      ret i64 %found
+    ... @export
+    ... def half() -> i32:
+    ...     return ANSWER // 2
+    ... ''', {"ANSWER": 84}))
+    define i32 @minitvm_runtime_half() {
+      ret i32 42
     }
     <BLANKLINE>
     """
     known = words or {}
-    text = _WORD.sub(lambda word: str(known.get(word[0], word[0])), text)
-    structures: dict[str, dict[str, tuple[int, str]]] = {}
-
-    def declare(structure: re.Match[str]) -> str:
-        fields = [each.rsplit(None, 1) for each in _COMMENT.sub("", structure[2]).split(",")]
-        structures[structure[1]] = {
-            name: (index, kind.strip()) for index, (kind, name) in enumerate(fields)
-        }
-        kinds = ", ".join(kind.strip() for kind, _ in fields)
-        return f"%{structure[1]} = type {{ {kinds} }}"
-
-    places = conditions = 0
-
-    def access(found: re.Match[str]) -> str:
-        nonlocal places
-        result, action, atomic, structure, field, value, pointer = found.groups("")
-        index, kind = structures[structure][field]
-        place = f"getelementptr %{structure}, ptr {pointer}, i32 0, i32 {index}"
-        if action == "getelementptr":
-            return f"  {result} = {place}"
-        at = f"%place.{places}"
-        places += 1
-        start = f"{result} = load" if action == "load" else "store"
-        return f"  {at} = {place}\n  {start}{atomic} {kind}{value}, ptr {at}"
-
-    def branch(found: re.Match[str]) -> str:
-        nonlocal conditions
-        name = f"%condition.{conditions}"
-        conditions += 1
-        return f"  {name} = {found[1]}\n  br i1 {name}, label {found[2]}"
-
-    text = _BRANCH.sub(branch, _FIELD.sub(access, _STRUCTURE.sub(declare, text)))
-    called = sorted(C_FUNCTIONS.keys() & set(_USED.findall(text)) - set(_DEFINED.findall(text)))
-    declared = "".join(
-        f"declare {C_FUNCTIONS[name].replace(' (', f' @{name}(', 1)}\n" for name in called
-    )
-    return _NAME.sub(rf"@{PREFIX}\1", text + declared)
+    page = _WORD.sub(lambda word: str(known.get(word[0], word[0])), page)
+    key = entry_key("native text", page, source_of_translation())
+    kept = read_entry(key)
+    if kept is None:  # translating the largest page takes 30 ms
+        kept = _NAME.sub(rf"@{PREFIX}\1", translate(page, C_FUNCTIONS)).encode()
+        write_entry(key, kept)
+    return kept.decode()

@@ -198,7 +198,7 @@ class PackedFunc(HandleObject, _Storage):
 
     __slots__ = ("__weakref__", "_callable", "_entry", "_owner", "_stored", "name")
     _type_code = ArgTypeCode.PACKED_FUNC_HANDLE
-    _native_entry = "call"
+    _native_entry = "call_packed"
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(natively_called(cls))
@@ -521,7 +521,7 @@ class Function(Bridged, PackedFunc):
     """
 
     __slots__ = ("_describe", "_results", "arg_names", "variants", "written")
-    _native_entry = "call"
+    _native_entry = "call_packed"
     device_type = int(DeviceType.CPU)
     has_native_entry = True
     __doc__ = InstanceDoc(__doc__)

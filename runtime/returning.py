@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
 import numpy as np
 
 from minitvm.runtime.allocation import LEAST_ALIGNMENT, Allocated, Kind, allocate_like
-from minitvm.runtime.call_path import call_path
+from minitvm.runtime.call_path import call_path, leaf_of
 from minitvm.runtime.call_path_text import MOST_ARGUMENTS
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.dlpack import dtype_word, read_tensor
 from minitvm.runtime.errors import InternalError
 from minitvm.runtime.frameworks import override, overriding_tensors
-from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
+from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.ndarray import empty, numpy_dtype
 from minitvm.runtime.results import Op, Result, Results, Step
 from minitvm.runtime.returning_text import (
@@ -92,7 +92,7 @@ class Returning(_Storage):
     __slots__ = ("__weakref__", "_results", "_tables", "function")
 
     def __new__(cls, function: Called) -> Any:
-        return super().__new__(_natively_called(cls))
+        return super().__new__(leaf_of(cls, "call_returning"))
 
     def __init__(self, function: Called) -> None:
         self.function = function
@@ -301,16 +301,3 @@ def _learn_to_make(like: Any) -> None:
     path = call_path()
     if path is not None:
         path.let_make(type(like))
-
-
-_leaves: list[type] = []
-
-
-def _natively_called(cls: type) -> type:
-    """The type of new instances, whose calls are calls of compiled code where that is possible."""
-    path = call_path()
-    if path is None:
-        return cls
-    if not _leaves:
-        _leaves.append(leaf(cls, path.entries["call_returning"]))
-    return _leaves[0]

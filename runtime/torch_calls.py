@@ -11,8 +11,8 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from minitvm.runtime.call_path import call_path
-from minitvm.runtime.heap_types import HEADER, enable, leaf, storage
+from minitvm.runtime.call_path import call_path, leaf_of
+from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.returning import Returning
 from minitvm.runtime.torch_calls_text import StoredOperator
 
@@ -30,7 +30,7 @@ class PastDispatcher(_Storage):
     __slots__ = ()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return super().__new__(_natively_called(cls))
+        return super().__new__(leaf_of(cls, "call_operator"))
 
     def _let_pass(self, torch: Any, compute: Callable[..., Any]) -> None:
         """Lets calls go to `compute` from now on; `compute` lives as long as the object."""
@@ -38,16 +38,3 @@ class PastDispatcher(_Storage):
         if path is not None and isinstance(compute, Returning) and path.learn_torch_state(torch):
             StoredOperator.from_address(id(self) + HEADER).returning = id(compute)
         enable(self)
-
-
-_leaves: dict[type, type] = {}
-
-
-def _natively_called(cls: type) -> type:
-    """The type of new instances, whose calls are calls of compiled code where that is possible."""
-    path = call_path()
-    if path is None:
-        return cls
-    if cls not in _leaves:
-        _leaves[cls] = leaf(cls, path.entries["call_operator"])
-    return _leaves[cls]

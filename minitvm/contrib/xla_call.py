@@ -32,7 +32,7 @@ from minitvm.contrib.built import Built
 from minitvm.runtime.c_function import CFunction
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.native import NativeCode, Once
-from minitvm.runtime.native_text import STRUCTURES, TENSORS, native_text
+from minitvm.runtime.native_text import STRUCTURES, TENSORS, fields_of, native_text
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir.expr import Var
 
@@ -64,477 +64,273 @@ _WORDS = {
     "NEWEST_MINOR": 3,
 }
 
-_TEXT = r"""
-; ---- xla/ffi/api/c_api.h -----------------------------------------------------------------------
-%Extension = type { i64 struct_size, i32 kind, ptr next }
-%MetadataExtension = type { %Extension base, ptr metadata }
-%Version = type { i64 struct_size, ptr extension, i32 major, i32 minor }
-%Metadata = type { i64 struct_size, %Version version, i32 traits }
-%Operands = type { i64 struct_size, ptr extension, i64 count, ptr types, ptr items }
-%Attributes = type { i64 struct_size, ptr extension, i64 count, ptr types, ptr names, ptr items }
-%Frame = type {
-  i64 struct_size, ptr extension, ptr api, ptr context, i32 stage, %Operands args, %Operands rets,
-  %Attributes attributes
-}
-%Span = type { ptr text, i64 length }
-%Scalar = type { i32 dtype, ptr value }
-%Buffer = type { i64 struct_size, ptr extension, i32 dtype, ptr data, i64 rank, ptr dims }
-%Api = type {
-  i64 struct_size, ptr extension, %Version version, ptr internal, ptr create_error
-}
-%ErrorArguments = type { i64 struct_size, ptr extension, ptr message, i32 code }
+_PAGE = r"""
+# ---- xla/ffi/api/c_api.h -----------------------------------------------------------------------
+class Extension:
+    struct_size: i64
+    kind: i32
+    next: ptr[Extension]
 
-; ---- Callees -----------------------------------------------------------------------------------
-; A function, and the descriptions of its arguments (xla_call._Callee, _Argument).
-%Callee = type {
-  i64 key, ptr next, ptr call, ptr resource, ptr last_error, i64 count, ptr arguments, i64 inputs,
-  i64 outputs
-}
-%Argument = type { i32 kind, i32 operand, i32 rank, i32 dtype, i64 size }
+class MetadataExtension:
+    base: Extension
+    metadata: ptr[Metadata]
 
-@callees = internal global [BUCKETS x ptr] zeroinitializer  ; lists, by the keys' low bits
+class Version:
+    struct_size: i64
+    extension: ptr
+    major: i32
+    minor: i32
 
-@unknown = internal constant [50 x i8] c"minitvm: expected jax_op() of this function first\00"
-@other_frame = internal constant [49 x i8] c"minitvm: expected operands and a key of jax_op()\00"
+class Metadata:
+    struct_size: i64
+    version: Version
+    traits: i32
 
-define internal ptr @bucket_of(i64 %key) alwaysinline {
-  %low = and i64 %key, LAST_BUCKET
-  %bucket = getelementptr ptr, ptr @callees, i64 %low
-  ret ptr %bucket
-}
+class Operands:
+    struct_size: i64
+    extension: ptr
+    count: i64
+    types: ptr
+    items: ptr[ptr[Buffer]]
 
-; Adds a callee, which lives as long as the process. The caller holds the GIL.
-define void @add_callee(ptr %callee) {
-  %key = load %Callee.key, ptr %callee
-  %bucket = call ptr @bucket_of(i64 %key)
-  %first = load ptr, ptr %bucket
-  store %Callee.next %first, ptr %callee
-  store atomic ptr %callee, ptr %bucket release, align 8
-  ret void
-}
+class Attributes:
+    struct_size: i64
+    extension: ptr
+    count: i64
+    types: ptr[i32]
+    names: ptr[ptr[Span]]
+    items: ptr[ptr[Scalar]]
 
-define internal ptr @callee_of(i64 %key) {
-entry:
-  %bucket = call ptr @bucket_of(i64 %key)
-  %first = load atomic ptr, ptr %bucket acquire, align 8
-  br label %look
-look:
-  %at = phi ptr [ %first, %entry ], [ %next, %other ]
-  br icmp eq ptr %at, null, label %leave, label %compare
-compare:
-  %found = load %Callee.key, ptr %at
-  br icmp eq i64 %found, %key, label %leave, label %other
-other:
-  %next = load %Callee.next, ptr %at
-  br label %look
-leave:
-  ret ptr %at
-}
+class Frame:
+    struct_size: i64
+    extension: ptr[Extension]
+    api: ptr[Api]
+    context: ptr
+    stage: i32
+    args: Operands
+    rets: Operands
+    attributes: Attributes
 
-; ---- The frame ---------------------------------------------------------------------------------
-define internal ptr @error(ptr %frame, ptr %message, i32 %code) {
-  %arguments = alloca %ErrorArguments
-  store %ErrorArguments.struct_size 28, ptr %arguments
-  store %ErrorArguments.extension null, ptr %arguments
-  store %ErrorArguments.message %message, ptr %arguments
-  store %ErrorArguments.code %code, ptr %arguments
-  %api = load %Frame.api, ptr %frame
-  %create = load %Api.create_error, ptr %api
-  %made = call ptr %create(ptr %arguments)
-  ret ptr %made
-}
+class Span:
+    text: ptr
+    length: i64
 
-; Tells XLA, which asks before it runs anything, the API version for which the handler was
-; written. The fields used here are the same in all versions 0.x.
-define internal ptr @tell_version(ptr %frame, ptr %extension) {
-  %metadata = load %MetadataExtension.metadata, ptr %extension
-  %version = getelementptr %Metadata.version, ptr %metadata
-  %api = load %Frame.api, ptr %frame
-  %theirs = getelementptr %Api.version, ptr %api
-  %minor = load %Version.minor, ptr %theirs
-  %newest = call i32 @llvm.smin.i32(i32 %minor, i32 NEWEST_MINOR)
-  store %Version.major 0, ptr %version
-  store %Version.minor %newest, ptr %version
-  store %Metadata.traits 0, ptr %metadata
-  ret ptr null
-}
+class Scalar:
+    dtype: i32
+    value: ptr
 
-; The callee that the attribute "key" names, or null; and whether there is such an attribute.
-define internal ptr @callee_in(ptr %frame, ptr %is_there) {
-entry:
-  store i1 false, ptr %is_there
-  %attributes = getelementptr %Frame.attributes, ptr %frame
-  %count = load %Attributes.count, ptr %attributes
-  %types = load %Attributes.types, ptr %attributes
-  %names = load %Attributes.names, ptr %attributes
-  %items = load %Attributes.items, ptr %attributes
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %other ]
-  br icmp eq i64 %i, %count, label %none, label %look
-look:
-  %i.next = add i64 %i, 1
-  %name.at = getelementptr ptr, ptr %names, i64 %i
-  %name = load ptr, ptr %name.at
-  %length = load %Span.length, ptr %name
-  br icmp eq i64 %length, 3, label %compare, label %other
-compare:
-  %text = load %Span.text, ptr %name
-  %differs = call i32 @memcmp(ptr %text, ptr @key_name, i64 3)
-  br icmp eq i32 %differs, 0, label %check, label %other
-other:
-  br label %next
-check:
-  %type.at = getelementptr i32, ptr %types, i64 %i
-  %type = load i32, ptr %type.at
-  br icmp eq i32 %type, ATTRIBUTE_SCALAR, label %read, label %none
-read:
-  %item.at = getelementptr ptr, ptr %items, i64 %i
-  %item = load ptr, ptr %item.at
-  %dtype = load %Scalar.dtype, ptr %item
-  br icmp eq i32 %dtype, TYPE_LONG, label %find, label %none
-find:
-  store i1 true, ptr %is_there
-  %value = load %Scalar.value, ptr %item
-  %key = load i64, ptr %value, align 1
-  %found = call ptr @callee_of(i64 %key)
-  ret ptr %found
-none:
-  ret ptr null
-}
-@key_name = internal constant [3 x i8] c"key"
+class Buffer:
+    struct_size: i64
+    extension: ptr
+    dtype: i32
+    data: ptr
+    rank: i64
+    dims: ptr[i64]
 
-; ---- Calls -------------------------------------------------------------------------------------
-; The product of some extents.
-define internal i64 @product(ptr %dims, i64 %count) {
-entry:
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %more ]
-  %sum = phi i64 [ 1, %entry ], [ %sum.next, %more ]
-  br icmp eq i64 %i, %count, label %leave, label %more
-more:
-  %at = getelementptr i64, ptr %dims, i64 %i
-  %extent = load i64, ptr %at
-  %sum.next = mul i64 %sum, %extent
-  %i.next = add i64 %i, 1
-  br label %next
-leave:
-  ret i64 %sum
-}
+class Api:
+    struct_size: i64
+    extension: ptr
+    version: Version
+    internal_api: ptr
+    create_error: ptr
 
-; The number of an operand's batch element for the outputs' batch element number %n.
-define internal i64 @place_in(ptr %own, ptr %full, i64 %rank, i64 %n) {
-entry:
-  br label %next
-next:
-  %d = phi i64 [ %rank, %entry ], [ %d.next, %more ]
-  %left = phi i64 [ %n, %entry ], [ %left.next, %more ]
-  %step = phi i64 [ 1, %entry ], [ %step.next, %more ]
-  %place = phi i64 [ 0, %entry ], [ %place.next, %more ]
-  br icmp eq i64 %d, 0, label %leave, label %more
-more:
-  %d.next = sub i64 %d, 1
-  %full.at = getelementptr i64, ptr %full, i64 %d.next
-  %extent = load i64, ptr %full.at
-  %own.at = getelementptr i64, ptr %own, i64 %d.next
-  %own.extent = load i64, ptr %own.at
-  %number = urem i64 %left, %extent
-  %left.next = udiv i64 %left, %extent
-  %same = icmp eq i64 %own.extent, 1
-  %index = select i1 %same, i64 0, i64 %number
-  %moved = mul i64 %index, %step
-  %place.next = add i64 %place, %moved
-  %step.next = mul i64 %step, %own.extent
-  br label %next
-leave:
-  ret i64 %place
-}
+class ErrorArguments:
+    struct_size: i64
+    extension: ptr
+    message: ptr
+    code: i32
 
-; The buffer of an argument.
-define internal ptr @buffer_of(ptr %frame, ptr %argument) {
-  %kind = load %Argument.kind, ptr %argument
-  %operand = load %Argument.operand, ptr %argument
-  %args = getelementptr %Frame.args, ptr %frame
-  %rets = getelementptr %Frame.rets, ptr %frame
-  %is_output = icmp eq i32 %kind, OUTPUT
-  %operands = select i1 %is_output, ptr %rets, ptr %args
-  %items = load %Operands.items, ptr %operands
-  %place = getelementptr ptr, ptr %items, i32 %operand
-  %buffer = load ptr, ptr %place
-  ret ptr %buffer
-}
+# ---- Callees -----------------------------------------------------------------------------------
+# A function, and the descriptions of its arguments (xla_call._Callee, _Argument).
+class Callee:
+    key: i64
+    next: ptr[Callee]
+    call: ptr
+    resource: ptr
+    last_error: ptr
+    count: i64
+    arguments: ptr[Argument]
+    inputs: i64
+    outputs: i64
 
-; Number %n of a buffer as a value of a packed call.
-define internal void @read_number(ptr %data, i64 %n, i32 %dtype, ptr %to) {
-  switch i32 %dtype, label %word [ i32 TYPE_INT, label %int  i32 TYPE_UINT, label %uint
-                                   i32 TYPE_FLOAT, label %float ]
-int:
-  %int.at = getelementptr i32, ptr %data, i64 %n
-  %i = load i32, ptr %int.at
-  %i.wide = sext i32 %i to i64
-  store i64 %i.wide, ptr %to
-  ret void
-uint:
-  %uint.at = getelementptr i32, ptr %data, i64 %n
-  %u = load i32, ptr %uint.at
-  %u.wide = zext i32 %u to i64
-  store i64 %u.wide, ptr %to
-  ret void
-float:
-  %float.at = getelementptr float, ptr %data, i64 %n
-  %f = load float, ptr %float.at
-  %f.wide = fpext float %f to double
-  store double %f.wide, ptr %to
-  ret void
-word:
-  %word.at = getelementptr i64, ptr %data, i64 %n
-  %w = load i64, ptr %word.at
-  store i64 %w, ptr %to
-  ret void
-}
+class Argument:
+    kind: i32
+    operand: i32
+    rank: i32
+    dtype: i32
+    size: i64
 
-; Whether all operands are there, each with the same number of batch dimensions in front.
-define internal i1 @fits(ptr %frame, ptr %callee, i64 %front) {
-entry:
-  %count = load %Callee.count, ptr %callee
-  %arguments = load %Callee.arguments, ptr %callee
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %look ]
-  br icmp eq i64 %i, %count, label %good, label %look
-look:
-  %i.next = add i64 %i, 1
-  %argument = getelementptr %Argument, ptr %arguments, i64 %i
-  %buffer = call ptr @buffer_of(ptr %frame, ptr %argument)
-  %rank = load %Buffer.rank, ptr %buffer
-  %own = load %Argument.rank, ptr %argument
-  %own.wide = sext i32 %own to i64
-  %whole = add i64 %own.wide, %front
-  br icmp eq i64 %rank, %whole, label %next, label %bad
-good:
-  ret i1 true
-bad:
-  ret i1 false
-}
+callees: internal[array[ptr[Callee], BUCKETS]]  # lists, by the keys' low bits
 
-; Sets the fields that don't change between the calls for the batch elements.
-define internal void @describe_operands(ptr %frame, ptr %callee, i64 %front, ptr %tensors,
-                                        ptr %values, ptr %codes) {
-entry:
-  %count = load %Callee.count, ptr %callee
-  %arguments = load %Callee.arguments, ptr %callee
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %done ]
-  br icmp eq i64 %i, %count, label %leave, label %look
-look:
-  %i.next = add i64 %i, 1
-  %argument = getelementptr %Argument, ptr %arguments, i64 %i
-  %kind = load %Argument.kind, ptr %argument
-  %code.at = getelementptr i32, ptr %codes, i64 %i
-  br icmp ule i32 %kind, OUTPUT, label %array, label %number
-array:
-  %buffer = call ptr @buffer_of(ptr %frame, ptr %argument)
-  %dims = load %Buffer.dims, ptr %buffer
-  %shape = getelementptr i64, ptr %dims, i64 %front
-  %rank = load %Argument.rank, ptr %argument
-  %dtype = load %Argument.dtype, ptr %argument
-  %tensor = getelementptr %DLTensor, ptr %tensors, i64 %i
-  call void @describe(ptr %tensor, i32 %rank, i32 %dtype, ptr %shape)
-  %value.at = getelementptr i64, ptr %values, i64 %i
-  store ptr %tensor, ptr %value.at
-  store i32 CODE_ARRAY, ptr %code.at
-  br label %done
-number:
-  %is_int = icmp eq i32 %kind, INTEGER
-  %code = select i1 %is_int, i32 CODE_INT, i32 CODE_FLOAT
-  store i32 %code, ptr %code.at
-  br label %done
-done:
-  br label %next
-leave:
-  ret void
-}
+# Adds a callee, which lives as long as the process. The caller holds the GIL.
+@export
+def add_callee(callee: ptr[Callee]):
+    bucket = callee.key & LAST_BUCKET
+    callee.next = callees[bucket]
+    store_release(callee, callees[bucket])
 
-; The addresses and the numbers of call %n.
-define internal void @move_operands(ptr %frame, ptr %callee, i64 %front, ptr %full, i64 %n,
-                                    ptr %tensors, ptr %values) {
-entry:
-  %count = load %Callee.count, ptr %callee
-  %arguments = load %Callee.arguments, ptr %callee
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %done ]
-  br icmp eq i64 %i, %count, label %leave, label %look
-look:
-  %i.next = add i64 %i, 1
-  %argument = getelementptr %Argument, ptr %arguments, i64 %i
-  %buffer = call ptr @buffer_of(ptr %frame, ptr %argument)
-  %data = load %Buffer.data, ptr %buffer
-  %dims = load %Buffer.dims, ptr %buffer
-  %shape = getelementptr i64, ptr %dims, i64 %front
-  %rank = load %Argument.rank, ptr %argument
-  %rank.wide = sext i32 %rank to i64
-  %elements = call i64 @product(ptr %shape, i64 %rank.wide)
-  %place = call i64 @place_in(ptr %dims, ptr %full, i64 %front, i64 %n)
-  %before = mul i64 %place, %elements
-  %kind = load %Argument.kind, ptr %argument
-  br icmp ule i32 %kind, OUTPUT, label %array, label %number
-array:
-  %size = load %Argument.size, ptr %argument
-  %offset = mul i64 %before, %size
-  %first = getelementptr i8, ptr %data, i64 %offset
-  %tensor = getelementptr %DLTensor, ptr %tensors, i64 %i
-  store %DLTensor.data %first, ptr %tensor
-  br label %done
-number:
-  %dtype = load %Buffer.dtype, ptr %buffer
-  %value.at = getelementptr i64, ptr %values, i64 %i
-  call void @read_number(ptr %data, i64 %place, i32 %dtype, ptr %value.at)
-  br label %done
-done:
-  br label %next
-leave:
-  ret void
-}
+def callee_of(key: i64) -> ptr[Callee]:
+    callee = load_acquire(callees[key & LAST_BUCKET])
+    while callee and callee.key != key:
+        callee = callee.next
+    return callee
 
-define internal ptr @run_callee(ptr %frame, ptr %callee) {
-entry:
-  %count = load %Callee.count, ptr %callee
-  %call = load %Callee.call, ptr %callee
-  %resource = load %Callee.resource, ptr %callee
-  %narrow = trunc i64 %count to i32
-  %args = getelementptr %Frame.args, ptr %frame
-  %rets = getelementptr %Frame.rets, ptr %frame
-  %given = load %Operands.count, ptr %args
-  %inputs = load %Callee.inputs, ptr %callee
-  br icmp eq i64 %given, %inputs, label %look, label %bad
-look:
-  %asked = load %Operands.count, ptr %rets
-  %outputs = load %Callee.outputs, ptr %callee
-  br icmp eq i64 %asked, %outputs, label %measure, label %bad
-measure:
-  ; Every output has all batch dimensions, so those of the last argument, an output, count.
-  %arguments = load %Callee.arguments, ptr %callee
-  %first = call ptr @first_output(ptr %arguments)
-  %result = call ptr @buffer_of(ptr %frame, ptr %first)
-  %rank = load %Buffer.rank, ptr %result
-  %own = load %Argument.rank, ptr %first
-  %own.wide = sext i32 %own to i64
-  %front = sub i64 %rank, %own.wide
-  br icmp sge i64 %front, 0, label %check, label %bad
-check:
-  %fits = call i1 @fits(ptr %frame, ptr %callee, i64 %front)
-  br i1 %fits, label %prepare, label %bad
-prepare:
-  %full = load %Buffer.dims, ptr %result
-  %calls = call i64 @product(ptr %full, i64 %front)
-  %tensors = alloca %DLTensor, i64 %count
-  %values = alloca i64, i64 %count
-  %codes = alloca i32, i64 %count
-  call void @describe_operands(ptr %frame, ptr %callee, i64 %front, ptr %tensors, ptr %values,
-                               ptr %codes)
-  br label %next
-next:
-  %n = phi i64 [ 0, %prepare ], [ %n.next, %one ]
-  br icmp eq i64 %n, %calls, label %good, label %one
-one:
-  %n.next = add i64 %n, 1
-  call void @move_operands(ptr %frame, ptr %callee, i64 %front, ptr %full, i64 %n, ptr %tensors,
-                           ptr %values)
-  %status = call i32 %call(ptr %values, ptr %codes, i32 %narrow, ptr null, ptr null, ptr %resource)
-  br icmp eq i32 %status, 0, label %next, label %failed
-good:
-  ret ptr null
-failed:
-  %last_error = load %Callee.last_error, ptr %callee
-  %text = call ptr %last_error()
-  %error = call ptr @error(ptr %frame, ptr %text, i32 FAILED_PRECONDITION)
-  ret ptr %error
-bad:
-  %refused = call ptr @error(ptr %frame, ptr @other_frame, i32 INVALID_ARGUMENT)
-  ret ptr %refused
-}
+# ---- The frame ---------------------------------------------------------------------------------
+def error(frame: ptr[Frame], message: ptr, code: i32) -> ptr:
+    arguments = alloca(ErrorArguments)
+    arguments.struct_size = 28
+    arguments.extension = None
+    arguments.message = message
+    arguments.code = code
+    return call(ptr, frame.api.create_error, arguments)
 
-; The first argument that is an output: there is one.
-define internal ptr @first_output(ptr %arguments) {
-entry:
-  br label %next
-next:
-  %at = phi ptr [ %arguments, %entry ], [ %after, %next ]
-  %kind = load %Argument.kind, ptr %at
-  %after = getelementptr %Argument, ptr %at, i64 1
-  br icmp eq i32 %kind, OUTPUT, label %leave, label %next
-leave:
-  ret ptr %at
-}
+# Tells XLA, which asks before it runs anything, the API version for which the handler was
+# written. The fields used here are the same in all versions 0.x.
+def tell_version(frame: ptr[Frame], metadata: ptr[Metadata]):
+    metadata.version.major = 0
+    metadata.version.minor = min(frame.api.version.minor, NEWEST_MINOR)
+    metadata.traits = 0
 
-; XLA_FFI_Error* handler(XLA_FFI_CallFrame*)
-define ptr @handle(ptr %frame) {
-entry:
-  %is_there = alloca i1
-  %first = load %Frame.extension, ptr %frame
-  br label %extensions
-extensions:
-  %extension = phi ptr [ %first, %entry ], [ %following, %other ]
-  br icmp eq ptr %extension, null, label %stages, label %look
-look:
-  %kind = load %Extension.kind, ptr %extension
-  br icmp eq i32 %kind, METADATA, label %metadata, label %other
-other:
-  %following = load %Extension.next, ptr %extension
-  br label %extensions
-metadata:
-  %told = call ptr @tell_version(ptr %frame, ptr %extension)
-  ret ptr %told
-stages:
-  %stage = load %Frame.stage, ptr %frame
-  br icmp eq i32 %stage, EXECUTE, label %execute, label %nothing
-nothing:
-  ret ptr null
-execute:
-  %callee = call ptr @callee_in(ptr %frame, ptr %is_there)
-  br icmp eq ptr %callee, null, label %missing, label %run
-run:
-  %done = call ptr @run_callee(ptr %frame, ptr %callee)
-  ret ptr %done
-missing:
-  %there = load i1, ptr %is_there
-  %message = select i1 %there, ptr @unknown, ptr @other_frame
-  %error = call ptr @error(ptr %frame, ptr %message, i32 NOT_FOUND)
-  ret ptr %error
-}
+# The place of the key among the attributes, or null.
+def key_in(attributes: ptr[Attributes]) -> ptr:
+    for i in range(attributes.count):
+        name = attributes.names[i]
+        if name.length == 3 and memcmp(name.text, "key", 3) == 0:
+            item = attributes.items[i]
+            is_key = attributes.types[i] == ATTRIBUTE_SCALAR and item.dtype == TYPE_LONG
+            return item.value if is_key else None
+    return None
+
+# ---- Calls -------------------------------------------------------------------------------------
+# The product of some extents.
+def product(dims: ptr[i64], count: i64) -> i64:
+    all = 1
+    for i in range(count):
+        all *= dims[i]
+    return all
+
+# The number of an operand's batch element for the outputs' batch element number `n`.
+def place_in(own: ptr[i64], full: ptr[i64], rank: i64, n: i64) -> i64:
+    left = u64(n)
+    step = 1
+    place = 0
+    d = rank
+    while d:
+        d -= 1
+        extent = u64(full[d])
+        place += (0 if own[d] == 1 else i64(left % extent)) * step
+        left //= extent
+        step *= own[d]
+    return place
+
+# The buffer of an argument.
+def buffer_of(frame: ptr[Frame], argument: ptr[Argument]) -> ptr[Buffer]:
+    operands = at(frame.rets) if argument.kind == OUTPUT else at(frame.args)
+    return operands.items[argument.operand]
+
+# Number `n` of a buffer as a value of a packed call.
+def read_number(data: ptr, n: i64, dtype: i32, to: ptr):
+    match dtype:
+        case TYPE_INT:
+            store(i64(ptr[i32](data)[n]), to)
+        case TYPE_UINT:
+            store(i64(ptr[u32](data)[n]), to)
+        case TYPE_FLOAT:
+            store(double(ptr[float](data)[n]), to)
+        case _:
+            store(ptr[i64](data)[n], to)
+
+# Whether all operands are there, each with the same number of batch dimensions in front.
+def fits(frame: ptr[Frame], callee: ptr[Callee], front: i64) -> i1:
+    for i in range(callee.count):
+        argument = callee.arguments[i]
+        if buffer_of(frame, argument).rank != i64(argument.rank) + front:
+            return False
+    return True
+
+# Sets the fields that don't change between the calls for the batch elements.
+def describe_operands(
+    frame: ptr[Frame], callee: ptr[Callee], front: i64, tensors: ptr[DLTensor], values: ptr[ptr],
+    codes: ptr[i32],
+):
+    for i in range(callee.count):
+        argument = callee.arguments[i]
+        if u32(argument.kind) <= OUTPUT:
+            shape = buffer_of(frame, argument).dims + front
+            describe(tensors[i], argument.rank, argument.dtype, shape)
+            values[i] = tensors[i]
+            codes[i] = CODE_ARRAY
+        else:
+            codes[i] = CODE_INT if argument.kind == INTEGER else CODE_FLOAT
+
+# The addresses and the numbers of call `n`.
+def move_operands(
+    frame: ptr[Frame], callee: ptr[Callee], front: i64, full: ptr[i64], n: i64,
+    tensors: ptr[DLTensor], values: ptr[ptr],
+):
+    for i in range(callee.count):
+        argument = callee.arguments[i]
+        buffer = buffer_of(frame, argument)
+        place = place_in(buffer.dims, full, front, n)
+        if u32(argument.kind) <= OUTPUT:
+            elements = product(buffer.dims + front, i64(argument.rank))
+            tensors[i].data = buffer.data + place * elements * argument.size
+        else:
+            read_number(buffer.data, place, buffer.dtype, at(values[i]))
+
+def run_callee(frame: ptr[Frame], callee: ptr[Callee]) -> ptr:
+    count = callee.count
+    if frame.args.count == callee.inputs and frame.rets.count == callee.outputs:
+        # Every output has all batch dimensions, so those of any output count.
+        output = callee.arguments
+        while output.kind != OUTPUT:  # there is one
+            output += 1
+        result = buffer_of(frame, output)
+        front = result.rank - i64(output.rank)
+        if front >= 0 and fits(frame, callee, front):
+            tensors = alloca(DLTensor, count)
+            values = alloca(ptr, count)
+            codes = alloca(i32, count)
+            describe_operands(frame, callee, front, tensors, values, codes)
+            for n in range(product(result.dims, front)):
+                move_operands(frame, callee, front, result.dims, n, tensors, values)
+                if call(i32, callee.call, values, codes, i32(count), None, None, callee.resource):
+                    return error(frame, call(ptr, callee.last_error), FAILED_PRECONDITION)
+            return None
+    return error(frame, "minitvm: expected operands and a key of jax_op()", INVALID_ARGUMENT)
+
+# XLA_FFI_Error* handler(XLA_FFI_CallFrame*)
+@export
+def handle(frame: ptr[Frame]) -> ptr:
+    extension = frame.extension
+    while extension:
+        if extension.kind == METADATA:
+            tell_version(frame, ptr[MetadataExtension](extension).metadata)
+            return None
+        extension = extension.next
+    if frame.stage != EXECUTE:
+        return None
+    key = key_in(at(frame.attributes))
+    if not key:
+        return error(frame, "minitvm: expected operands and a key of jax_op()", NOT_FOUND)
+    callee = callee_of(load(i64, key, 1))
+    if not callee:
+        return error(frame, "minitvm: expected jax_op() of this function first", NOT_FOUND)
+    return run_callee(frame, callee)
 """
 
 
 class _Argument(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("operand", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("size", ctypes.c_int64),
-    )
+    _fields_ = fields_of(_PAGE, "Argument")
 
 
 class _Callee(ctypes.Structure):
-    _fields_ = (
-        ("key", ctypes.c_int64),
-        ("next", ctypes.c_void_p),
-        ("call", ctypes.c_void_p),
-        ("resource", ctypes.c_void_p),
-        ("last_error", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("arguments", ctypes.c_void_p),
-        ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64),
-    )
+    _fields_ = fields_of(_PAGE, "Callee")
 
 
 def xla_call_text() -> str:
     """The LLVM IR of the handler."""
-    return native_text(STRUCTURES + TENSORS + _TEXT, _WORDS)
+    return native_text(STRUCTURES + TENSORS + _PAGE, _WORDS)
 
 
 @Once

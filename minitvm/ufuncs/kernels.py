@@ -10,51 +10,21 @@ from minitvm.runtime.call_path_text import StoredFunction
 from minitvm.runtime.dlpack import dtype_word
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.heap_types import HEADER
+from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.record import record
-from minitvm.ufuncs.loop_text import MOST_KERNELS
+from minitvm.ufuncs.loop_text import LOOP, MOST_KERNELS
 
 
 class OperandFields(ctypes.Structure):
-    _fields_ = (
-        ("position", ctypes.c_int64),
-        ("source", ctypes.c_int64),
-        ("rank", ctypes.c_int64),
-        ("batched", ctypes.c_int64),
-        ("dtype", ctypes.c_uint32),
-        ("output", ctypes.c_int32),
-        ("size", ctypes.c_int64),
-        ("dims", ctypes.c_void_p),
-        ("first_step", ctypes.c_int64),
-    )
+    _fields_ = fields_of(LOOP, "Operand")
 
 
 class KernelFields(ctypes.Structure):
-    _fields_ = (
-        ("form", ctypes.c_int64),
-        ("is_chain", ctypes.c_int64),
-        ("extents", ctypes.c_void_p),
-        ("call", ctypes.c_void_p),
-        ("resource", ctypes.c_void_p),
-        ("last_error", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("operands", ctypes.c_void_p),
-        ("packed", ctypes.c_void_p),  # the function's fields, if it never calls back
-        ("plain", ctypes.c_void_p),  # int (void** addresses, int64_t* sizes), or NULL
-    )
+    _fields_ = fields_of(LOOP, "Kernel")
 
 
 class LoopFields(ctypes.Structure):
-    _fields_ = (
-        ("base", ctypes.c_void_p),
-        ("kernels", ctypes.c_int64),
-        ("may_ask", ctypes.c_int64),
-        ("may_chain", ctypes.c_int64),
-        ("inputs", ctypes.c_int64),
-        ("names", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-        ("words", ctypes.c_int64),
-        ("table", ctypes.c_void_p * MOST_KERNELS),
-    )
+    _fields_ = fields_of(LOOP, "Loop", {"MOST_KERNELS": MOST_KERNELS})
 
 
 @final

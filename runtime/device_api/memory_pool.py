@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, final
 from minitvm.runtime.device_api.interface import MemoryStats
 from minitvm.runtime.device_api.pool_text import (
     COUNTERS,
+    EVERYBODYS,
     HUGE_PAGE,
+    LIMIT,
     NO_LIMIT,
-    POOL,
     UNIT,
     pool_text,
 )
@@ -141,7 +142,7 @@ class Pool:
     def __init__(self, least: int, limit: int | None = None) -> None:
         self._pool = 0
         self._pool = _made(_call("new_pool", least, NO_LIMIT if limit is None else limit))
-        self.everybodys: int = self._pool + 8 * POOL.index("EVERYBODYS")
+        self.everybodys: int = self._pool + 8 * EVERYBODYS
 
     def __del__(self) -> None:
         if self._pool and not self.counters().reserved:
@@ -213,7 +214,7 @@ class Pool:
 
     def counters(self) -> Counters:
         """The counts so far."""
-        found = (ctypes.c_int64 * len(COUNTERS))()
+        found = (ctypes.c_int64 * COUNTERS)()
         _call("read", self._pool, ctypes.addressof(found))
         return Counters(*found)
 
@@ -224,7 +225,7 @@ class Pool:
     @property
     def limit(self) -> int:
         """The most that may be reserved, or :data:`NO_LIMIT`."""
-        return ctypes.c_int64.from_address(self._pool + 8 * POOL.index("LIMIT")).value
+        return ctypes.c_int64.from_address(self._pool + 8 * LIMIT).value
 
     @limit.setter
     def limit(self, limit: int) -> None:
@@ -273,7 +274,7 @@ class CPUPool(Pool):
     def counters(self) -> Counters:
         """The counts so far. Memory that threads keep at hand counts as free, except in the
         greatest values."""
-        found = (ctypes.c_int64 * len(COUNTERS))()
+        found = (ctypes.c_int64 * COUNTERS)()
         _call("read", self._pool, ctypes.addressof(found))
         _call("add_fronts", ctypes.addressof(found))
         return Counters(*found)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, final
 
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api import registry
-from minitvm.runtime.device_api.interface import DeviceInterface, Handle, MemoryStats, Status
+from minitvm.runtime.device_api.interface import DeviceInterface, MemoryStats, Status
 from minitvm.runtime.device_api.plugin_abi import (
     ABI,
     ABIS,
@@ -38,7 +38,7 @@ from minitvm.runtime.device_api.plugin_abi import (
     CDevice,
     CustomRuntimeParams,
 )
-from minitvm.runtime.device_type import DEVICE_TYPES
+from minitvm.runtime.device_type import DEVICE_TYPES, BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 
 _ENTRY = "InitPlugin"
@@ -47,6 +47,18 @@ _MARKED = 4096  # bytes behind a table, and behind the parameters
 _ENDED = 0  # no process's number
 _MARK = b"\xa5"
 _MOST_DEVICES = 1 << 16
+
+
+def _passed_on(name: str, by: str) -> Any:
+    """A method that passes its arguments on to a function of the plugin, in which devices have
+    another form."""
+
+    def pass_on(self: PluginInterface, device: Device, *arguments: Any) -> Any:
+        given = (device, *arguments)
+        places = [self._at(each) if isinstance(each, BareDevice) else each for each in given]
+        return getattr(self, by)(name, device, *places)
+
+    return pass_on
 
 
 @final
@@ -132,18 +144,18 @@ class PluginInterface(DeviceInterface):
         self._check(name, of, status)
         return True
 
-    def _new(self, name: str, of: Device, *arguments: Any) -> int:
+    def _new(self, name: str, of: Device, place: CDevice, *arguments: Any) -> int:
         """The address or handle that a function writes; 0 if it writes none."""
         found = ctypes.c_void_p()
-        self._call(name, of, self._at(of), found, *arguments)
+        self._call(name, of, place, found, *arguments)
         return found.value or 0
 
-    def _number(self, name: str, of: Device) -> int:
+    def _number(self, name: str, of: Device, place: CDevice) -> int:
         found = ctypes.c_size_t()
-        self._call(name, of, self._at(of), found)
+        self._call(name, of, place, found)
         return found.value
 
-    def _at(self, device: Device) -> CDevice:
+    def _at(self, device: BareDevice) -> CDevice:
         try:
             return self._devices[device.device_id]
         except KeyError:
@@ -222,7 +234,7 @@ class PluginInterface(DeviceInterface):
         found = dict(self._about)
         for name in SIZE_PROPERTIES:
             if name in self._functions:
-                found[name.removeprefix("get_")] = self._number(name, device)
+                found[name.removeprefix("get_")] = self._number(name, device, self._at(device))
         for name in FLAG_PROPERTIES:
             if name in self._functions:
                 flag = ctypes.c_bool()
@@ -246,134 +258,38 @@ class PluginInterface(DeviceInterface):
         self._call(name, None, *((next(devices),) if takes_device else ()), found)
         return found.value
 
-    def synchronize_device(self, device: Device) -> None:
-        self._call("synchronize_device", device, self._at(device))
-
-    # ---- Memory ----------------------------------------------------------------------------------
-
-    def device_memory_allocate(self, device: Device, size: int) -> int:
-        return self._new("device_memory_allocate", device, size)
-
-    def device_memory_deallocate(self, device: Device, address: int, size: int) -> None:
-        self._release("device_memory_deallocate", device, self._at(device), address, size)
-
-    def host_memory_allocate(self, device: Device, size: int) -> int:
-        return self._new("host_memory_allocate", device, size)
-
-    def host_memory_deallocate(self, device: Device, address: int, size: int) -> None:
-        self._release("host_memory_deallocate", device, self._at(device), address, size)
-
-    def unified_memory_allocate(self, device: Device, size: int) -> int:
-        return self._new("unified_memory_allocate", device, size)
-
-    def unified_memory_deallocate(self, device: Device, address: int, size: int) -> None:
-        self._release("unified_memory_deallocate", device, self._at(device), address, size)
-
-    def device_memory_set(self, device: Device, address: int, value: int, size: int) -> None:
-        self._call("device_memory_set", device, self._at(device), address, value, size)
-
     def device_memory_stats(self, device: Device) -> MemoryStats:
         total, free = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("device_memory_stats", device, self._at(device), total, free)
         return MemoryStats(total.value, free.value)
 
-    def device_min_chunk_size(self, device: Device) -> int:
-        return self._number("device_min_chunk_size", device)
+    device_memory_allocate = _passed_on("device_memory_allocate", "_new")
+    device_memory_deallocate = _passed_on("device_memory_deallocate", "_release")
 
-    def device_max_chunk_size(self, device: Device) -> int:
-        return self._number("device_max_chunk_size", device)
 
-    def device_max_alloc_size(self, device: Device) -> int:
-        return self._number("device_max_alloc_size", device)
-
-    def device_extra_padding_size(self, device: Device) -> int:
-        return self._number("device_extra_padding_size", device)
-
-    def device_init_alloc_size(self, device: Device) -> int:
-        return self._number("device_init_alloc_size", device)
-
-    def device_realloc_size(self, device: Device) -> int:
-        return self._number("device_realloc_size", device)
-
-    # ---- Copies ----------------------------------------------------------------------------------
-
-    def memory_copy_h2d(self, device: Device, target: int, source: int, size: int) -> None:
-        self._call("memory_copy_h2d", device, self._at(device), target, source, size)
-
-    def memory_copy_d2h(self, device: Device, target: int, source: int, size: int) -> None:
-        self._call("memory_copy_d2h", device, self._at(device), target, source, size)
-
-    def memory_copy_d2d(self, device: Device, target: int, source: int, size: int) -> None:
-        self._call("memory_copy_d2d", device, self._at(device), target, source, size)
-
-    def memory_copy_p2p(
-        self, target_device: Device, source_device: Device, target: int, source: int, size: int
-    ) -> None:
-        devices = self._at(target_device), self._at(source_device)
-        self._call("memory_copy_p2p", target_device, *devices, target, source, size)
-
-    def async_memory_copy_h2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
-        where = self._at(device), stream
-        self._call("async_memory_copy_h2d", device, *where, target, source, size)
-
-    def async_memory_copy_d2h(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
-        where = self._at(device), stream
-        self._call("async_memory_copy_d2h", device, *where, target, source, size)
-
-    def async_memory_copy_d2d(
-        self, device: Device, stream: Handle, target: int, source: int, size: int
-    ) -> None:
-        where = self._at(device), stream
-        self._call("async_memory_copy_d2d", device, *where, target, source, size)
-
-    def async_memory_copy_p2p(
-        self,
-        target_device: Device,
-        source_device: Device,
-        stream: Handle,
-        target: int,
-        source: int,
-        size: int,
-    ) -> None:
-        where = self._at(target_device), self._at(source_device), stream
-        self._call("async_memory_copy_p2p", target_device, *where, target, source, size)
-
-    # ---- Streams and events ----------------------------------------------------------------------
-
-    def create_stream(self, device: Device) -> Handle:
-        return self._new("create_stream", device)
-
-    def destroy_stream(self, device: Device, stream: Handle) -> None:
-        self._release("destroy_stream", device, self._at(device), stream)
-
-    def query_stream(self, device: Device, stream: Handle) -> bool:
-        return self._is_done("query_stream", device, self._at(device), stream)
-
-    def synchronize_stream(self, device: Device, stream: Handle) -> None:
-        self._call("synchronize_stream", device, self._at(device), stream)
-
-    def stream_wait_event(self, device: Device, stream: Handle, event: Handle) -> None:
-        self._call("stream_wait_event", device, self._at(device), stream, event)
-
-    def create_event(self, device: Device) -> Handle:
-        return self._new("create_event", device)
-
-    def record_event(self, device: Device, stream: Handle, event: Handle) -> None:
-        self._call("record_event", device, self._at(device), stream, event)
-
-    def destroy_event(self, device: Device, event: Handle) -> None:
-        self._release("destroy_event", device, self._at(device), event)
-
-    def query_event(self, device: Device, event: Handle) -> bool:
-        return self._is_done("query_event", device, self._at(device), event)
-
-    def synchronize_event(self, device: Device, event: Handle) -> None:
-        self._call("synchronize_event", device, self._at(device), event)
-
+# The other functions pass their arguments on, each by a method of PluginInterface.
+_PASSED_ON = {
+    "_new": (
+        "host_memory_allocate", "unified_memory_allocate", "create_stream", "create_event",
+    ),
+    "_release": (
+        "host_memory_deallocate", "unified_memory_deallocate", "destroy_stream", "destroy_event",
+    ),
+    "_number": (
+        "device_min_chunk_size", "device_max_chunk_size", "device_max_alloc_size",
+        "device_extra_padding_size", "device_init_alloc_size", "device_realloc_size",
+    ),
+    "_is_done": ("query_stream", "query_event"),
+    "_call": (
+        "device_memory_set", "memory_copy_h2d", "memory_copy_d2h", "memory_copy_d2d",
+        "memory_copy_p2p", "async_memory_copy_h2d", "async_memory_copy_d2h",
+        "async_memory_copy_d2d", "async_memory_copy_p2p", "synchronize_device",
+        "synchronize_stream", "synchronize_event", "stream_wait_event", "record_event",
+    ),
+}  # fmt: skip
+for _by, _functions in _PASSED_ON.items():
+    for _each in _functions:
+        setattr(PluginInterface, _each, _passed_on(_each, _by))
 
 # Our additions to a plugin's functions: they prepare its devices, and report their properties.
 _OURS = ("init_device", "deinit_device", "get_device_properties")

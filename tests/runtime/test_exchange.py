@@ -213,6 +213,34 @@ def test_the_method_is_compiled_code_and_says_what_it_takes() -> None:
             a.__dlpack__(max_version=(1, "0"))  # type: ignore[arg-type]  # that is the point
 
 
+def test_python_code_gets_all_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By position as well as by name, also where there are none of a kind."""
+    given: list[Any] = []
+    own = NDArray._dlpack_slowly
+
+    def note(*args: Any, **named: Any) -> Any:
+        given.append((args, named))
+        return own(args[0])
+
+    monkeypatch.setattr(NDArray, "_dlpack_slowly", note)
+    x, stream, copy = array([1.0]), object(), object()
+    x.__dlpack__()  # Python code at first
+    given.clear()
+    calls: Any = x.__dlpack__
+    calls()
+    calls(1, 2)
+    calls(stream=stream)
+    calls(1, stream=stream, max_version=(1, 0))
+    calls(1, 2, copy=copy, stream=stream)
+    assert given == [
+        ((x,), {}),
+        ((x, 1, 2), {}),
+        ((x,), {"stream": stream}),
+        ((x, 1), {"stream": stream, "max_version": (1, 0)}),
+        ((x, 1, 2), {"copy": copy, "stream": stream}),
+    ]
+
+
 def test_torch_tensors_come_by_it() -> None:
     torch = pytest.importorskip("torch")
     t = torch.arange(6.0).reshape(2, 3)

@@ -16,35 +16,29 @@ from minitvm.runtime.object_file import calls_through_stubs
 from tests.processes import run_python
 
 TEXT = """
-@number = global i64 7
-@hidden = internal global i64 5
+number: i64 = 7
+hidden: internal[i64] = 5
 
-define i64 @add_hidden(i64 %x) {
-  %slot = alloca i64
-  store i64 %x, ptr %slot
-  %y = load i64, ptr %slot
-  %old = load i64, ptr @hidden
-  %new = add i64 %y, %old
-  store i64 %new, ptr @hidden
-  ret i64 %new
-}
+@export
+def add_hidden(x: i64) -> i64:
+    global hidden
+    hidden += x
+    return hidden
 
-define i64 @measure(ptr %text) {
-  %length = call i64 @strlen(ptr %text)
-  ret i64 %length
-}
+@export
+def measure(text: ptr) -> i64:
+    return strlen(text)
 
-define void @clear(ptr %memory, i64 %size) {
-  call void @llvm.memset.p0.i64(ptr %memory, i8 0, i64 %size, i1 false)
-  ret void
-}
+@export
+def clear(memory: ptr, size: i64):
+    memset(memory, 0, size)
 """
 CALL_NOTHING = """
-declare void @no_such_function()
-define void @call() {
-  call void @no_such_function()
-  ret void
-}
+def no_such_function(): ...
+
+@export
+def call_nothing():
+    no_such_function()
 """
 INT = ctypes.c_int64
 

@@ -428,10 +428,9 @@ def test_the_interpreter_exits(then: str) -> None:
 def test_a_system_that_does_not_empty_pages_at_a_fork() -> None:
     output_of("""
 from tests.runtime.test_threads import *
-wipe_on_fork = "@madvise(ptr %pages, i64 SIZE, i32 18)"
-assert wipe_on_fork in threads_text._TEXT
-refused = "@madvise(ptr %pages, i64 SIZE, i32 999)"
-threads_text._TEXT = threads_text._TEXT.replace(wipe_on_fork, refused)
+wipe_on_fork, refused = "madvise(pool, SIZE, 18)", "madvise(pool, SIZE, 999)"
+assert wipe_on_fork in threads_text._PAGE
+threads_text._PAGE = threads_text._PAGE.replace(wipe_on_fork, refused)
 runtime.set_num_threads(3)
 assert meet() == 3
 in_child(lambda: meet() == 3)
