@@ -32,6 +32,7 @@ _STEPS = 1e10  # of the loops over all axes, at most: what is summed first decid
 TARGETS = (
     Target("einsum, two factors", 1.15, lambda row: row.what == "einsum/two", LOST),
     Target("einsum, three factors", 1.15, lambda row: row.what == "einsum/three", LOST),
+    Target("einsum, two of bfloat16", 1.1, lambda row: row.what == "einsum/bfloat16", LOST),
 )
 
 
@@ -47,6 +48,8 @@ def _problems() -> Iterator[Problem]:
             yield _problem("einsum/two", *_of_two(rng), held_out=bool(held_out))
         for _ in range(_COUNT):
             yield _problem("einsum/three", *_of_three(rng), held_out=bool(held_out))
+        for _ in range(_COUNT if peers.peer("torch") is not None else 0):
+            yield _problem("einsum/bfloat16", *_of_two(rng), "bfloat16", held_out=bool(held_out))
 
 
 def _of_two(rng: random.Random) -> tuple[str, Mapping[str, int]]:
@@ -97,33 +100,42 @@ def _empty(text: str, extents: Mapping[str, int]) -> list[Array]:
     return [np.broadcast_to(np.float32(0), [extents[a] for a in axes]) for axes in read]
 
 
-def _problem(family: str, text: str, extents: Mapping[str, int], *, held_out: bool) -> Problem:
+def _problem(
+    family: str, text: str, extents: Mapping[str, int], dtype: str = "float32", *, held_out: bool
+) -> Problem:
+    """Of bfloat16, sums of float32, rounded at the end."""
     inputs, z = text.split("->")
     read = inputs.split(",")
     shapes = [[extents[axis] for axis in axes] for axes in (*read, z)]
     summed = [axis for axis in dict.fromkeys("".join(read)) if axis not in z]
 
     def program(te: Any) -> list[Any]:
-        factors = [
-            te.placeholder(s, "float32", name=n) for s, n in zip(shapes, "XYZ", strict=False)
-        ]
+        factors = [te.placeholder(s, dtype, name=n) for s, n in zip(shapes, "XYZ", strict=False)]
         factors = factors[: len(read)]
         steps = {axis: te.reduce_axis((0, extents[axis]), name=axis) for axis in summed}
 
         def element(*axes: Any) -> Any:
             at = {**dict(zip(z, axes, strict=True)), **steps}
             term, *others = (
-                f(*(at[a] for a in axes)) for f, axes in zip(factors, read, strict=True)
+                f(*(at[a] for a in axes)).astype("float32")
+                for f, axes in zip(factors, read, strict=True)
             )
             for each in others:
                 term = term * each
             return te.sum(term, axis=[*steps.values()]) if steps else term
 
-        return [*factors, te.compute(shapes[-1], element, name="R")]
+        R = te.compute(shapes[-1], element, name="R")
+        if dtype == "float32":
+            return [*factors, R]
+        return [*factors, te.compute(shapes[-1], lambda *axes: R(*axes).astype(dtype), name="S")]
 
     def arrays() -> list[Any]:
         made = [contraction.filled(shape, "float32", i) for i, shape in enumerate(shapes[:-1])]
-        return [*made, contraction.aligned(shapes[-1], "float32")]
+        made = [*made, contraction.aligned(shapes[-1], "float32")]
+        if dtype == "float32":
+            return made
+        torch = peers.peer("torch")
+        return [torch.from_numpy(each).to(torch.bfloat16) for each in made]
 
     def exact(*doubles: Array) -> tuple[Array, Array]:
         einsum = partial(np.einsum, text, optimize="optimal")
@@ -137,21 +149,24 @@ def _problem(family: str, text: str, extents: Mapping[str, int], *, held_out: bo
         arrays,
         exact,
         2 + math.prod(extents[axis] for axis in summed),
-        partial(_libraries, text),
+        partial(_libraries, text, dtype),
+        rounding=2.0**-8 * 1.01 if dtype == "bfloat16" else 0.0,
         held_out=held_out,
     )
 
 
-def _libraries(text: str, inputs: Sequence[Any]) -> dict[str, Call]:
-    path, _ = np.einsum_path(text, *inputs, optimize="optimal")
-    found: dict[str, Call] = {
-        "numpy": lambda: np.ascontiguousarray(np.einsum(text, *inputs, optimize=path))
-    }
+def _libraries(text: str, dtype: str, inputs: Sequence[Any]) -> dict[str, Call]:
+    found: dict[str, Call] = {}
+    if dtype == "float32":  # numpy has no bfloat16
+        path, _ = np.einsum_path(text, *inputs, optimize="optimal")
+        einsum = partial(np.einsum, text, *inputs, optimize=path)
+        found["numpy"] = lambda: np.ascontiguousarray(einsum())
     if (torch := peers.peer("torch")) is not None:
         tensors = contraction.tensors(inputs)
         found["torch"] = lambda: torch.einsum(text, *tensors).contiguous()
     if (jax := peers.peer("jax")) is not None:
         jitted = jax.jit(partial(jax.numpy.einsum, text, optimize="optimal"))
-        given = [jax.numpy.asarray(each) for each in inputs]
+        wide = [each if dtype == "float32" else each.float().numpy() for each in inputs]
+        given = [jax.numpy.asarray(each, dtype) for each in wide]
         found["jax"] = lambda: jitted(*given).block_until_ready()
     return found
