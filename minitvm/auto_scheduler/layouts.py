@@ -43,7 +43,12 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
 )
 from minitvm.auto_scheduler.convolution import sums_over_images
-from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import (
+    cycles_of_evicted_pieces,
+    layout_cycles,
+    transfer_cycles,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
 from minitvm.auto_scheduler.loops import compute_of, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
@@ -369,8 +374,11 @@ def _ways(
 
 
 def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns."""
+    """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns. None
+    for the arithmetic of narrow numbers, of which an instruction may take many at once."""
     op, axes = contraction.op, _axes_of(contraction)
+    if contraction.b.tensor.dtype.itemsize < op.output(0).dtype.itemsize:
+        return _copying(contraction, layout, target)
     lanes = target.lanes(op.output(0).dtype)
     width = usual_size(axes[i] for i in layout.result[-1])
     # Lanes without a column hold steps.
@@ -405,7 +413,14 @@ def _copy_of(
     written, read = _line(made, source), _line(source, made)
     # Blocks are as high as a line that is read; a quarter of a vector is enough.
     run = min(usual_size(written), 4 * usual_size(read)) * tensor.dtype.itemsize
-    return layout_cycles(usual_bytes_of(tensor), run, target, in_rows=in_rows)
+    size, piece = usual_bytes_of(tensor), usual_size(written) * tensor.dtype.itemsize
+    cycles = layout_cycles(size, run, target, in_rows=in_rows)
+    if not in_rows and source:
+        # What lies in a line of the source is stored at a distance.
+        inside = usual_size(made[made.index(source[-1]) + 1 :])
+        distance, count = inside * tensor.dtype.itemsize, usual_size(source[-1:])
+        cycles += cycles_of_evicted_pieces(size, piece, distance, count, target)
+    return cycles
 
 
 def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:

@@ -390,3 +390,26 @@ def test_short_rows_that_another_operand_cuts(target: str) -> None:
     plain = contraction("c,abcd->dabc", extents_of("c,abcd->dabc", 20, 4, 32, 40))
     about = {each.about for each in tvm.auto_schedule(plain[-1], target).choices}
     assert "layout" not in about
+
+
+def test_matrix_instructions_take_joined_axes() -> None:
+    """Steps of two axes, as of the heads of an attention and their elements."""
+    text = "bshd,hde->bse"
+    extents = {"b": 2, "s": 64, "h": 3, "d": 64, "e": 96}
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"
+    for dtype, instruction in (("bfloat16", "tdpbf16ps"), ("int8", "tdpbssd")):
+        s = tvm.auto_schedule(contraction(text, extents, dtype)[-1], target)
+        assert f"te.matrix_product('{instruction}'" in s.trace()
+        assert "compute_view" in s.trace()
+    check(text, extents, "llvm", "int8")
+
+
+def test_pieces_of_lines_that_evict_each_other_are_counted() -> None:
+    """A copy that stores rows of 7 at a distance of a power of two takes longer than the product
+    beside it."""
+    text = "bae,dec->cadb"
+    tensors = contraction(text, extents_of(text, 512, 7, 65, 16, 32), "bfloat16")
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"
+    (found,) = (str(each) for each in tvm.auto_schedule(tensors[-1], target).choices
+                if each.about == "layout" and "computed as" in str(each))  # fmt: skip
+    assert "Z[i3 i1, i2 i0]" not in found
