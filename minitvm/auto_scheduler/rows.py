@@ -23,7 +23,12 @@ from typing import final
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
+from minitvm.auto_scheduler.contraction import (
+    all_loads,
+    extent_of,
+    product_of_extents,
+    rows_in_common,
+)
 from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
@@ -98,10 +103,15 @@ def write_rows(
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))
+    for root, inside in members.items():
+        rows = min(places[stage].rows for stage in inside)
+        rows = _rows_of_vectors(root, inside, rows, target)
+        places |= {stage: _Place(root if rows else stage, rows) for stage in inside}
     loops: dict[Stage, IterVar] = {}
     for root in stages:
         if places[root].root is root:
-            inside = {stage: places[stage].rows for stage in members.get(root, [])}
+            inside = {each: places[each].rows for each in members.get(root, [])}
+            inside = {each: rows for each, rows in inside.items() if rows}
             rows = _Rows(s, root, inside, target, strict)
             if root in parts:
                 loop = attempt.follow("rows", root, partial(rows.write_part, parts[root]))
@@ -140,6 +150,18 @@ def _place_of_readers(
     if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
         return None  # a single row is shared by no threads
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
+
+
+def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Target) -> int:
+    """Up to `rows` leading axes of a stage, so few that a row fills a vector where no stage of it
+    is a reduction; 0 where no row does."""
+    ops = [*map(compute_of, (root, *inside))]
+    if any(op.reduce_axis for op in ops):
+        return rows
+    lanes = min(lanes_of(op, target) for op in ops)
+    while rows and (product_of_extents(ops[0].axis[rows:]) or lanes) < lanes:
+        rows -= 1
+    return rows
 
 
 def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
@@ -187,14 +209,8 @@ def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
 def _rows_in_common(reader: Operation, stage: Stage) -> int:
     if not isinstance(reader, ComputeOp):
         return 0
-    axes = [axis.var for axis in reader.axis]
-    rows = len(axes)
-    for load in all_loads(reader):
-        if load.producer in stage.op.outputs:
-            pairs = list(zip(load.indices, axes, strict=False))
-            differs = [index is not var for index, var in pairs]
-            rows = min(rows, differs.index(True) if True in differs else len(pairs))
-    return rows
+    reads = [each for each in all_loads(reader) if each.producer in stage.op.outputs]
+    return min((rows_in_common(each, reader) for each in reads), default=len(reader.axis))
 
 
 # -- Loops --
