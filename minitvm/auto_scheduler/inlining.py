@@ -9,25 +9,40 @@ its elements takes longer than computing them once for each of its readers, sums
 
 Sums along rows and along columns have no row in common in which `c` could be computed. In memory,
 it would be written, and read in place of `x`.
+
+A stage that only moves elements becomes part of its readers first, and a stage before one that only
+moves elements becomes part of that, so that the loops are chosen for the reads of what is moved::
+
+    t[j, i] = x[i, j]
+    m[j] = max(t[j, i], i)               # max(x[i, j], i), along the lines of x
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
+from collections.abc import Callable, Container
 
-from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.contraction import (
+    NEAR,
+    all_loads,
+    contraction_of,
+    distances_of,
+    extent_of,
+    is_uneven,
+    long_axes,
+)
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import contains, mentions, walk_once
+from minitvm.tir.functor import children, contains, find, mentions, substitute, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
@@ -43,6 +58,81 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         and (reads_in_order(each, stage) or (is_cheap and _reads_each_once(each, stage)))
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
+    )
+
+
+def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
+    """Whether a stage should become part of the stages that read it, before these are scheduled:
+    the stage or its reader only moves elements, and each element is read once at most. What several
+    stages read stays, unless rows stay rows."""
+    op, readers = stage.op, s.readers(stage)
+    if not is_elementwise(op) or not op.axis or not readers:
+        return False
+    moves = _only_moves(op)
+    if len(readers) > 1 and not (moves and _keeps_lines(op)):
+        return False
+    return all(
+        isinstance(each.op, ComputeOp)
+        and not _is_by_hand(s, each, by_hand)
+        and (moves or _is_moved(op, each.op))
+        and _reads_once_at_most(each, op)
+        and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
+        for each in readers
+    )
+
+
+def stays_a_reduction(stage: Stage, inlined: Callable[[Tensor], ComputeOp | None]) -> bool:
+    """Whether a stage with the values of `inlined` tensors reads no element for several results, or
+    did so before."""
+    op = compute_of(stage)
+    return contraction_of(op) is not None or contraction_of(with_inlined(op, inlined)) is None
+
+
+def _only_moves(op: ComputeOp) -> bool:
+    """Whether the elements of a stage are those of other tensors, or numbers; axes alone choose."""
+    waiting = [*op.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Select) or is_lazy(node):
+            condition, *values = children(node)
+            if contains(ProducerLoad, condition):
+                return False
+            waiting += values
+        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
+            return False
+    return True
+
+
+def _is_moved(op: ComputeOp, reader: ComputeOp) -> bool:
+    """Whether a reader only moves the elements of a stage. Long functions are for whole lines."""
+    if not is_elementwise(reader) or not _only_moves(reader):
+        return False
+    return _keeps_lines(reader) or not any(map(is_long, walk_once(*op.body)))
+
+
+def _keeps_lines(op: ComputeOp) -> bool:
+    """Whether neighbours along the last axis lie near each other where they are read."""
+    distances = [distances_of(each, op) for each in all_loads(op)]
+    return all(x.get(axis.var, 0) <= NEAR for axis in long_axes(op.axis)[-1:] for x in distances)
+
+
+def _reads_once_at_most(reader: Stage, stage: ComputeOp) -> bool:
+    """Whether a reader computes with each element of a stage once at most, at places that axes
+    alone decide; and would read what the stage reads at linear functions of axes."""
+    op = compute_of(reader)
+    loads = reads_of(op, stage.output(0))
+    if len(loads) != 1 or running_axis(op) is not None or is_uneven(op) or reader.time is not None:
+        return False
+    places = loads[0].indices
+    axes = {axis.var for axis in long_axes((*op.axis, *op.reduce_axis))}
+    used = [{*find(Var, index)} & axes for index in places]
+    if set[Var]().union(*used) != axes or any(len(each) > 1 for each in used):
+        return False
+    own = {axis.var: place for axis, place in zip(stage.axis, places, strict=True)}
+    reads = [substitute(index, own) for load in all_loads(stage) for index in load.indices]
+    uneven = e.FloorDiv | e.FloorMod
+    return not contains(ProducerLoad, *places) and not any(
+        isinstance(each, uneven) for each in walk_once(*reads)
     )
 
 

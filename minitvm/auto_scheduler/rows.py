@@ -20,7 +20,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
-from minitvm.auto_scheduler.across import write_across
+from minitvm.auto_scheduler.across import reads_across, write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -93,13 +93,16 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
+    across = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
-        if stage not in kept:
+        if stage not in kept and stage not in across:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
             place = place if _computes_all(s, stage, place) else None
+        if place is not None and place.root in across:
+            place = None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, len(compute_of(stage).axis))

@@ -22,7 +22,11 @@ from minitvm.auto_scheduler.forms import tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
-from minitvm.auto_scheduler.inlining import can_be_inlined
+from minitvm.auto_scheduler.inlining import (
+    becomes_part,
+    can_be_inlined,
+    stays_a_reduction,
+)
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -193,6 +197,9 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
+    for stage in stages:
+        if stage not in kept and not stage.is_output and not stage.inlined:
+            attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
     stages = [stage for stage in stages if not stage.inlined]
     stages, copies = _with_stages_ahead(attempt, program, stages)
     kept = kept | copies
@@ -438,6 +445,30 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         return None
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
+    for each in s.readers(stage):
+        # The loops of a reduction are chosen for what it reads.
+        if compute_of(each).reduce_axis and stays_a_reduction(each, s.inlined):
+            each.simplify()
+    return True
+
+
+def _write_moves(
+    s: Schedule, stage: Stage, kept: Container[Stage], by_hand: Container[Stage]
+) -> bool | None:
+    if not becomes_part(s, stage, by_hand):
+        return None
+    waiting = [*stage.op.input_tensors]
+    while waiting:
+        read = s[waiting.pop()]
+        is_free = read not in kept and not read.is_output and not read.inlined
+        if is_free and _write_inlined(s, read, by_hand):
+            waiting += read.op.input_tensors
+    readers = s.readers(stage)
+    choose(s, "strategy", "part of {readers}: elements are only moved between them",
+           stage=stage.name, readers=" and ".join(each.name for each in readers))  # fmt: skip
+    stage.compute_inline()
+    for each in readers:
+        each.simplify()
     return True
 
 
