@@ -175,9 +175,8 @@ def _is_cheap(op: ComputeOp) -> bool:
     operations = [each for each in along if each is not reads[0] and not isinstance(each, Var)]
     return (
         len(operations) <= _MOST_OPERATIONS
-        and all(isinstance(each, e.Add | e.Sub | e.Mul) for each in operations)
+        and all(isinstance(each, e.Add | e.Sub | e.Mul | e.Cast) for each in operations)
         and not contains(e.Call, *op.body)
-        and len({each.dtype for each in all_loads(op)} | {op.body[0].dtype}) == 1
     )
 
 
