@@ -19,7 +19,6 @@ moves elements becomes part of that, so that the loops are chosen for the reads 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Container
 
 from minitvm.auto_scheduler.contraction import (
@@ -27,10 +26,11 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     contraction_of,
     distances_of,
-    extent_of,
     is_uneven,
     long_axes,
+    rows_in_common,
 )
+from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
@@ -55,7 +55,7 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     is_cheap = _is_cheap(compute_of(stage))
     return all(
         isinstance(each.op, ComputeOp)
-        and (reads_in_order(each, stage) or (is_cheap and _reads_each_once(each, stage)))
+        and (reads_in_order(each, stage) or (is_cheap and _reads_once_at_most(each, stage)))
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
@@ -75,17 +75,20 @@ def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
         isinstance(each.op, ComputeOp)
         and not _is_by_hand(s, each, by_hand)
         and (moves or _is_moved(op, each.op))
-        and _reads_once_at_most(each, op)
+        and _reads_once_at_most(each, stage)
+        and not is_uneven(each.op)
+        and _stays_linear(each.op, op)
         and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
         for each in readers
     )
 
 
 def stays_a_reduction(stage: Stage, inlined: Callable[[Tensor], ComputeOp | None]) -> bool:
-    """Whether a stage with the values of `inlined` tensors reads no element for several results, or
-    did so before."""
-    op = compute_of(stage)
-    return contraction_of(op) is not None or contraction_of(with_inlined(op, inlined)) is None
+    """Whether a stage with the values of `inlined` tensors is no contraction with tiles of its own,
+    or was one before."""
+    before = contraction_of(stage.op)
+    after = contraction_of(with_inlined(compute_of(stage), inlined))
+    return before is not None or after is None or is_plain_reduction(after)
 
 
 def _only_moves(op: ComputeOp) -> bool:
@@ -116,48 +119,26 @@ def _keeps_lines(op: ComputeOp) -> bool:
     return all(x.get(axis.var, 0) <= NEAR for axis in long_axes(op.axis)[-1:] for x in distances)
 
 
-def _reads_once_at_most(reader: Stage, stage: ComputeOp) -> bool:
-    """Whether a reader computes with each element of a stage once at most, at places that axes
-    alone decide; and would read what the stage reads at linear functions of axes."""
-    op = compute_of(reader)
-    loads = reads_of(op, stage.output(0))
-    if len(loads) != 1 or running_axis(op) is not None or is_uneven(op) or reader.time is not None:
-        return False
-    places = loads[0].indices
-    axes = {axis.var for axis in long_axes((*op.axis, *op.reduce_axis))}
-    used = [{*find(Var, index)} & axes for index in places]
-    if set[Var]().union(*used) != axes or any(len(each) > 1 for each in used):
-        return False
-    own = {axis.var: place for axis, place in zip(stage.axis, places, strict=True)}
-    reads = [substitute(index, own) for load in all_loads(stage) for index in load.indices]
-    uneven = e.FloorDiv | e.FloorMod
-    return not contains(ProducerLoad, *places) and not any(
-        isinstance(each, uneven) for each in walk_once(*reads)
-    )
-
-
-def calls_functions(s: Schedule, stage: Stage) -> bool:
-    """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
-    long."""
-    op = compute_of(stage)
-    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
-    return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
-
-
-def _reads_each_once(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of a stage is read in one iteration of its reader alone."""
+def _reads_once_at_most(reader: Stage, stage: Stage) -> bool:
+    """Whether a reader computes with each element of a stage once at most: it reads one element in
+    each iteration, and each of its axes decides about the place along one axis of the stage."""
     op = compute_of(reader)
     if running_axis(op) is not None or reader.time is not None:
         return False
-    places = [each.indices for each in reads_of(op, stage.op.output(0))]
-    used = set(places[0])
-    axes = (*op.axis, *op.reduce_axis)
-    return (
-        all(all(map(operator.is_, place, places[0])) for place in places)
-        and len(used) == len(places[0])
-        and used <= {axis.var for axis in axes}
-        and all(axis.var in used or extent_of(axis) == 1 for axis in axes)
-    )
+    loads = reads_of(op, stage.op.output(0))
+    axes = {axis.var for axis in long_axes((*op.axis, *op.reduce_axis))}
+    used = [{*find(Var, index)} & axes for index in loads[0].indices]
+    is_once = set[Var]().union(*used) == axes and all(len(each) <= 1 for each in used)
+    return is_once and len(loads) == 1 and not contains(ProducerLoad, *loads[0].indices)
+
+
+def _stays_linear(reader: ComputeOp, op: ComputeOp) -> bool:
+    """Whether a reader of a stage would read what the stage reads at linear functions of axes."""
+    (load,) = reads_of(reader, op.output(0))
+    own = {axis.var: place for axis, place in zip(op.axis, load.indices, strict=True)}
+    reads = [substitute(index, own) for load in all_loads(op) for index in load.indices]
+    uneven = e.FloorDiv | e.FloorMod
+    return not any(isinstance(each, uneven) for each in walk_once(*reads))
 
 
 def _is_cheap(op: ComputeOp) -> bool:
@@ -165,12 +146,12 @@ def _is_cheap(op: ComputeOp) -> bool:
     last axis, such as the mean of a row, is computed once for a row and doesn't count."""
     if not op.axis or op.body[0].dtype.bits < 32 or not op.body[0].dtype.is_float:
         return False
-    axes = [axis.var for axis in op.axis]
-    along = [each for each in walk_once(*op.body) if _changes(each, axes[-1])]
+    last = (long_axes(op.axis) or op.axis)[-1].var
+    along = [each for each in walk_once(*op.body) if _changes(each, last)]
     reads = [each for each in along if isinstance(each, ProducerLoad)]
-    if len(reads) != 1 or len(reads[0].indices) != len(axes):
+    if len(reads) != 1 or len(reads[0].indices) != len(op.axis):
         return False
-    if not all(map(operator.is_, reads[0].indices, axes)):
+    if rows_in_common(reads[0], op) != len(op.axis):
         return False
     operations = [each for each in along if each is not reads[0] and not isinstance(each, Var)]
     return (

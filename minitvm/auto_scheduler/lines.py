@@ -43,8 +43,7 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
 )
-from minitvm.auto_scheduler.inlining import calls_functions
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused, fused_loop
+from minitvm.auto_scheduler.loops import Loop, calls_functions, compute_of, fused, fused_loop
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, is_lazy

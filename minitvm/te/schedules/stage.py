@@ -284,7 +284,8 @@ class Stage(LoopNest, Attachable):
 
         The terms that a reduction leaves out become its condition: ``sum(select(k < j, x, 0))``,
         and a sum of `x` over `k` in ``(0, j)``, become a sum over all `k` with the condition ``k <
-        j``. So the loops can be tiled; iterations without effect are clipped later.
+        j``. So the loops can be tiled; iterations without effect are clipped later. A reduction of
+        one term becomes this term.
 
         Raises
         ------
