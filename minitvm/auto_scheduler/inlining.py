@@ -22,10 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     NEAR,
     all_loads,
     contraction_of,
     distances_of,
+    extent_of,
     is_uneven,
     long_axes,
     rows_in_common,
@@ -35,14 +37,15 @@ from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
-from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.te.schedules.guarded_reads import choices_in, is_lazy, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, contains, find, mentions, substitute, walk_once
+from minitvm.tir.functor import children, contains, find, mentions, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
@@ -77,6 +80,7 @@ def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
         and (moves or _is_moved(op, each.op))
         and _reads_once_at_most(each, stage)
         and not is_uneven(each.op)
+        and not (each.op.reduce_axis and _chooses_in_pieces(op))
         and _stays_linear(each.op, op)
         and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
         for each in readers
@@ -133,12 +137,26 @@ def _reads_once_at_most(reader: Stage, stage: Stage) -> bool:
 
 
 def _stays_linear(reader: ComputeOp, op: ComputeOp) -> bool:
-    """Whether a reader of a stage would read what the stage reads at linear functions of axes."""
-    (load,) = reads_of(reader, op.output(0))
-    own = {axis.var: place for axis, place in zip(op.axis, load.indices, strict=True)}
-    reads = [substitute(index, own) for load in all_loads(op) for index in load.indices]
-    uneven = e.FloorDiv | e.FloorMod
-    return not any(isinstance(each, uneven) for each in walk_once(*reads))
+    """Whether a reader of a stage would read what the stage reads at linear functions of axes; a
+    reduction, too, at places of memory that are such functions."""
+    made = with_inlined(reader, lambda tensor: op if tensor.op is op else None)
+    loads = [each for each in all_loads(made) if each.producer in op.input_tensors]
+    indices = [index for each in loads for index in each.indices]
+    if not any(isinstance(each, e.FloorDiv | e.FloorMod) for each in walk_once(*indices)):
+        return True
+    return bool(reader.reduce_axis) and all(
+        FAR not in distances_of(each, made).values() for each in loads
+    )
+
+
+def _chooses_in_pieces(op: ComputeOp) -> bool:
+    """Whether a choice between elements changes within a few neighbours."""
+    last = long_axes(op.axis)[-1:]
+    return any(
+        (extent_of(axis) or FAR) < CACHE_LINE and _changes(condition, axis.var)
+        for axis in last
+        for condition, *_ in choices_in(*op.body)
+    )
 
 
 def _is_cheap(op: ComputeOp) -> bool:

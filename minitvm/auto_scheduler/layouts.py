@@ -111,15 +111,15 @@ def _write_in_order(
     s: Schedule, stage: Stage, target: Target, *, stays: bool
 ) -> list[Stage] | None:
     """Lets the results of a reduction that aren't neighbours, but whose terms are, be computed in
-    the order of the terms, axes of one element first; and those of an elementwise stage with short rows in the order of its
+    the order of the terms; and those of an elementwise stage with short rows in the order of its
     largest operand, where other operands keep rows from being read as one."""
     op = compute_of(stage)
     if len(op.outputs) > 1 or stage.time is not None:
         return None
     order = _order_of(op) if op.reduce_axis else _order_of_blocks(op, target)
     data = [axis for axis in order if axis not in op.reduce_axis]
-    last = op.axis[-1:] if op.reduce_axis else long_axes(op.axis)[-1:]
-    if not data or order[-1] is not data[-1] or data[-1] is last[0]:
+    long = long_axes(op.axis)
+    if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
         return None
     choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
            axis=order[-1].var.name)  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
+from minitvm.auto_scheduler.contraction import long_axes
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import (
@@ -34,7 +35,7 @@ from minitvm.auto_scheduler.instructions import (
 )
 from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
-from minitvm.auto_scheduler.loops import Part, compute_of, places_of
+from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases, write_unstacked
 from minitvm.auto_scheduler.rows import write_rows
@@ -197,6 +198,17 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
+    flat: list[Stage] = []
+    for stage in stages:
+        if not stage.inlined:
+            stays = stage in kept or stage.is_output
+            write = partial(_write_flat, s, stage, stays=stays)
+            made = attempt.follow("dimensions of one element", stage, write)
+            if made is not None and made is not stage:
+                attempt.count_as(made, stage)
+                flat.append(made)
+        flat.append(stage)
+    stages = flat
     for stage in stages:
         if stage not in kept and not stage.is_output and not stage.inlined:
             attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
@@ -384,6 +396,30 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
     stage.compute_inline()
     return True
+
+
+def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
+    """Leaves out a tensor's dimensions of one element, so that its last axis has neighbours;
+    returns its stage. A reduction whose result `stays` as it is becomes a copy of it."""
+    op = compute_of(stage)
+    places = [op.axis.index(axis) for axis in long_axes(op.axis)]
+    if not len(places) < len(op.axis) > 1 or stage.whole_readers or stage.time is not None:
+        return None
+    if any(
+        tensor in op.outputs for each in s.readers(stage) for _, tensor in read_by_ranges(each.op)
+    ):
+        return None
+    if stays:
+        if (
+            not op.reduce_axis
+            or len(op.outputs) > 1
+            or not places
+            or places[-1] == len(op.axis) - 1
+        ):
+            return None
+        stage = s[s.cache_write(op.output(0), "global")]
+    lie_in_order(stage, places or [0])
+    return stage
 
 
 # The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
