@@ -1,7 +1,7 @@
 """Whole graphs drawn at random: elementwise stages, reductions, broadcasts, moved elements.
 
-A graph is a list of nodes, each an operation on earlier ones. It is written in minitvm's language
-and, once, for torch and JAX.
+A graph is a list of nodes, each an operation on earlier ones. It is a program of minitvm,
+and a function of the arrays of numpy, torch or JAX. Values stay of magnitude 1 or so.
 """
 
 from __future__ import annotations
@@ -364,6 +364,83 @@ class _Drawing:
         return self.unary(made, "scale", "", size ** -len(axes)) if kind == "sum" else made
 
 
+# ---- Elements ------------------------------------------------------------------------------------
+
+# Elementwise operations, by a library `m` of functions of elements, or of whole arrays.
+_ELEMENTWISE: dict[str, Callable[..., Any]] = {
+    "exp": lambda m, a: m.exp(a * 0.25),
+    "power": lambda m, a: m.exp(a),
+    "sqrt": lambda m, a: m.sqrt(m.abs(a)),
+    "rsqrt": lambda m, a: m.rsqrt(a + 1e-3),
+    "log": lambda m, a: m.log(m.abs(a) + 1.0),
+    "tanh": lambda m, a: m.tanh(a),
+    "sigmoid": lambda m, a: m.sigmoid(a),
+    "relu": lambda m, a: m.limited(a, 0.0, None),
+    "square": lambda m, a: a * a * 0.25,
+    "square1": lambda m, a: a * a,
+    "negative": lambda m, a: -a,
+    "clamp": lambda m, a: m.limited(a, -1.0, 1.0),
+    "scale": lambda m, a, factor: a * factor,
+    "near1": lambda m, a, count: a * (1 / count) + 1.0,
+    "int": lambda m, a: m.cast(a * 100.0, "int32"),
+    "remainder": lambda m, a, divisor: a % divisor,
+    "quotient": lambda m, a, divisor: a // divisor,
+    "add": lambda m, a, b: a + b,
+    "subtract": lambda m, a, b: a - b,
+    "multiply": lambda m, a, b: a * b * 0.5,
+    "multiply1": lambda m, a, b: a * b,
+    "divide": lambda m, a, b: a / (m.abs(b) + 1.0),
+    "divide1": lambda m, a, b: a / b,
+    "maximum": lambda m, a, b: m.maximum(a, b),
+    "minimum": lambda m, a, b: m.minimum(a, b),
+    "choose": lambda m, a, b, c: m.where(a > b, a, c),
+}
+DISCRETE = {
+    "int", "choose", "count", "any", "all", "argmax", "bfloat16", "float16"
+}  # fmt: skip
+"""The operations whose results jump: rounding before them may change results as a whole."""
+
+
+class _Elements:
+    """The functions of elements of a `te`."""
+
+    def __init__(self, te: Any) -> None:
+        self.exp, self.sqrt, self.rsqrt, self.log = te.exp, te.sqrt, te.rsqrt, te.log
+        self.tanh, self.sigmoid, self.abs = te.tanh, te.sigmoid, te.abs
+        self.maximum, self.minimum, self.where = te.max, te.min, te.if_then_else
+
+    def limited(self, a: Any, low: float, high: float | None) -> Any:
+        a = self.maximum(a, low)
+        return a if high is None else self.minimum(a, high)
+
+    def cast(self, a: Any, dtype: str) -> Any:
+        return a.astype(dtype)
+
+
+class _Arrays:
+    """The functions of arrays of numpy, torch or JAX. With `floats`, floats are of that dtype."""
+
+    def __init__(self, np: Any, floats: str) -> None:
+        self.np, self.floats, self.is_torch = np, floats, np.__name__ == "torch"
+        self.exp, self.sqrt, self.log, self.tanh = np.exp, np.sqrt, np.log, np.tanh
+        self.abs, self.where, self.maximum, self.minimum = np.abs, np.where, np.maximum, np.minimum
+
+    def rsqrt(self, a: Any) -> Any:
+        return self.np.rsqrt(a) if self.is_torch else 1 / self.np.sqrt(a)
+
+    def sigmoid(self, a: Any) -> Any:
+        return self.np.sigmoid(a) if self.is_torch else 1 / (1 + self.np.exp(-a))
+
+    def limited(self, a: Any, low: float, high: float | None) -> Any:
+        return self.np.clip(a, low, high)
+
+    def cast(self, a: Any, dtype: str) -> Any:
+        if self.floats and "float" in dtype:
+            dtype = self.floats
+        kind = getattr(self.np, dtype)
+        return a.to(kind) if self.is_torch else a.astype(kind)
+
+
 # ---- In minitvm's language -----------------------------------------------------------------------
 
 
@@ -378,328 +455,162 @@ def program(graph: Graph, te: Any) -> list[Any]:
     return [made[i] for i in (*graph.inputs, *graph.outputs)]
 
 
-def _of_type(value: Any) -> dict[str, Callable[..., Any]]:
-    """Elementwise operations by a `te`, `value` making constants of an element's dtype."""
-    return value
-
-
-_REDUCERS = {"sum": "sum", "mean": "sum", "max": "max", "min": "min", "prod": "prod"}
-
-
 def _stage(te: Any, name: str, node: Node, args: Sequence[Any]) -> Any:
+    x, more, shape = args[0], node.more, node.shape
+
     def at(x: Any, place: Sequence[Any]) -> Any:
         return x[tuple(0 if int(n) == 1 else p for n, p in zip(x.shape, place, strict=True))]
 
-    x, more = args[0], node.more
-
-    def const(value: float) -> Any:
-        return te.const(value, x.dtype)
-
-    def compute(element: Callable[..., Any], shape: Shape = node.shape) -> Any:
-        return te.compute(shape, lambda *place: element(place), name=name)
-
-    def unary(v: Any) -> Any:
+    def element(place: Sequence[Any]) -> Any:
         match node.op:
-            case "exp":
-                return te.exp(v * const(0.25))
-            case "power":
-                return te.exp(v)
-            case "sqrt":
-                return te.sqrt(te.abs(v))
-            case "rsqrt":
-                return te.rsqrt(v + const(1e-3))
-            case "log":
-                return te.log(te.abs(v) + const(1.0))
-            case "tanh" | "sigmoid":
-                return getattr(te, node.op)(v)
-            case "relu":
-                return te.max(v, const(0))
-            case "square":
-                return v * v * const(0.25)
-            case "square1":
-                return v * v
-            case "negative":
-                return -v
-            case "clamp":
-                return te.min(te.max(v, const(-1.0)), const(1.0))
-            case "scale":
-                return v * const(more[0])
-            case "near1":
-                return v * const(1 / more[0]) + const(1.0)
-            case "int":
-                return (v * const(100.0)).astype("int32")
-            case "remainder":
-                return v % more[0]
-            case "quotient":
-                return v // more[0]
-        return v.astype(node.dtype)
-
-    def binary(a: Any, b: Any, *c: Any) -> Any:
-        match node.op:
-            case "add":
-                return a + b
-            case "subtract":
-                return a - b
-            case "multiply":
-                return a * b * const(0.5)
-            case "multiply1":
-                return a * b
-            case "divide":
-                return a / (te.abs(b) + const(1.0))
-            case "divide1":
-                return a / b
-            case "maximum":
-                return te.max(a, b)
-            case "minimum":
-                return te.min(a, b)
-        return te.if_then_else(a > b, a, c[0])
-
-    match node.op:
-        case "sum" | "mean" | "max" | "min" | "prod" | "argmax" | "count" | "any" | "all":
-            return _reduction(te, name, node, x)
-        case "permute":
-            (order,) = more
-            return compute(lambda p: at(x, [p[order.index(i)] for i in range(len(p))]))
-        case "slice":
-            (parts,) = more
-            return compute(
-                lambda p: at(x, [i * s + f for i, (f, _, s) in zip(p, parts, strict=True)])
-            )
-        case "flip":
-            (axes,) = more
-            return compute(
-                lambda p: at(x, [n - 1 - i if a in axes else i
-                                 for a, (i, n) in enumerate(zip(p, node.shape, strict=True))])
-            )  # fmt: skip
-        case "concatenate":
-            (axis,) = more
-            n = int(x.shape[axis])
-
-            def joined(p: Sequence[Any]) -> Any:
-                beyond = [i - n if a == axis else i for a, i in enumerate(p)]
-                return te.if_then_else(p[axis] < n, x[tuple(p)], args[1][tuple(beyond)])
-
-            return compute(joined)
-        case "pad":
-            (parts,) = more
-
-            def padded(p: Sequence[Any]) -> Any:
-                place = [i - low for i, (low, _) in zip(p, parts, strict=True)]
-                inside = [t for i, n, part in zip(place, x.shape, parts, strict=True) if any(part)
-                          for t in (i >= 0, i < n)]  # fmt: skip
-                return te.if_then_else(te.all(*inside), x[tuple(place)], const(0))
-
-            return compute(padded)
-        case "stack":
-            (axis,) = more
-
-            def stacked(p: Sequence[Any]) -> Any:
-                rest = (*p[:axis], *p[axis + 1 :])
+            case "permute":
+                return at(x, [place[more[0].index(i)] for i in range(len(place))])
+            case "slice":
+                return at(x, [p * s + f for p, (f, _, s) in zip(place, more[0], strict=True)])
+            case "flip":
+                last = [n - 1 - p for p, n in zip(place, shape, strict=True)]
+                return at(x, [last[a] if a in more[0] else p for a, p in enumerate(place)])
+            case "roll":
+                return x[_with(place, more[0], (place[more[0]] - more[1] + shape[more[0]])
+                               % shape[more[0]])]  # fmt: skip
+            case "take":
+                return x[_with(place, more[0], args[1][place[more[0]]])]
+            case "concatenate":
+                axis, n = more[0], int(x.shape[more[0]])
+                beyond = args[1][_with(place, axis, place[axis] - n)]
+                return te.if_then_else(place[axis] < n, x[tuple(place)], beyond)
+            case "pad":
+                inner = [p - low for p, (low, _) in zip(place, more[0], strict=True)]
+                inside = [t for p, n, part in zip(inner, x.shape, more[0], strict=True) if any(part)
+                          for t in (p >= 0, p < n)]  # fmt: skip
+                return te.if_then_else(te.all(*inside), x[tuple(inner)], te.const(0, x.dtype))
+            case "stack":
+                rest = (*place[: more[0]], *place[more[0] + 1 :])
                 made = args[-1][rest]
                 for k in reversed(range(len(args) - 1)):
-                    made = te.if_then_else(p[axis] == k, args[k][rest], made)
+                    made = te.if_then_else(place[more[0]] == k, args[k][rest], made)
                 return made
-
-            return compute(stacked)
-        case "reshape":
-
-            def reshaped(p: Sequence[Any]) -> Any:
+            case "reshape":
                 flat: Any = 0
-                for i, n in zip(p, node.shape, strict=True):
-                    flat = flat * n + i
-                place = []
+                for p, n in zip(place, shape, strict=True):
+                    flat = flat * n + p
+                found: list[Any] = []
                 for n in reversed([int(n) for n in x.shape]):
-                    place.append(flat % n)
-                    flat = flat // n
-                return at(x, place[::-1])
+                    found, flat = [flat % n, *found], flat // n
+                return at(x, found)
+        values = [at(each, place) for each in args]
+        if node.op in _ELEMENTWISE:
+            return _ELEMENTWISE[node.op](_Elements(te), *values, *more)
+        return values[0].astype(node.dtype)
 
-            return compute(reshaped)
-        case "roll":
-            axis, by = more
-            n = node.shape[axis]
-            return compute(lambda p: x[tuple((i - by + n) % n if a == axis else i
-                                             for a, i in enumerate(p))])  # fmt: skip
-        case "take":
-            (axis,) = more
-            return compute(lambda p: x[tuple(args[1][i] if a == axis else i
-                                             for a, i in enumerate(p))])  # fmt: skip
+    match node.op:
         case "cumsum":
-            (axis,) = more
-            n = node.shape[axis]
-            k = te.reduce_axis((0, n), name="k")
-            return compute(
-                lambda p: te.sum(x[(*p[:axis], k, *p[axis + 1 :])], axis=k, where=k <= p[axis])
-            )
+            k = te.reduce_axis((0, shape[more[0]]), name="k")
+            return te.compute(shape, lambda *p: te.sum(
+                x[_with(p, more[0], k)], axis=k, where=k <= p[more[0]]), name=name)  # fmt: skip
         case "window":
             kind, axes, size, step = more
-            steps = {a: te.reduce_axis((0, size), name=f"r{a}") for a in axes}
-            return compute(
-                lambda p: getattr(te, kind)(
-                    x[tuple(i * step + steps[a] if a in steps else i for a, i in enumerate(p))],
-                    axis=[*steps.values()],
-                )
-            )
-    element = unary if len(args) == 1 else binary
-    return compute(lambda p: element(*(at(each, p) for each in args)))
+            ks = {a: te.reduce_axis((0, size), name=f"k{a}") for a in axes}
+            return te.compute(shape, lambda *p: getattr(te, kind)(
+                x[tuple(i * step + ks[a] if a in ks else i for a, i in enumerate(p))],
+                axis=[*ks.values()]), name=name)  # fmt: skip
+        case "sum" | "mean" | "max" | "min" | "prod" | "argmax" | "count" | "any" | "all":
+            return _reduction(te, name, node, x)
+    return te.compute(shape, lambda *place: element(place), name=name)
+
+
+def _with(place: Sequence[Any], axis: int, value: Any) -> tuple[Any, ...]:
+    return (*place[:axis], value, *place[axis + 1 :])
 
 
 def _reduction(te: Any, name: str, node: Node, x: Any) -> Any:
-    (axes,) = node.more
-    kept = len(node.shape) == len(x.shape)
+    (axes,), shape = node.more, node.shape
     steps = {a: te.reduce_axis((0, int(x.shape[a])), name=f"k{a}") for a in axes}
+    over = [*steps.values()]
 
     def term(place: Sequence[Any]) -> Any:
-        left = iter(place)
-        index = []
-        for a in range(len(x.shape)):
-            if a in steps:
-                index.append(steps[a])
-                if kept:
-                    next(left)
-            else:
-                index.append(next(left))
-        return x[tuple(index)]
+        kept = len(place) == len(x.shape)
+        rest = iter([p for a, p in enumerate(place) if not (kept and a in steps)])
+        return x[tuple(steps[a] if a in steps else next(rest) for a in range(len(x.shape)))]
 
-    over = [*steps.values()]
-    if node.op == "argmax":
-        greatest = te.comm_reducer(
-            lambda a, b: (
-                te.if_then_else(te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])), a[0], b[0]),
-                te.max(a[1], b[1]),
-            ),
-            lambda s, t: (te.max_value(s), te.min_value(t)),
-            name="argmax",
-        )
-        found = te.compute(
-            node.shape, lambda *p: greatest((over[0].var, term(p)), axis=over), name=name
-        )
-        return found[0]
-    if node.op in ("count", "any", "all"):
+    def sign(place: Sequence[Any]) -> Any:
+        return te.if_then_else(term(place) > 0, te.const(1, "int32"), te.const(0, "int32"))
 
-        def positive(*p: Any) -> Any:
-            return te.if_then_else(term(p) > 0, te.const(1, "int32"), te.const(0, "int32"))
-
-        reducer = {"count": te.sum, "any": te.max, "all": te.min}[node.op]
-        return te.compute(node.shape, lambda *p: reducer(positive(*p), axis=over), name=name)
-    reducer = getattr(te, _REDUCERS[node.op])
-    made = te.compute(node.shape, lambda *p: reducer(term(p), axis=over), name=name)
-    if node.op == "mean":
-        scale = 1 / math.prod(int(x.shape[a]) for a in axes)
-        return te.compute(
-            node.shape, lambda *p: made[p] * te.const(scale, x.dtype), name=f"{name}_mean"
-        )
-    return made
+    match node.op:
+        case "argmax":
+            greatest = te.comm_reducer(
+                lambda a, b: (
+                    te.if_then_else(
+                        te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])), a[0], b[0]
+                    ),
+                    te.max(a[1], b[1]),
+                ),
+                lambda s, t: (te.max_value(s), te.min_value(t)),
+                name="argmax",
+            )
+            return te.compute(
+                shape, lambda *p: greatest((over[0].var, term(p)), axis=over), name=name
+            )[0]
+        case "count" | "any" | "all":
+            reducer = {"count": te.sum, "any": te.max, "all": te.min}[node.op]
+            return te.compute(shape, lambda *p: reducer(sign(p), axis=over), name=name)
+    reducer = te.sum if node.op == "mean" else getattr(te, node.op)
+    made = te.compute(shape, lambda *p: reducer(term(p), axis=over), name=name)
+    if node.op != "mean":
+        return made
+    share = 1 / math.prod(int(x.shape[a]) for a in axes)
+    return te.compute(shape, lambda *p: made[p] * share, name=f"{name}_mean")
 
 
-# ---- For torch and JAX ---------------------------------------------------------------------------
+# ---- Of whole arrays -----------------------------------------------------------------------------
 
 
 def function(graph: Graph, library: Any, floats: str = "") -> Callable[..., tuple[Any, ...]]:
-    """The graph of arrays of torch or of ``jax.numpy``; in `floats`, where its own are wider."""
+    """The graph as a function of arrays of numpy, torch or ``jax.numpy``, which returns the
+    outputs, compact. With `floats`, all floats are of that dtype."""
+    arrays = _Arrays(library, floats)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         left = iter(inputs)
         made: list[Any] = []
         for node in graph.nodes:
-            if node.op == "input":
-                made.append(next(left))
-            else:
-                made.append(_node(library, node, [made[a] for a in node.args], floats))
-        found = tuple(made[i] for i in graph.outputs)
-        return tuple(x.contiguous() for x in found) if library.__name__ == "torch" else found
+            args = [made[a] for a in node.args]
+            made.append(next(left) if node.op == "input" else _value(arrays, node, args))
+        outputs = [made[i] for i in graph.outputs]
+        return tuple(x.contiguous() if arrays.is_torch else x for x in outputs)
 
     return run
 
 
-def _node(np: Any, node: Node, args: Sequence[Any], floats: str) -> Any:
-    x, more, is_torch = args[0], node.more, np.__name__ == "torch"
-
-    def cast(x: Any, dtype: str) -> Any:
-        if floats and dtype in ("float32", "float64"):
-            dtype = floats
-        dtype = getattr(np, dtype)
-        return x.to(dtype) if is_torch else x.astype(dtype)
-
+def _value(m: _Arrays, node: Node, args: Sequence[Any]) -> Any:
+    np, x, more = m.np, args[0], node.more
+    if node.op in _ELEMENTWISE:
+        return _ELEMENTWISE[node.op](m, *args, *more)
     match node.op:
-        case "exp":
-            return np.exp(x * 0.25)
-        case "power":
-            return np.exp(x)
-        case "sqrt":
-            return np.sqrt(abs(x))
-        case "rsqrt":
-            return np.rsqrt(x + 1e-3) if is_torch else 1 / np.sqrt(x + 1e-3)
-        case "log":
-            return np.log(abs(x) + 1.0)
-        case "tanh":
-            return np.tanh(x)
-        case "sigmoid":
-            return np.sigmoid(x) if is_torch else 1 / (1 + np.exp(-x))
-        case "relu":
-            return np.relu(x) if is_torch else np.maximum(x, 0)
-        case "square":
-            return x * x * 0.25
-        case "square1":
-            return x * x
-        case "negative":
-            return -x
-        case "clamp":
-            return np.clip(x, -1.0, 1.0)
-        case "scale":
-            return x * more[0]
-        case "near1":
-            return x * (1 / more[0]) + 1.0
-        case "int":
-            return cast(x * 100.0, "int32")
-        case "remainder":
-            return x % more[0]
-        case "quotient":
-            return x // more[0]
-        case "float":
-            return cast(x, node.dtype)
-        case "bfloat16" | "float16":
-            return cast(x, node.op)
-        case "add":
-            return x + args[1]
-        case "subtract":
-            return x - args[1]
-        case "multiply":
-            return x * args[1] * 0.5
-        case "multiply1":
-            return x * args[1]
-        case "divide":
-            return x / (abs(args[1]) + 1.0)
-        case "divide1":
-            return x / args[1]
-        case "maximum" | "minimum":
-            return getattr(np, node.op)(x, args[1])
-        case "choose":
-            return np.where(x > args[1], x, args[2])
-        case "sum" | "mean" | "count":
-            x = x if node.op != "count" else cast(x > 0, "int32")
-            made = x.mean(more[0]) if node.op == "mean" else x.sum(more[0])
-            return (cast(made, "int32") if node.op == "count" else made).reshape(node.shape)
+        case "float" | "bfloat16" | "float16":
+            return m.cast(x, node.dtype)
+        case "sum" | "mean":
+            return getattr(x, node.op)(more[0]).reshape(node.shape)
         case "max" | "min":
             return getattr(np, f"a{node.op}")(x, more[0]).reshape(node.shape)
         case "prod":
             for axis in reversed(more[0]):
                 x = x.prod(axis)
             return x.reshape(node.shape)
+        case "count":
+            return m.cast(m.cast(x > 0, "int32").sum(more[0]), "int32").reshape(node.shape)
         case "any" | "all":
-            x = x > 0
-            return cast(getattr(np, node.op)(x, more[0]), "int32").reshape(node.shape)
+            return m.cast(getattr(np, node.op)(x > 0, more[0]), "int32").reshape(node.shape)
         case "argmax":
-            return cast(np.argmax(x, more[0][0]), "int32").reshape(node.shape)
+            return m.cast(np.argmax(x, more[0][0]), "int32").reshape(node.shape)
         case "permute":
-            return x.permute(more[0]) if is_torch else np.transpose(x, more[0])
+            return x.permute(more[0]) if m.is_torch else np.transpose(x, more[0])
         case "slice":
             return x[tuple(slice(*part) for part in more[0])]
-        case "flip":
-            return np.flip(x, more[0])
         case "concatenate":
-            return np.cat(args, more[0]) if is_torch else np.concatenate(args, more[0])
+            return np.concatenate(args, more[0])
         case "pad":
-            if not is_torch:
+            if not m.is_torch:
                 return np.pad(x, more[0])
             return np.nn.functional.pad(x, [n for part in reversed(more[0]) for n in part])
         case "stack":
@@ -709,17 +620,15 @@ def _node(np: Any, node: Node, args: Sequence[Any], floats: str) -> Any:
         case "roll":
             return np.roll(x, more[1], more[0])
         case "take":
-            return np.index_select(x, more[0], args[1]) if is_torch else np.take(x, args[1], more[0])
-        case "cumsum":
-            return np.cumsum(x, more[0])
-        case "window":
-            kind, axes, size, step = more
-            for axis in axes:
-                count = node.shape[axis]
-                pieces = [x[(*[slice(None)] * axis, slice(q, q + step * (count - 1) + 1, step))]
-                          for q in range(size)]  # fmt: skip
-                x = pieces[0]
-                for piece in pieces[1:]:
-                    x = x + piece if kind == "sum" else np.maximum(x, piece)
-            return x
-    raise AssertionError(node.op)
+            return np.index_select(x, more[0], args[1]) if m.is_torch else np.take(
+                x, args[1], more[0])  # fmt: skip
+        case "flip" | "cumsum":
+            return getattr(np, node.op)(x, more[0])
+    kind, axes, size, step = more  # a window
+    for axis in axes:
+        end = step * (node.shape[axis] - 1) + 1
+        pieces = [x[(*[slice(None)] * axis, slice(q, q + end, step))] for q in range(size)]
+        x = pieces[0]
+        for piece in pieces[1:]:
+            x = x + piece if kind == "sum" else np.maximum(x, piece)
+    return x

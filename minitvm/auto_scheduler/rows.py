@@ -105,7 +105,7 @@ def write_rows(
             place = None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
-        places[stage] = place or _Place(stage, len(compute_of(stage).axis))
+        places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
     for root, inside in members.items():
         rows = min(places[stage].rows for stage in inside)
         rows = _rows_of_vectors(root, inside, rows, target)
