@@ -16,7 +16,6 @@ Shape = tuple[int, ...]
 
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 100, 128, 200, 256, 300,
            512, 768, 1000, 4096, 10000, 65536)  # fmt: skip
-_MOST, _LEAST = 4_000_000, 1_000  # elements of a tensor; of the largest
 
 
 @final
@@ -68,10 +67,17 @@ class Graph:
 # ---- Drawing -------------------------------------------------------------------------------------
 
 
-def draw(random: Random) -> Graph:
-    """A graph of two to eight steps."""
+def draw(
+    random: Random,
+    extents: Sequence[int] = EXTENTS,
+    least: int = 1_000,
+    most: int = 4_000_000,
+    stored: Sequence[str] = ("bfloat16", "float16", "uint8"),
+) -> Graph:
+    """A graph of two to eight steps, whose first tensor has some `extents`, and from `least` to
+    `most` elements. Some graphs store numbers of one of the types `stored`."""
     while True:
-        drawing = _Drawing(random)
+        drawing = _Drawing(random, extents, least, most, stored)
         try:
             return drawing.graph()
         except _Unfit:
@@ -83,13 +89,15 @@ class _Unfit(Exception):
 
 
 class _Drawing:
-    def __init__(self, random: Random) -> None:
-        self.random = random
+    def __init__(
+        self, random: Random, extents: Sequence[int], least: int, most: int, stored: Sequence[str]
+    ) -> None:
+        self.random, self.extents, self.least, self.most = random, extents, least, most
         self.nodes: list[Node] = []
         self.floats = "float64" if self.maybe(0.08) else "float32"
         self.stored = self.floats
         if self.maybe(0.15):
-            self.stored = random.choice(["bfloat16", "float16", "uint8"])
+            self.stored = random.choice(stored)
 
     def maybe(self, chance: float) -> bool:
         return self.random.random() < chance
@@ -97,8 +105,8 @@ class _Drawing:
     def graph(self) -> Graph:
         rank = self.random.choice([1, 2, 2, 2, 3, 3, 4])
         while True:
-            shape = tuple(self.random.choice(EXTENTS) for _ in range(rank))
-            if _LEAST <= math.prod(shape) <= _MOST:
+            shape = tuple(self.random.choice(self.extents) for _ in range(rank))
+            if self.least <= math.prod(shape) <= self.most:
                 break
         last = self.input(shape)
         for _ in range(self.random.randint(2, 8)):
@@ -112,7 +120,7 @@ class _Drawing:
                 outputs.append(i)
         outputs = [self.narrowed(i) for i in sorted(outputs)]
         graph = Graph(tuple(self.nodes), tuple(outputs))
-        if graph.elements > 2 * _MOST:
+        if graph.elements > 2 * self.most:
             raise _Unfit
         return graph
 
@@ -126,7 +134,7 @@ class _Drawing:
 
     def add(self, op: str, args: Sequence[int], shape: Sequence[int], *more: Any,
             dtype: str = "") -> int:  # fmt: skip
-        if math.prod(shape) > _MOST:
+        if math.prod(shape) > self.most:
             raise _Unfit
         self.nodes.append(Node(op, tuple(args), tuple(shape), dtype or self.floats, more))
         return len(self.nodes) - 1
@@ -284,7 +292,7 @@ class _Drawing:
             first = self.random.choice([0, 0, 1, n // 3]) if n > 2 else 0
             parts.append((first, n - self.random.choice([0, 0, n // 4]), step))
         shape = [len(range(*part)) for part in parts]
-        if math.prod(shape) < _LEAST / 10:
+        if math.prod(shape) < self.least / 10:
             raise _Unfit
         return self.add("slice", (x,), shape, tuple(parts))
 
@@ -342,7 +350,9 @@ class _Drawing:
 
     def gathered(self, x: int) -> int:
         axis, shape = self.axes(x)[0], list(self.shape(x))
-        count = self.random.choice([shape[axis], 2 * shape[axis], self.random.choice(EXTENTS[:-3])])
+        count = self.random.choice(
+            [shape[axis], 2 * shape[axis], self.random.choice(self.extents[:-3])]
+        )
         places = self.add("input", (), (count,), shape[axis], dtype="int64")
         shape[axis] = count
         return self.add("take", (x, places), shape, axis)
