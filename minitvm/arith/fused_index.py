@@ -42,7 +42,11 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
         apart.reverse()
     elif buffer.strides or buffer.auto_broadcast:
         return apart
-    apart = [each for each in apart if e.const_int(buffer.shape[each[1]]) != 1] or apart
+    apart = [
+        (index, dim)
+        for index, dim in apart
+        if e.const_int(buffer.shape[dim]) != 1 or index.dtype.lanes > 1
+    ] or apart
     made = apart[-1:]
     below: PrimExpr | None = None  # the number of elements below dimension made[0][1]
     for (index, dim), (_, inside) in zip(apart[-2::-1], apart[:0:-1], strict=True):
