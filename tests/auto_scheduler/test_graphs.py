@@ -16,7 +16,8 @@ from tests.whole_programs.running import strategies_that_failed
 
 TARGETS = ("llvm", "llvm -mcpu=haswell -num-cores=2", "llvm -mcpu=haswell -l2-cache-bytes=16384")
 EXTENTS = (1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 20, 33, 40, 65, 100, 300)
-ERROR = 1e-3  # of a result, and of the mean magnitude
+ERROR = 1e-3  # of a result, and of the mean magnitude; with bfloat16, which isn't rounded to:
+COARSE = 2e-2
 FEW = 0.02  # of the elements, where rounding before a jump decides
 
 
@@ -38,9 +39,10 @@ def check(seed: int, target: str) -> None:
     assert not failed, f"{graph}\n{failed}"
     f(*inputs, *outputs)
     wide = [each.astype("float64") if each.dtype.kind == "f" else each for each in inputs]
+    error = COARSE if any(node.op == "bfloat16" for node in graph.nodes) else ERROR
     few = FEW if any(node.op in DISCRETE for node in graph.nodes) else 0
     for output, expected in zip(outputs, function(graph, np, "float64")(*wide), strict=True):
-        allowed = ERROR * (np.abs(expected) + np.abs(expected).mean())
+        allowed = error * (np.abs(expected) + np.abs(expected).mean())
         off = np.count_nonzero(~(np.abs(output.astype("float64") - expected) <= allowed))
         assert off <= max(few * output.size, 2 * (few > 0)), f"{off} of {output.size} in\n{graph}"
 
