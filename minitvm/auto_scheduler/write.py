@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import long_axes
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import (
@@ -399,26 +399,23 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
 
 
 def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
-    """Leaves out a tensor's dimensions of one element, so that its last axis has neighbours;
-    returns its stage. A reduction whose result `stays` as it is becomes a copy of it."""
-    op = compute_of(stage)
-    places = [op.axis.index(axis) for axis in long_axes(op.axis)]
-    if not len(places) < len(op.axis) > 1 or stage.whole_readers or stage.time is not None:
+    """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours;
+    returns its stage. A reduction whose result `stays` as it is becomes a copy of it. Contractions
+    and their factors stay as they are."""
+    op, readers = compute_of(stage), s.readers(stage)
+    last = next((i + 1 for i, axis in enumerate(op.axis[::-1]) if extent_of(axis) != 1), 0)
+    places = range(len(op.axis) - last + 1 if last else 1)
+    is_kept = stays and (not op.reduce_axis or len(op.outputs) > 1 or not last)
+    is_free = not is_kept and not stage.whole_readers and stage.time is None
+    if len(places) >= len(op.axis) or not is_free:
         return None
-    if any(
-        tensor in op.outputs for each in s.readers(stage) for _, tensor in read_by_ranges(each.op)
-    ):
+    if any(contraction_of(each.op) is not None for each in (stage, *readers)):
+        return None
+    if any(tensor in op.outputs for each in readers for _, tensor in read_by_ranges(each.op)):
         return None
     if stays:
-        if (
-            not op.reduce_axis
-            or len(op.outputs) > 1
-            or not places
-            or places[-1] == len(op.axis) - 1
-        ):
-            return None
         stage = s[s.cache_write(op.output(0), "global")]
-    lie_in_order(stage, places or [0])
+    lie_in_order(stage, places)
     return stage
 
 
