@@ -161,7 +161,9 @@ class _Drawing:
             (1, self.places), (1, self.integers), (1, self.counted),
         ]  # fmt: skip
         weights, makers = zip(*kinds, strict=True)
-        return self.random.choices(makers, weights)[0](x)
+        (make,) = self.random.choices(makers, weights)
+        made: int = make(x)
+        return made
 
     # -- Elementwise --
 
@@ -202,7 +204,7 @@ class _Drawing:
         y, shape = self.other(x)
         op = self.random.choice(["add", "subtract", "multiply", "maximum", "minimum", "divide",
                                  "choose"])  # fmt: skip
-        args = (x, y) if self.maybe(0.7) else (y, x)
+        args: tuple[int, ...] = (x, y) if self.maybe(0.7) else (y, x)
         if op == "choose":
             z, shape = self.other(self.add("add", args, shape))
             args = (*args, z)
@@ -637,8 +639,8 @@ def _value(m: _Arrays, node: Node, args: Sequence[Any]) -> Any:
     kind, axes, size, step = more  # a window
     for axis in axes:
         end = step * (node.shape[axis] - 1) + 1
-        pieces = [x[(*[slice(None)] * axis, slice(q, q + end, step))] for q in range(size)]
-        x = pieces[0]
-        for piece in pieces[1:]:
+        places = [(*[slice(None)] * axis, slice(q, q + end, step)) for q in range(size)]
+        x, *others = [x[place] for place in places]
+        for piece in others:
             x = x + piece if kind == "sum" else np.maximum(x, piece)
     return x

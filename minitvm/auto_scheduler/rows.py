@@ -93,23 +93,23 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
-    across = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
+    turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
-        if stage not in kept and stage not in across:
+        if stage not in kept and stage not in turned:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
             place = place if _computes_all(s, stage, place) else None
-        if place is not None and place.root in across:
+        if place is not None and place.root in turned:
             place = None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
-    for root, inside in members.items():
-        rows = min(places[stage].rows for stage in inside)
-        rows = _rows_of_vectors(root, inside, rows, target)
-        places |= {stage: _Place(root if rows else stage, rows) for stage in inside}
+    for root, others in members.items():
+        most = min(places[stage].rows for stage in others)
+        most = _rows_of_vectors(root, others, most, target)
+        places |= {stage: _Place(root if most else stage, most) for stage in others}
     loops: dict[Stage, IterVar] = {}
     for root in stages:
         if places[root].root is root:

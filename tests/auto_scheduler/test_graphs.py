@@ -28,7 +28,8 @@ def check(seed: int, target: str) -> None:
     inputs: list[Any] = []
     for node in (graph.nodes[i] for i in graph.inputs):
         if node.dtype in ("int64", "uint8"):
-            inputs.append(rng.integers(0, *(node.more or (256,)), node.shape, node.dtype))
+            most = node.more[0] if node.more else 256
+            inputs.append(rng.integers(0, most, node.shape).astype(node.dtype))
         else:
             inputs.append((rng.random(node.shape) * 2 - 1).astype(node.dtype))
     nodes = [graph.nodes[i] for i in graph.outputs]
