@@ -382,7 +382,10 @@ def _write_grouped(
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     op = compute_of(stage)
-    if simplified(op) is op:
+    made = simplified(op)
+    # A contraction of one step stays one: it reads its elements for several results.
+    is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
+    if made is op or is_one_step:
         return None
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
