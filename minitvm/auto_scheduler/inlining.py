@@ -55,10 +55,17 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     schedule."""
     if not is_elementwise(stage.op):
         return False
-    is_cheap = _is_cheap(compute_of(stage))
+    is_cheap, casts = _is_cheap(compute_of(stage)), contains(e.Cast, *compute_of(stage).body)
     return all(
         isinstance(each.op, ComputeOp)
-        and (reads_in_order(each, stage) or (is_cheap and _reads_once_at_most(each, stage)))
+        and (
+            reads_in_order(each, stage)
+            or (
+                is_cheap
+                and _reads_once_at_most(each, stage)
+                and not (casts and contraction_of(each.op))
+            )
+        )
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
