@@ -137,10 +137,12 @@ def _reads_once_at_most(reader: Stage, stage: Stage) -> bool:
     if running_axis(op) is not None or reader.time is not None:
         return False
     loads = reads_of(op, stage.op.output(0))
+    if len(loads) != 1:  # or read by ranges alone
+        return False
     axes = {axis.var for axis in long_axes((*op.axis, *op.reduce_axis))}
     used = [{*find(Var, index)} & axes for index in loads[0].indices]
     is_once = set[Var]().union(*used) == axes and all(len(each) <= 1 for each in used)
-    return is_once and len(loads) == 1 and not contains(ProducerLoad, *loads[0].indices)
+    return is_once and not contains(ProducerLoad, *loads[0].indices)
 
 
 def _stays_linear(reader: ComputeOp, op: ComputeOp) -> bool:

@@ -177,6 +177,14 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         if a.dom is not None and b.dom is not None
     ):
         return False
+    if any(
+        index is not axis.var  # the loop over an axis of one element must say so
+        for reader in s.readers(stage)
+        for load in all_loads(compute_of(reader))
+        if load.producer in op.outputs
+        for index, axis in zip(load.indices, compute_of(reader).axis, strict=False)
+    ):
+        return False
     return not any(
         isinstance(each, Select)
         or is_lazy(each)
