@@ -18,6 +18,7 @@ from benchmarks import (
     exchange,
     functions,
     gemm,
+    graphs,
     ladder,
     machine,
     matmul,
@@ -50,6 +51,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "gemm": gemm.rows,
     "conv": conv.rows,
     "einsum": einsum.rows,
+    "graphs": graphs.rows,
     "memory": memory.rows,
     "reductions": reductions.rows,
     "semirings": semirings.rows,
@@ -63,6 +65,7 @@ _TARGETS = {
     "gemm": gemm.TARGETS,
     "conv": conv.TARGETS,
     "einsum": einsum.TARGETS,
+    "graphs": graphs.TARGETS,
     "reductions": reductions.TARGETS,
 }
 _SUMMARIES = {

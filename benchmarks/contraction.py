@@ -120,7 +120,7 @@ def measured(problem: Problem, settings: Settings) -> Iterator[Row]:
             else:
                 timer = on(threads, name, calls(call))
                 timers[name] = _rested(timer) if threads > 1 and settings.least else timer
-        found = paced(timers, _settings(settings, threads), _BUDGET)
+        found = paced(timers, settings_of(settings, threads), _BUDGET)
         about = Contraction(
             problem.family, problem.flop, problem.held_out, seconds, tuple(sorted(aside))
         )
@@ -136,7 +136,7 @@ def _given(function: Any, prepacked: int | None, arrays: Sequence[Any]) -> list[
     return [*arrays[:prepacked], packed, *arrays[prepacked + 1 :]]
 
 
-def _settings(settings: Settings, threads: int) -> Settings:
+def settings_of(settings: Settings, threads: int) -> Settings:
     """On one thread many short measurements: those in which another process had the core stay in
     the minority. On two, each begins when the workers of the one before sleep. A quick run isn't a
     measurement."""

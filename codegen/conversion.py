@@ -21,7 +21,7 @@ from minitvm.codegen.llvm_text import (
     like,
     vector_type,
 )
-from minitvm.runtime.dtype import FLOAT64, DType
+from minitvm.runtime.dtype import FLOAT64, UINT32, DType
 from minitvm.runtime.errors import CompileError
 
 
@@ -156,20 +156,22 @@ class Conversions:
         return text.select(text.binary("and", large, lost), sticky, value)
 
     def _float_to_int(self, value: Value, target: DType) -> Value:
-        """A float rounded towards zero and limited to the range of `target`; NaN becomes 0. Where a
-        float holds these bounds and they fit 32 bits, the float is limited first, since vectors of
-        such conversions have instructions."""
+        """A float rounded towards zero and limited to the range of `target`; NaN becomes 0. The
+        float is limited first: vectors of conversions within the range have instructions. The
+        greatest integer may be no float; whatever lies beyond becomes this integer afterwards."""
         text, type = self._text, value.type
         digits = 53 if element_type(type) == "double" else 24
-        if target.bits > min(digits, 32) or (target.is_uint and target.bits == 32):
-            name = "fptosi.sat" if target.is_int else "fptoui.sat"
-            return text.intrinsic(name, like(type, f"i{target.bits}"), value)
-        low, high = (floating(type, float(bound)) for bound in (target.min(), target.max()))
         if target.is_int:
             value = text.select(text.fcmp("ord", value, value), value, floating(type, 0.0))
-        limited = text.select(text.fcmp("ogt", value, low), value, low)
-        limited = text.select(text.fcmp("olt", limited, high), limited, high)
-        return text.convert("trunc", text.convert("fptosi", limited, "i32"), f"i{target.bits}")
+        low, high = (floating(type, float(bound)) for bound in (target.min(), target.max()))
+        value = text.select(text.fcmp("ogt", value, low), value, low)
+        if target.bits <= digits and target != UINT32:
+            limited = text.select(text.fcmp("olt", value, high), value, high)
+            return text.convert("trunc", text.convert("fptosi", limited, "i32"), f"i{target.bits}")
+        beyond = text.fcmp("oge", value, floating(type, 2.0 ** (target.bits - target.is_int)))
+        inside = text.select(beyond, low, value)
+        made = text.convert("fptosi" if target.is_int else "fptoui", inside, f"i{target.bits}")
+        return text.select(beyond, integer(made.type, target.max()), made)
 
     # -- floats --
 

@@ -34,13 +34,19 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
 
         [(x, 1)]
 
-    In a column-major buffer the first dimension is the innermost.
+    In a column-major buffer the first dimension is the innermost. Dimensions of one element are
+    left out beside others.
     """
     apart = [(index, dim) for dim, index in enumerate(indices)]
     if buffer.layout == "left":
         apart.reverse()
     elif buffer.strides or buffer.auto_broadcast:
         return apart
+    apart = [
+        (index, dim)
+        for index, dim in apart
+        if e.const_int(buffer.shape[dim]) != 1 or index.dtype.lanes > 1
+    ] or apart
     made = apart[-1:]
     below: PrimExpr | None = None  # the number of elements below dimension made[0][1]
     for (index, dim), (_, inside) in zip(apart[-2::-1], apart[:0:-1], strict=True):

@@ -75,4 +75,5 @@ class _Digits(Mutator):
 
 def _is_joined(node: e.BufferLoad | s.BufferStore) -> bool:
     """Whether some indices of an access are one, as they stand in a compact buffer."""
-    return len(joined(node.buffer, node.indices)) < len(node.indices)
+    long = [extent for extent in node.buffer.shape if e.const_int(extent) != 1]
+    return len(joined(node.buffer, node.indices)) < (len(long) or len(node.indices))

@@ -73,6 +73,13 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     return True
 
 
+def reads_across(s: Schedule, op: ComputeOp) -> bool:
+    """Whether a stage reads elements that lie far apart along its last axis, but side by side along
+    another."""
+    found = _across(s, op)
+    return found is not None and found.apart > NEAR
+
+
 @final
 @record()
 class _Across:

@@ -116,6 +116,16 @@ def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:
     return [axis for axis in axes if extent_of(axis) != 1]
 
 
+def rows_in_common(load: ProducerLoad, op: ComputeOp) -> int:
+    """The number of leading dimensions in which an operation reads the element at its own place;
+    where both have one element, there is one place."""
+    for place, (index, axis) in enumerate(zip(load.indices, op.axis, strict=False)):
+        is_single = extent_of(axis) == 1 and e.const_int(load.producer.shape[place]) == 1
+        if index is not axis.var and not is_single:
+            return place
+    return min(len(load.indices), len(op.axis))
+
+
 def product_of_extents(axes: Iterable[IterVar]) -> int | None:
     """The number of iterations of some axes together, None if an extent is symbolic."""
     extents = [extent_of(axis) for axis in axes]

@@ -9,25 +9,43 @@ its elements takes longer than computing them once for each of its readers, sums
 
 Sums along rows and along columns have no row in common in which `c` could be computed. In memory,
 it would be written, and read in place of `x`.
+
+A stage that only moves elements becomes part of its readers first, and a stage before one that only
+moves elements becomes part of that, so that the loops are chosen for the reads of what is moved::
+
+    t[j, i] = x[i, j]
+    m[j] = max(t[j, i], i)               # max(x[i, j], i), along the lines of x
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Container
+from collections.abc import Callable, Container
 
-from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.contraction import (
+    FAR,
+    NEAR,
+    all_loads,
+    contraction_of,
+    distances_of,
+    extent_of,
+    is_uneven,
+    long_axes,
+    rows_in_common,
+)
+from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.runtime.host import CACHE_LINE
+from minitvm.te.schedules.guarded_reads import choices_in, is_lazy, reads_of
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import contains, mentions, walk_once
+from minitvm.tir.functor import children, contains, find, mentions, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
@@ -37,36 +55,116 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     schedule."""
     if not is_elementwise(stage.op):
         return False
-    is_cheap = _is_cheap(compute_of(stage))
+    is_cheap, casts = _is_cheap(compute_of(stage)), contains(e.Cast, *compute_of(stage).body)
     return all(
         isinstance(each.op, ComputeOp)
-        and (reads_in_order(each, stage) or (is_cheap and _reads_each_once(each, stage)))
+        and (
+            reads_in_order(each, stage)
+            or (
+                is_cheap
+                and _reads_once_at_most(each, stage)
+                and not (casts and contraction_of(each.op))
+            )
+        )
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
 
 
-def calls_functions(s: Schedule, stage: Stage) -> bool:
-    """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
-    long."""
-    op = compute_of(stage)
-    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
-    return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
+def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
+    """Whether a stage should become part of the stages that read it, before these are scheduled:
+    the stage or its reader only moves elements, and each element is read once at most. What several
+    stages read stays, unless rows stay rows."""
+    op, readers = stage.op, s.readers(stage)
+    if not is_elementwise(op) or not op.axis or not readers:
+        return False
+    moves = _only_moves(op)
+    if len(readers) > 1 and not (moves and _keeps_lines(op)):
+        return False
+    return all(
+        isinstance(each.op, ComputeOp)
+        and not _is_by_hand(s, each, by_hand)
+        and (moves or _is_moved(op, each.op))
+        and _reads_once_at_most(each, stage)
+        and not is_uneven(each.op)
+        and not (each.op.reduce_axis and _chooses_in_pieces(op))
+        and _stays_linear(each.op, op)
+        and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
+        for each in readers
+    )
 
 
-def _reads_each_once(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of a stage is read in one iteration of its reader alone."""
+def stays_a_reduction(stage: Stage, inlined: Callable[[Tensor], ComputeOp | None]) -> bool:
+    """Whether a stage with the values of `inlined` tensors is no contraction with tiles of its own,
+    or was one before."""
+    before = contraction_of(stage.op)
+    after = contraction_of(with_inlined(compute_of(stage), inlined))
+    return before is not None or after is None or is_plain_reduction(after)
+
+
+def _only_moves(op: ComputeOp) -> bool:
+    """Whether the elements of a stage are those of other tensors, or numbers; axes alone choose."""
+    waiting = [*op.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Select) or is_lazy(node):
+            condition, *values = children(node)
+            if contains(ProducerLoad, condition):
+                return False
+            waiting += values
+        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
+            return False
+    return True
+
+
+def _is_moved(op: ComputeOp, reader: ComputeOp) -> bool:
+    """Whether a reader only moves the elements of a stage. Long functions are for whole lines."""
+    if not is_elementwise(reader) or not _only_moves(reader):
+        return False
+    return _keeps_lines(reader) or not any(map(is_long, walk_once(*op.body)))
+
+
+def _keeps_lines(op: ComputeOp) -> bool:
+    """Whether neighbours along the last axis lie near each other where they are read."""
+    distances = [distances_of(each, op) for each in all_loads(op)]
+    return all(x.get(axis.var, 0) <= NEAR for axis in long_axes(op.axis)[-1:] for x in distances)
+
+
+def _reads_once_at_most(reader: Stage, stage: Stage) -> bool:
+    """Whether a reader computes with each element of a stage once at most: it reads one element in
+    each iteration, and each of its axes decides about the place along one axis of the stage."""
     op = compute_of(reader)
     if running_axis(op) is not None or reader.time is not None:
         return False
-    places = [each.indices for each in reads_of(op, stage.op.output(0))]
-    used = set(places[0])
-    axes = (*op.axis, *op.reduce_axis)
-    return (
-        all(all(map(operator.is_, place, places[0])) for place in places)
-        and len(used) == len(places[0])
-        and used <= {axis.var for axis in axes}
-        and all(axis.var in used or extent_of(axis) == 1 for axis in axes)
+    loads = reads_of(op, stage.op.output(0))
+    if len(loads) != 1:  # or read by ranges alone
+        return False
+    axes = {axis.var for axis in long_axes((*op.axis, *op.reduce_axis))}
+    used = [{*find(Var, index)} & axes for index in loads[0].indices]
+    is_once = set[Var]().union(*used) == axes and all(len(each) <= 1 for each in used)
+    return is_once and not contains(ProducerLoad, *loads[0].indices)
+
+
+def _stays_linear(reader: ComputeOp, op: ComputeOp) -> bool:
+    """Whether a reader of a stage would read what the stage reads at linear functions of axes; a
+    reduction, too, at places of memory that are such functions."""
+    made = with_inlined(reader, lambda tensor: op if tensor.op is op else None)
+    loads = [each for each in all_loads(made) if each.producer in op.input_tensors]
+    indices = [index for each in loads for index in each.indices]
+    if not any(isinstance(each, e.FloorDiv | e.FloorMod) for each in walk_once(*indices)):
+        return True
+    return bool(reader.reduce_axis) and all(
+        FAR not in distances_of(each, made).values() for each in loads
+    )
+
+
+def _chooses_in_pieces(op: ComputeOp) -> bool:
+    """Whether a choice between elements changes within a few neighbours."""
+    last = long_axes(op.axis)[-1:]
+    return any(
+        (extent_of(axis) or FAR) < CACHE_LINE and _changes(condition, axis.var)
+        for axis in last
+        for condition, *_ in choices_in(*op.body)
     )
 
 
@@ -75,19 +173,18 @@ def _is_cheap(op: ComputeOp) -> bool:
     last axis, such as the mean of a row, is computed once for a row and doesn't count."""
     if not op.axis or op.body[0].dtype.bits < 32 or not op.body[0].dtype.is_float:
         return False
-    axes = [axis.var for axis in op.axis]
-    along = [each for each in walk_once(*op.body) if _changes(each, axes[-1])]
+    last = (long_axes(op.axis) or op.axis)[-1].var
+    along = [each for each in walk_once(*op.body) if _changes(each, last)]
     reads = [each for each in along if isinstance(each, ProducerLoad)]
-    if len(reads) != 1 or len(reads[0].indices) != len(axes):
+    if len(reads) != 1 or len(reads[0].indices) != len(op.axis):
         return False
-    if not all(map(operator.is_, reads[0].indices, axes)):
+    if rows_in_common(reads[0], op) != len(op.axis):
         return False
     operations = [each for each in along if each is not reads[0] and not isinstance(each, Var)]
     return (
         len(operations) <= _MOST_OPERATIONS
-        and all(isinstance(each, e.Add | e.Sub | e.Mul) for each in operations)
+        and all(isinstance(each, e.Add | e.Sub | e.Mul | e.Cast) for each in operations)
         and not contains(e.Call, *op.body)
-        and len({each.dtype for each in all_loads(op)} | {op.body[0].dtype}) == 1
     )
 
 

@@ -43,11 +43,11 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
 )
-from minitvm.auto_scheduler.inlining import calls_functions
-from minitvm.auto_scheduler.loops import Loop, compute_of, fused, fused_loop
+from minitvm.auto_scheduler.loops import Loop, calls_functions, compute_of, fused, fused_loop
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -121,7 +121,7 @@ def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> in
     """The first axis of a line that begins with axis `first`, or further out where that is shorter
     than a vector: the axes inside are digits of the place in the line. Rows that data choose stay
     apart."""
-    op = compute_of(stage)
+    op = with_inlined(compute_of(stage), s.inlined)
     if any(reads_tensors(*load.indices) for load in all_loads(op)):
         return first
     lanes = target.lanes(op.body[0].dtype)
@@ -136,7 +136,7 @@ def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> in
 
 def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> Loop:
     """Computes a line in vectors; returns the loop over them, or over the periods."""
-    op = compute_of(stage)
+    op = with_inlined(compute_of(stage), s.inlined)
     lanes = target.lanes(op.body[0].dtype)
     extents = [extent_of(axis) for axis in line]
     if None not in extents:

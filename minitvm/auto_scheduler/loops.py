@@ -26,7 +26,7 @@ from minitvm.auto_scheduler.contraction import (
     spread_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
-from minitvm.auto_scheduler.terms import Terms, terms_of
+from minitvm.auto_scheduler.terms import Terms, is_long, terms_of
 from minitvm.auto_scheduler.tiles import vectors
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
@@ -37,6 +37,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.functor import walk_once
 
 _T = TypeVar("_T")
 EVEN = 4  # tasks of a core, from which on one more makes little difference
@@ -383,6 +384,14 @@ def lie_in_order(stage: Stage, places: Sequence[int]) -> list[IterVar]:
 def compute_of(stage: Stage) -> ComputeOp:
     assert isinstance(stage.op, ComputeOp)
     return stage.op
+
+
+def calls_functions(s: Schedule, stage: Stage) -> bool:
+    """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
+    long."""
+    op = compute_of(stage)
+    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
+    return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
 
 
 def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:

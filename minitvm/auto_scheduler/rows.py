@@ -20,10 +20,15 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import final
 
-from minitvm.auto_scheduler.across import write_across
+from minitvm.auto_scheduler.across import reads_across, write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, extent_of, product_of_extents
+from minitvm.auto_scheduler.contraction import (
+    all_loads,
+    extent_of,
+    product_of_extents,
+    rows_in_common,
+)
 from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
@@ -88,20 +93,28 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
+    turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
-        if stage not in kept:
+        if stage not in kept and stage not in turned:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
             place = place if _computes_all(s, stage, place) else None
+        if place is not None and place.root in turned:
+            place = None
         if place is not None:
             members.setdefault(place.root, []).append(stage)
-        places[stage] = place or _Place(stage, len(compute_of(stage).axis))
+        places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
+    for root, others in members.items():
+        most = min(places[stage].rows for stage in others)
+        most = _rows_of_vectors(root, others, most, target)
+        places |= {stage: _Place(root if most else stage, most) for stage in others}
     loops: dict[Stage, IterVar] = {}
     for root in stages:
         if places[root].root is root:
-            inside = {stage: places[stage].rows for stage in members.get(root, [])}
+            inside = {each: places[each].rows for each in members.get(root, [])}
+            inside = {each: rows for each, rows in inside.items() if rows}
             rows = _Rows(s, root, inside, target, strict)
             if root in parts:
                 loop = attempt.follow("rows", root, partial(rows.write_part, parts[root]))
@@ -142,6 +155,18 @@ def _place_of_readers(
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
+def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Target) -> int:
+    """Up to `rows` leading axes of a stage, so few that a row fills a vector where no stage of it
+    is a reduction; 0 where no row does."""
+    ops = [*map(compute_of, (root, *inside))]
+    if any(op.reduce_axis for op in ops):
+        return rows
+    lanes = min(lanes_of(op, target) for op in ops)
+    while rows and (product_of_extents(ops[0].axis[rows:]) or lanes) < lanes:
+        rows -= 1
+    return rows
+
+
 def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
     """Whether the rows at `place` need all elements of a stage: one element in each row, as many
     rows as elements, and no reader with a condition."""
@@ -150,6 +175,14 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
         for a, b in zip(op.axis, rows, strict=True)
         if a.dom is not None and b.dom is not None
+    ):
+        return False
+    if any(
+        index is not axis.var  # the loop over an axis of one element must say so
+        for reader in s.readers(stage)
+        for load in all_loads(compute_of(reader))
+        if load.producer in op.outputs
+        for index, axis in zip(load.indices, compute_of(reader).axis, strict=False)
     ):
         return False
     return not any(
@@ -187,14 +220,8 @@ def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
 def _rows_in_common(reader: Operation, stage: Stage) -> int:
     if not isinstance(reader, ComputeOp):
         return 0
-    axes = [axis.var for axis in reader.axis]
-    rows = len(axes)
-    for load in all_loads(reader):
-        if load.producer in stage.op.outputs:
-            pairs = list(zip(load.indices, axes, strict=False))
-            differs = [index is not var for index, var in pairs]
-            rows = min(rows, differs.index(True) if True in differs else len(pairs))
-    return rows
+    reads = [each for each in all_loads(reader) if each.producer in stage.op.outputs]
+    return min((rows_in_common(each, reader) for each in reads), default=len(reader.axis))
 
 
 # -- Loops --

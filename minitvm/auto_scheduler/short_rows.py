@@ -46,10 +46,10 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.few_rows import is_plain_reduction
-from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
+    calls_functions,
     compute_of,
     factored_in_lanes,
     fused,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Container
 from typing import TypeGuard, final
 
@@ -13,6 +12,7 @@ from minitvm.auto_scheduler.contraction import (
     can_be_packed,
     contraction_of,
     is_uneven,
+    rows_in_common,
 )
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.runtime.record import record
@@ -119,12 +119,9 @@ def reads_in_order(reader: Stage, stage: Stage) -> bool:
     """Whether the reader is elementwise, and reads only the element at the same indices."""
     if not is_elementwise(reader.op):
         return False
-    axes = [axis.var for axis in reader.op.axis]
-    loads = [each for each in all_loads(reader.op) if each.producer in stage.op.outputs]
-    return all(
-        len(each.indices) == len(axes) and all(map(operator.is_, each.indices, axes))
-        for each in loads
-    )
+    op = reader.op
+    loads = [each for each in all_loads(op) if each.producer in stage.op.outputs]
+    return all(rows_in_common(x, op) == len(x.indices) == len(op.axis) for x in loads)
 
 
 def epilogue_of(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:

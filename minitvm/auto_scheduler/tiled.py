@@ -40,12 +40,12 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     usual_bytes_of,
 )
-from minitvm.auto_scheduler.inlining import calls_functions
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
     Places,
     Tiles,
+    calls_functions,
     compute_of,
     factored,
     fused,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.few_rows import (
@@ -22,7 +23,11 @@ from minitvm.auto_scheduler.forms import tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
 from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
-from minitvm.auto_scheduler.inlining import can_be_inlined
+from minitvm.auto_scheduler.inlining import (
+    becomes_part,
+    can_be_inlined,
+    stays_a_reduction,
+)
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
@@ -30,7 +35,7 @@ from minitvm.auto_scheduler.instructions import (
 )
 from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
-from minitvm.auto_scheduler.loops import Part, compute_of, places_of
+from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.phases import write_phases, write_unstacked
 from minitvm.auto_scheduler.rows import write_rows
@@ -193,6 +198,20 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
+    flat: list[Stage] = []
+    for stage in stages:
+        if not stage.inlined:
+            stays = stage in kept or stage.is_output
+            write = partial(_write_flat, s, stage, stays=stays)
+            made = attempt.follow("dimensions of one element", stage, write)
+            if made is not None and made is not stage:
+                attempt.count_as(made, stage)
+                flat.append(made)
+        flat.append(stage)
+    stages = flat
+    for stage in stages:
+        if stage not in kept and not stage.is_output and not stage.inlined:
+            attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
     stages = [stage for stage in stages if not stage.inlined]
     stages, copies = _with_stages_ahead(attempt, program, stages)
     kept = kept | copies
@@ -363,7 +382,10 @@ def _write_grouped(
 
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     op = compute_of(stage)
-    if simplified(op) is op:
+    made = simplified(op)
+    # A contraction of one step stays one: it reads its elements for several results.
+    is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
+    if made is op or is_one_step:
         return None
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
@@ -377,6 +399,27 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
     stage.compute_inline()
     return True
+
+
+def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
+    """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours;
+    returns its stage. A reduction whose result `stays` as it is becomes a copy of it. Contractions
+    and their factors stay as they are."""
+    op, readers = compute_of(stage), s.readers(stage)
+    last = next((i + 1 for i, axis in enumerate(op.axis[::-1]) if extent_of(axis) != 1), 0)
+    places = range(len(op.axis) - last + 1 if last else 1)
+    is_kept = stays and (not op.reduce_axis or len(op.outputs) > 1 or not last)
+    is_free = not is_kept and not stage.whole_readers and stage.time is None
+    if len(places) >= len(op.axis) or not is_free:
+        return None
+    if any(contraction_of(each.op) is not None for each in (stage, *readers)):
+        return None
+    if any(tensor in op.outputs for each in readers for _, tensor in read_by_ranges(each.op)):
+        return None
+    if stays:
+        stage = s[s.cache_write(op.output(0), "global")]
+    lie_in_order(stage, places)
+    return stage
 
 
 # The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
@@ -438,6 +481,30 @@ def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         return None
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
+    for each in s.readers(stage):
+        # The loops of a reduction are chosen for what it reads.
+        if compute_of(each).reduce_axis and stays_a_reduction(each, s.inlined):
+            each.simplify()
+    return True
+
+
+def _write_moves(
+    s: Schedule, stage: Stage, kept: Container[Stage], by_hand: Container[Stage]
+) -> bool | None:
+    if not becomes_part(s, stage, by_hand):
+        return None
+    waiting = [*stage.op.input_tensors]
+    while waiting:
+        read = s[waiting.pop()]
+        is_free = read not in kept and not read.is_output and not read.inlined
+        if is_free and _write_inlined(s, read, by_hand):
+            waiting += read.op.input_tensors
+    readers = s.readers(stage)
+    choose(s, "strategy", "part of {readers}: elements are only moved between them",
+           stage=stage.name, readers=" and ".join(each.name for each in readers))  # fmt: skip
+    stage.compute_inline()
+    for each in readers:
+        each.simplify()
     return True
 
 

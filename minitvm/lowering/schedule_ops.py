@@ -27,7 +27,6 @@ from minitvm.lowering.infer_bounds import (
     axis_spans,
 )
 from minitvm.lowering.stage_bodies import (
-    InlineReads,
     ReadBuffers,
     StageBody,
     at_step,
@@ -46,7 +45,7 @@ from minitvm.te.schedules.accumulation import Accumulation, checked_accumulation
 from minitvm.te.schedules.loop_nest import LoopAttrs
 from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.relation import Split, leaves_below, values_of
-from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.scans import find_scans
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.shared_loops import in_shared_loops
@@ -376,8 +375,7 @@ class _Lowering:
 
     def inlined(self, op: ComputeOp) -> ComputeOp:
         """An operation like `op` that reads no inlined operation."""
-        body = map_body(op.body, InlineReads(self._schedule).expr)
-        return ComputeOp(op.name, op.tag, op.attrs, op.axis, op.reduce_axis, body)
+        return with_inlined(op, self._schedule.inlined)
 
     def _nest(self, stage: Stage) -> Stmt:
         """The loops of a stage."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.rewrite_operations import SpellOut
+from minitvm.te.schedules.rewrite_operations import InlineReads, SpellOut
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ExternOp, ScanOp, Tensor, data_axes, domain_of
@@ -51,44 +51,12 @@ class StageBody:
     reduced_where: tuple[PrimExpr, ...] = ()
 
 
-class InlineReads(Mutator):
-    """Replaces reads of inlined tensors by their values."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        super().__init__()
-        self._schedule = schedule
-
-    def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
-        """A read of a tensor that is not inlined."""
-        return e.ProducerLoad(tensor, indices)
-
-    def afresh(self) -> InlineReads:
-        """A rewriter like this one, without its memo of rewritten nodes."""
-        return InlineReads(self._schedule)
-
-    def visit_ProducerLoad(self, node: e.ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(i) for i in node.indices)
-        tensor = cast(Tensor, node.producer)
-        stage = self._schedule.stage_map.get(tensor.op)
-        if stage is None or not stage.inlined:
-            return self.read(tensor, indices)
-        op = cast(ComputeOp, stage.op)
-        values = {
-            axis.var: e.cast(axis.var.dtype, index)
-            for axis, index in zip(op.axis, indices, strict=True)
-        }
-        # The body is written in its own axes. It has a rewriter of its own, since the stage may be
-        # read at other indices as well.
-        body = self.afresh().expr(op.body[tensor.value_index])
-        return substitute(body, values)
-
-
 class ReadBuffers(InlineReads):
     """Replaces reads of tensors by reads of their buffers, and of inlined tensors by values."""
 
     def __init__(self, schedule: Schedule, buffers: Mapping[Tensor, Buffer]) -> None:
-        super().__init__(schedule)
-        self._buffers = buffers
+        super().__init__(schedule.inlined)
+        self._schedule, self._buffers = schedule, buffers
 
     def read(self, tensor: Tensor, indices: tuple[PrimExpr, ...]) -> PrimExpr:
         # The range of an axis may refer to the original tensor, before any rewrite.

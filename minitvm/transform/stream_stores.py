@@ -219,14 +219,15 @@ class _Multiples:
         found: list[PrimExpr] = []
         for index, dim in joined(buffer, store.indices):
             below = reduce(e.multiply, map(widened, buffer.shape[dim + 1 :]), e.const(1, INT64))
+            is_last = all(e.const_int(extent) == 1 for extent in buffer.shape[dim + 1 :])
             first = index
             if isinstance(index, e.Ramp):
-                if dim != buffer.ndim - 1 or e.const_int(index.stride) != 1:
+                if not is_last or e.const_int(index.stride) != 1:
                     return None
                 first = index.base
             if first.dtype.lanes > 1:
                 return None
-            number = step if dim == buffer.ndim - 1 else line
+            number = step if is_last else line
             conditions = self._of(e.cast(INT64, first) * below, number)
             if conditions is None:
                 return None

@@ -274,14 +274,15 @@ def _mixed_nest(nest: _Nest, rows: int) -> _Nest | None:
 def _is_whole(access: BufferLoad | BufferStore, loop: s.For, count: int) -> bool:
     """Whether a loop of `count` iterations goes along the whole of a last dimension, or may do so
     where that is symbolic, and the next row follows in memory."""
-    buffer, last = access.buffer, access.indices[-1]
-    known = {e.const_int(loop.extent), e.const_int(buffer.shape[-1])}
+    buffer, places = access.buffer, joined(access.buffer, access.indices)
+    last, dimension = places[-1]
+    known = {e.const_int(loop.extent), e.const_int(buffer.shape[dimension])}
     if not known <= {count, None} or e.const_int(loop.min) != 0:
         return False
     if buffer.strides or buffer.layout == "left" or buffer.auto_broadcast:
         return False
     is_first = last is loop.loop_var or (None in known and step_of(last, loop.loop_var) == 1)
-    return is_first and len(joined(buffer, access.indices)) > 1
+    return is_first and len(places) > 1
 
 
 def _mixed_size(nest: _Nest, loop: s.For, rows: int) -> int | None:
@@ -686,6 +687,9 @@ def _in_turn(
         rest: PrimExpr = e.Ramp(first, e.const(1, begin.dtype), size)
         inner: tuple[PrimExpr, ...] = ()
         for extent in reversed(shape):
+            if e.const_int(extent) == 1:
+                inner = (e.const(0, begin.dtype), *inner)
+                continue
             count = e.Broadcast(e.cast(begin.dtype, extent), size)
             inner = (e.FloorMod(rest, count), *inner)
             rest = e.FloorDiv(rest, count)

@@ -380,8 +380,9 @@ class _Lanes(LaneArithmetic):
         made = tuple(map(self.expr, indices))
         if any(self._is_vector(each) and not isinstance(each, e.Ramp) for each in made):
             alone = {dim: index for index, dim in joined(buffer, indices)}
+            single = {dim for dim, extent in enumerate(buffer.shape) if e.const_int(extent) == 1}
             made = tuple(
-                each if alone.get(dim) is index else self._digit(index)
+                each if alone.get(dim) is index or dim in single else self._digit(index)
                 for dim, (each, index) in enumerate(zip(made, indices, strict=True))
             )
         if buffer not in self._private:

@@ -82,7 +82,9 @@ def test_memory_that_is_not_to_be_had_is_an_error() -> None:
     n = te.var("n", "int64")
     x = te.placeholder((n,), name="X")
     middle = te.compute((n, n), lambda i, j: x[i] + x[j], name="MIDDLE")
-    one = te.compute((1,), lambda i: te.if_then_else(n > 0, middle[0, 0], 0.0), name="ONE")
+    one = te.compute(
+        (1,), lambda i: te.if_then_else(n > 0, middle[0, 0] + middle[n - 1, 0], 0.0), name="ONE"
+    )
     kernel = tvm.build(one, [x, one])
     huge = np.broadcast_to(np.float32(1.0), (1 << 40,))
     with pytest.raises(MemoryError, match="MIDDLE: expected 9223372036854775807 bytes of memory"):

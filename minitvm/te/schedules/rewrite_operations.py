@@ -98,6 +98,45 @@ def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
     raise e.unknown_node(op, "a schedule")
 
 
+class InlineReads(Mutator):
+    """Replaces reads of inlined tensors by their values. `inlined` gives the operation that
+    computes a tensor where it is read, and None for any other tensor."""
+
+    def __init__(self, inlined: Callable[[Tensor], ComputeOp | None]) -> None:
+        super().__init__()
+        self._inlined = inlined
+
+    def read(self, tensor: Tensor, indices: _Indices) -> PrimExpr:
+        """A read of a tensor that is not inlined."""
+        return ProducerLoad(tensor, indices)
+
+    def afresh(self) -> InlineReads:
+        """A rewriter like this one, without its memo of rewritten nodes."""
+        return InlineReads(self._inlined)
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        indices = tuple(self.expr(i) for i in node.indices)
+        tensor = cast(Tensor, node.producer)
+        op = self._inlined(tensor)
+        if op is None:
+            return self.read(tensor, indices)
+        values = {
+            axis.var: e.cast(axis.var.dtype, index)
+            for axis, index in zip(op.axis, indices, strict=True)
+        }
+        # The body is written in its own axes. It has a rewriter of its own, since the stage may be
+        # read at other indices as well.
+        body = self.afresh().expr(op.body[tensor.value_index])
+        return substitute(body, values)
+
+
+def with_inlined(op: ComputeOp, inlined: Callable[[Tensor], ComputeOp | None]) -> ComputeOp:
+    """`op`, or an operation like it that computes inlined tensors where it reads them."""
+    if all(inlined(tensor) is None for tensor in op.input_tensors):
+        return op
+    return replace(op, body=map_body(op.body, InlineReads(inlined).expr))
+
+
 def rewritten(
     outputs: Iterable[Tensor],
     ops: Iterable[Operation],

@@ -15,7 +15,16 @@ from minitvm.te.schedules.operation_graph import root_axes
 from minitvm.te.schedules.rewrite_operations import map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
+from minitvm.tir.expr import (
+    IterVar,
+    PrimExpr,
+    ProducerLoad,
+    Range,
+    Reduce,
+    Var,
+    const,
+    const_int,
+)
 from minitvm.tir.functor import (
     Mutator,
     Node,
@@ -39,7 +48,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
     Expressions are simplified with the ranges of the axes. If a reduction leaves out terms, by a
     range that depends on other axes or by choosing its identity, the criterion becomes its
     condition. Terms that are left out by a remainder have no iterations
-    (:mod:`minitvm.te.schedules.congruences`).
+    (:mod:`minitvm.te.schedules.congruences`). A reduction of one term is no reduction.
 
     >>> from minitvm import te
     >>> n = te.var("n")
@@ -48,6 +57,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
+    op = _without_single_term(op)
     own = {axis.var for axis in root_axes(op)}
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
     if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
@@ -77,6 +87,21 @@ def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr
     identity = tuple(map(outside.simplify, value.combiner.identity))
     init = tuple(map(outside.simplify, value.init))
     return replace(made, combiner=replace(made.combiner, identity=identity), init=init)
+
+
+def _without_single_term(op: ComputeOp) -> ComputeOp:
+    """A reduction of one term as that term, combined with what the reduction begins with."""
+    first, domains = op.body[0], [*map(domain_of, op.reduce_axis)]
+    if not isinstance(first, Reduce) or len(op.body) > 1 or const_int(first.condition) != 1:
+        return op
+    if any(const_int(each.extent) != 1 for each in domains):
+        return op
+    combiner = first.combiner
+    begin = first.init or combiner.identity
+    values = dict(zip((*combiner.lhs, *combiner.rhs), (*begin, *first.source), strict=True))
+    body = substitute(combiner.result[0], values)
+    at = {axis.var: each.min for axis, each in zip(op.reduce_axis, domains, strict=True)}
+    return replace(op, body=(substitute(body, at),), reduce_axis=())
 
 
 # The nodes of sums and products, in which nothing depends on ranges.

@@ -12,7 +12,12 @@ from minitvm.te.schedules.accumulation import checked_accumulation
 from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
-from minitvm.te.schedules.rewrite_operations import in_layout, in_steps, reading_layout
+from minitvm.te.schedules.rewrite_operations import (
+    in_layout,
+    in_steps,
+    reading_layout,
+    with_inlined,
+)
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
@@ -285,13 +290,16 @@ class Stage(LoopNest, Attachable):
 
             for i: for j: B[i, j] = A[i, j]
 
+        Stages that are inlined become part of this one: reads of them become their values.
+
         Lowering simplifies as well. But after this primitive, other primitives that look at the
         reads of a stage see the simple expressions as well. An expression that doesn't get shorter
         stays as it is.
 
         The terms that a reduction leaves out become its condition: ``sum(select(k < j, x, 0))``,
         and a sum of `x` over `k` in ``(0, j)``, become a sum over all `k` with the condition ``k <
-        j``. So the loops can be tiled; iterations without effect are clipped later.
+        j``. So the loops can be tiled; iterations without effect are clipped later. A reduction of
+        one term becomes this term.
 
         Raises
         ------
@@ -304,7 +312,7 @@ class Stage(LoopNest, Attachable):
                 f"simplify of {self.name}: expected a tensor of te.compute, got one of "
                 f"{type(self.op).__name__}"
             )
-        made = simplified(self.op)
+        made = simplified(with_inlined(self.op, self.schedule.inlined))
         is_untouched = not self.relations and not self.iter_var_attrs
         changed = [x for x in self.op.reduce_axis if x not in made.reduce_axis]
         if changed and not is_untouched:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar, final
 
 from minitvm.te.schedules.rewrite_operations import reading
 from minitvm.te.schedules.trace import Trace
-from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 
 
 class Computing(Protocol):
@@ -21,10 +21,13 @@ class Computing(Protocol):
     last_op, is_late
         The operation when it was last asked for, and whether it may read tensors that other stages
         computed before. Only the graph writes these two.
+    inlined
+        Whether the operation is computed where it is read.
     """
 
     last_op: Operation
     is_late: bool
+    inlined: bool
 
     @property
     def op(self) -> Operation: ...
@@ -95,6 +98,14 @@ class StageGraph(Generic[S]):
         """The tensor that stands for `tensor` after ``cache_write`` and the like."""
         stage = self.stage_map.get(tensor.op)
         return tensor if stage is None else stage.op.output(tensor.value_index)
+
+    def inlined(self, tensor: Tensor) -> ComputeOp | None:
+        """The operation that computes the elements of a tensor where they are read; None for a
+        tensor that is computed elsewhere."""
+        stage = self.stage_map.get(tensor.op)
+        if stage is None or not stage.inlined or not isinstance(stage.op, ComputeOp):
+            return None
+        return stage.op
 
     def readers(self, stage: S) -> list[S]:
         """The stages that read a stage's tensors."""
