@@ -38,7 +38,6 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
-    can_be_packed,
     extent_of,
     is_uneven,
     long_axes,
@@ -88,19 +87,17 @@ _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float] | None:
     """The tile of a contraction by lanes of sums that takes the fewest cycles, and their number;
     None where lanes can't hold steps."""
-    op, axes = contraction.op, contraction.op.reduce_axis
-    if len(axes) != 1 or len(contraction.rows) != 1:
-        return None
-    if not _is_plain(contraction) or not can_be_packed(contraction):
+    op = contraction.op
+    if not op.reduce_axis or not _is_plain(contraction):
         return None
     copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
     if replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
         return None
-    found = _nest(contraction, target)
-    if found.depth < lanes:
+    if (extent_of(_line_of(contraction)) or 0) < lanes:
         return None
+    found = _nest(contraction, target)
     tile = best_tile(found, target, lambda tile: Blocks())
     added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
@@ -121,21 +118,31 @@ def _is_plain(contraction: Contraction) -> bool:
     )
 
 
+def _line_of(contraction: Contraction) -> IterVar:
+    """The reduction axis whose steps are in the lanes: one along which the elements of the rows'
+    factor are neighbours, such as the channels of an image; otherwise the last one."""
+    axes = contraction.op.reduce_axis
+    return next((k for k in axes if contraction.a.along(k) == 1), axes[-1])
+
+
 def _copied(contraction: Contraction) -> list[Factor]:
     """The factors whose elements aren't neighbours along the sum."""
-    (k,) = contraction.op.reduce_axis
+    k = _line_of(contraction)
     return [each for each in (contraction.a, contraction.b) if each.along(k) != 1]
 
 
 def _nest(contraction: Contraction, target: Target) -> Nest:
     """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
-    dtype = contraction.op.output(0).dtype
+    dtype, line = contraction.op.output(0).dtype, _line_of(contraction)
     made = vectors(dtype, target)
     unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
     found = nest_of(contraction, target, dtype, unit=unit, terms=MULTIPLY_ADD)
+    steps = -(-(extent_of(line) or 1) // made.columns) * made.columns
+    others = (extent_of(axis) for axis in contraction.op.reduce_axis if axis is not line)
+    size = found.itemsize
+    found = replace(found, steps=(*others, steps), step_bytes=size)
     if contraction.a in _copied(contraction):
-        size = found.itemsize
-        found = replace(found, row_bytes=found.depth * size, step_bytes=size)
+        found = replace(found, row_bytes=found.depth * size)
     if found.row_bytes % (target.vector_bits // 8) == 0:
         return found
     # A vector of a row may lie across two lines of the cache.
@@ -149,11 +156,11 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
            "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
            "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
-           k=contraction.op.reduce_axis[0].var.name,
+           k=_line_of(contraction).var.name,
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
-    stage = s[total]
+    stage, line = s[total], contraction.op.reduce_axis.index(_line_of(contraction))
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
-    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], lanes)
+    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[line], lanes)
     stage = s[total]
     tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
@@ -161,11 +168,16 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
             stage.unroll(axis)
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     op = compute_of(sums)
-    write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
+    steps = [*op.reduce_axis]
+    steps.append(steps.pop(line))
+    *_, column, lane = op.axis
+    row = op.axis[places_of(contraction).rows[-1]]
+    write_sums(sums, (stage, loops[-1]), [row, column, lane], steps)
     for factor, tensor in copies:
-        made = tensor or s.cache_read(factor.tensor, "global", [sums.op])
-        write_along_steps(s[made], contraction, factor)
-        place_copy(s[made], None)
+        if tensor is None:
+            tensor = s.cache_read(factor.tensor, "global", [sums.op])
+        write_along_steps(s[tensor], contraction, factor, _line_of(contraction))
+        place_copy(s[tensor], None)
 
 
 # -- Sums over images --
