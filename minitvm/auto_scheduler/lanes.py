@@ -70,7 +70,7 @@ from minitvm.auto_scheduler.packing import (
     place_copy,
     write_along_steps,
 )
-from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
+from minitvm.auto_scheduler.terms import terms_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -78,6 +78,8 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Reduce
 
+_OPERATIONS = 2  # of a step, at most: a product and an addition
+_WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
 
@@ -93,7 +95,8 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
-    if replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
+    terms = terms_of(contraction, target)
+    if terms.operations > _OPERATIONS or (terms.scalars, terms.vectors, terms.both) != (1, 1, 0):
         return None
     if (extent_of(_line_of(contraction)) or 0) < lanes:
         return None
@@ -106,12 +109,14 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
 
 
 def _is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors of one type, constant extents, and several rows."""
+    """Whether a contraction has two factors no wider than the sums, constant extents, and several
+    rows."""
     op, factors = contraction.op, contraction.factors
+    itemsize = op.output(0).dtype.itemsize
     return (
         len(factors) == 2
         and len(op.outputs) == 1
-        and {each.tensor.dtype for each in factors} == {op.output(0).dtype}
+        and all(each.tensor.dtype.itemsize <= itemsize for each in factors)
         and not is_uneven(op)
         and product_of_extents(contraction.rows) not in (None, 0, 1)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
@@ -136,17 +141,21 @@ def _nest(contraction: Contraction, target: Target) -> Nest:
     dtype, line = contraction.op.output(0).dtype, _line_of(contraction)
     made = vectors(dtype, target)
     unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
-    found = nest_of(contraction, target, dtype, unit=unit, terms=MULTIPLY_ADD)
+    found = nest_of(contraction, target, dtype, unit=unit)
     steps = -(-(extent_of(line) or 1) // made.columns) * made.columns
     others = (extent_of(axis) for axis in contraction.op.reduce_axis if axis is not line)
     size = found.itemsize
     found = replace(found, steps=(*others, steps), step_bytes=size)
     if contraction.a in _copied(contraction):
         found = replace(found, row_bytes=found.depth * size)
-    if found.row_bytes % (target.vector_bits // 8) == 0:
-        return found
-    # A vector of a row may lie across two lines of the cache.
-    return replace(found, terms=replace(MULTIPLY_ADD, scalars=2))
+    # A vector of a row may lie across two lines of the cache; narrow elements are widened.
+    is_whole = found.row_bytes % (target.vector_bits // 8) == 0
+    widened = sum(each.tensor.dtype != dtype for each in contraction.factors)
+    loads = 1 + _WIDENING * widened
+    terms = replace(found.terms, scalars=loads + (not is_whole), vectors=loads)
+    if terms.operations == 1:
+        terms = replace(terms, temporaries=0)
+    return replace(found, terms=terms)
 
 
 def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
