@@ -63,13 +63,15 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     factors = (contraction.a, contraction.b)
     if not all(_is_copied_by_its_axes(contraction, each) for each in factors):
         return False
-    return windows or not _is_better_by_tiles(contraction, target)
+    return not _is_better_by_tiles(contraction, target, is_image=windows)
 
 
-def _is_better_by_tiles(contraction: Contraction, target: Target) -> bool:
-    """Whether a product with several axes of columns takes fewer cycles with the last one as the
-    columns, and another product for each of the others."""
-    if not contraction.rows or None in map(extent_of, contraction.op.axis):
+def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: bool) -> bool:
+    """Whether a contraction with several axes of columns takes fewer cycles with the last one as
+    the columns, and another product for each of the others. An image is read as it lies then."""
+    if row_of(contraction) is None or None in map(extent_of, contraction.op.axis):
+        return False
+    if is_image and contraction.b.along(contraction.column) != 1:
         return False
     return cycles_of(contraction, target) * _SURE < cycles_of_convolution(contraction, target)
 

@@ -441,7 +441,8 @@ def _rows_moved(nest: Nest, tile: Tile, steps: int, target: Target) -> tuple[_Ro
     if nest.step_bytes < CACHE_LINE:
         near *= _LATE
     far = size / target.bytes_per_cycle(level) if level > 2 else 0.0
-    return _Rows(near, far), _Rows(near if part > 1 else 0.0, 0.0)
+    again = _Rows(near, size / target.bytes_per_cycle(2)) if part > 1 else _Rows(0.0, 0.0)
+    return _Rows(near, max(far, again.far)), again
 
 
 def _step(

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -76,7 +77,8 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.functor import mentions
 
 _OPERATIONS = 2  # of a step, at most: a product and an addition
 _WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
@@ -127,13 +129,20 @@ def _line_of(contraction: Contraction) -> IterVar:
     """The reduction axis whose steps are in the lanes: one along which the elements of the rows'
     factor are neighbours, such as the channels of an image; otherwise the last one."""
     axes = contraction.op.reduce_axis
-    return next((k for k in axes if contraction.a.along(k) == 1), axes[-1])
+    return next((k for k in axes if _lies_along(contraction.a, k)), axes[-1])
+
+
+def _lies_along(factor: Factor, k: IterVar) -> bool:
+    """Whether the elements of a factor are neighbours along an axis, without ends of blocks."""
+    used = (Prover().affine(index).terms for index in factor.load.indices)
+    is_plain = all(isinstance(atom, Var) or not mentions(k.var, atom) for x in used for atom in x)
+    return factor.along(k) == 1 and is_plain
 
 
 def _copied(contraction: Contraction) -> list[Factor]:
     """The factors whose elements aren't neighbours along the sum."""
     k = _line_of(contraction)
-    return [each for each in (contraction.a, contraction.b) if each.along(k) != 1]
+    return [each for each in (contraction.a, contraction.b) if not _lies_along(each, k)]
 
 
 def _nest(contraction: Contraction, target: Target) -> Nest:

@@ -59,7 +59,8 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     """
     op, reduce = contraction.op, contraction.op.body[0]
     assert isinstance(reduce, Reduce)
-    column, beside = contraction.column.var, {x.var for x in op.axis if x is not contraction.column}
+    column = contraction.column.var
+    beside = {x.var for x in contraction.rows or op.axis if x is not contraction.column}
     combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
     counter = _Counter({column, *combined}, {*beside, *combined}, target)
     roots = (*reduce.source, reduce.condition, *reduce.combiner.result)

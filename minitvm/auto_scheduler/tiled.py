@@ -481,7 +481,8 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     rows = prod(each or USUAL for each in nest.rows)
     copied = size * rows if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
-        return min(as_it_lies, in_panels) + copy_cycles(copied)
+        is_packed = copied_axes(contraction, contraction.b) is not None
+        return (min(as_it_lies, in_panels) if is_packed else as_it_lies) + copy_cycles(copied)
     packing = packing_cycles(nest, target)
     across = max(packing, copy_cycles(size * nest.width))
     return in_panels - packing + across + copy_cycles(copied)
