@@ -218,6 +218,11 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
     return None
 
 
+def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
+    """The reduction axes in the order in which the factor `a` lies."""
+    return sorted(op.reduce_axis, key=lambda axis: -a.along(axis))
+
+
 def best_tile_of(
     op: ComputeOp,
     a: Factor,
@@ -233,17 +238,17 @@ def best_tile_of(
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
     dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
-    lanes = target.lanes(dtype)
+    lanes, steps = target.lanes(dtype), steps_of(op, a)
     nest = Nest(
         tuple(extent_of(axis) for axis in rows),
         -(-width // lanes) * lanes,
-        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(axis) for axis in steps),
         (),
         dtype,
         itemsize,
         a.along(rows[-1]) * itemsize,
-        a.bytes_along(op.reduce_axis),
-        b.bytes_along(op.reduce_axis),
+        a.bytes_along(steps),
+        b.bytes_along(steps),
         vectors(dtype, target),
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,
