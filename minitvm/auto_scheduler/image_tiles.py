@@ -455,15 +455,16 @@ def _write_panel(
     reduced = contraction.op.reduce_axis
     summed = [axis for axis in reduced if weights.reads(axis)]
     places = [summed.index(reduced[i]) for i in order if reduced[i] in summed]
-    sizes = [extent_of(summed[i]) or 1 for i in places]
     first = len(data) - 1
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
-        steps = [indices[first + 1 + i] for i in places]
-        return indices[:first], indices[first], [flat(steps, sizes)] if places else []
+        return indices[:first], indices[first], [indices[first + 1 + i] for i in places]
 
-    loops = in_panels(panel, tile.columns, parts)
-    panel.vectorize(loops[-1])
+    *loops, inner = in_panels(panel, tile.columns, parts)
+    # Loops in the order of memory read one line of neighbours after the other.
+    steps = [(-weights.along(summed[i]), loop) for i, loop in zip(places, loops[first + 1 :])]
+    panel.reorder(*(loop for _, loop in sorted(steps, key=lambda step: step[0])), inner)
+    panel.vectorize(inner)
     return panel
 
 
