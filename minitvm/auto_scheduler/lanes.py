@@ -80,6 +80,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import mentions
 
+_SHORT = 16  # steps, of which lanes are left idle
 _OPERATIONS = 2  # of a step, at most: a product and an addition
 _WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
@@ -94,15 +95,16 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     op = contraction.op
     if not op.reduce_axis or not _is_plain(contraction):
         return None
-    copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
+    line, lanes = _line_of(contraction), target.lanes(op.output(0).dtype)
+    copied = _copied(contraction, line)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
     terms = terms_of(contraction, target)
     if terms.operations > _OPERATIONS or (terms.scalars, terms.vectors, terms.both) != (1, 1, 0):
         return None
-    if (extent_of(_line_of(contraction)) or 0) < lanes:
+    if (extent_of(line) or 0) < lanes:
         return None
-    found = _nest(contraction, target)
+    found = _nest(contraction, line, target)
     tile = best_tile(found, target, lambda tile: Blocks())
     added = _ADDITIONS * lanes * found.unit.cycles * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
@@ -126,10 +128,14 @@ def _is_plain(contraction: Contraction) -> bool:
 
 
 def _line_of(contraction: Contraction) -> IterVar:
-    """The reduction axis whose steps are in the lanes: one along which the elements of the rows'
-    factor are neighbours, such as the channels of an image; otherwise the last one."""
+    """The reduction axis whose steps are in the lanes: a long one along which factors without a
+    copy are neighbours, such as the channels of an image; of several, the one that saves the most
+    copies."""
     axes = contraction.op.reduce_axis
-    return next((k for k in axes if _lies_along(contraction.a, k)), axes[-1])
+    copied = {k: _copied(contraction, k) for k in axes}
+    found = [k for k in axes if all(can_be_copied(contraction, each) for each in copied[k])]
+    long = [k for k in found if (extent_of(k) or 0) >= _SHORT]
+    return min(long or found or axes, key=lambda k: len(copied[k]))
 
 
 def _lies_along(factor: Factor, k: IterVar) -> bool:
@@ -139,15 +145,14 @@ def _lies_along(factor: Factor, k: IterVar) -> bool:
     return factor.along(k) == 1 and is_plain
 
 
-def _copied(contraction: Contraction) -> list[Factor]:
-    """The factors whose elements aren't neighbours along the sum."""
-    k = _line_of(contraction)
+def _copied(contraction: Contraction, k: IterVar) -> list[Factor]:
+    """The factors whose elements aren't neighbours along a reduction axis."""
     return [each for each in (contraction.a, contraction.b) if not _lies_along(each, k)]
 
 
-def _nest(contraction: Contraction, target: Target) -> Nest:
+def _nest(contraction: Contraction, line: IterVar, target: Target) -> Nest:
     """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps."""
-    dtype, line = contraction.op.output(0).dtype, _line_of(contraction)
+    dtype = contraction.op.output(0).dtype
     made = vectors(dtype, target)
     unit = Unit(1, 1, made.columns, made.registers, made.under_way, made.cycles)
     found = nest_of(contraction, target, dtype, unit=unit)
@@ -155,7 +160,7 @@ def _nest(contraction: Contraction, target: Target) -> Nest:
     others = (extent_of(axis) for axis in contraction.op.reduce_axis if axis is not line)
     size = found.itemsize
     found = replace(found, steps=(*others, steps), step_bytes=size)
-    if contraction.a in _copied(contraction):
+    if contraction.a in _copied(contraction, line):
         found = replace(found, row_bytes=found.depth * size)
     # A vector of a row may lie across two lines of the cache; narrow elements are widened.
     is_whole = found.row_bytes % (target.vector_bits // 8) == 0
@@ -169,16 +174,16 @@ def _nest(contraction: Contraction, target: Target) -> Nest:
 
 def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
     """Writes the schedule."""
-    total = contraction.op.output(0)
-    lanes, copied = target.lanes(total.dtype), _copied(contraction)
+    total, line = contraction.op.output(0), _line_of(contraction)
+    lanes, copied = target.lanes(total.dtype), _copied(contraction, line)
     choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
            "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
            "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
-           k=_line_of(contraction).var.name,
+           k=line.var.name,
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
-    stage, line = s[total], contraction.op.reduce_axis.index(_line_of(contraction))
+    stage, place = s[total], contraction.op.reduce_axis.index(line)
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
-    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[line], lanes)
+    sums = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[place], lanes)
     stage = s[total]
     tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):
@@ -187,14 +192,14 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     op = compute_of(sums)
     steps = [*op.reduce_axis]
-    steps.append(steps.pop(line))
+    steps.append(steps.pop(place))
     *_, column, lane = op.axis
     row = op.axis[places_of(contraction).rows[-1]]
     write_sums(sums, (stage, loops[-1]), [row, column, lane], steps)
     for factor, tensor in copies:
         if tensor is None:
             tensor = s.cache_read(factor.tensor, "global", [sums.op])
-        write_along_steps(s[tensor], contraction, factor, _line_of(contraction))
+        write_along_steps(s[tensor], contraction, factor, line)
         place_copy(s[tensor], None)
 
 
