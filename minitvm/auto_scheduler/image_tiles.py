@@ -219,7 +219,8 @@ class _Writer:
         axes = [*axes[:first], fused(self.stage, axes[first:])]
         tiles = self._write_tiles(found, axes, places, tile, width)
         steps = self._steps(found)
-        s[self.sums].reorder(*steps)
+        if self._order(found) != [*range(len(steps))]:
+            s[self.sums].reorder(*steps)
         self._write_sums(places, tiles, tile, [fused(s[self.sums], steps)], width)
         *outer, column = tiles.tasks
         several = [each.axis for each in outer if each.extent != 1]
@@ -455,15 +456,17 @@ def _write_panel(
     reduced = contraction.op.reduce_axis
     summed = [axis for axis in reduced if weights.reads(axis)]
     places = [summed.index(reduced[i]) for i in order if reduced[i] in summed]
-    first = len(data) - 1
+    in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))
+    sizes, first = [extent_of(summed[i]) or 1 for i in places], len(data) - 1
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
-        return indices[:first], indices[first], [indices[first + 1 + i] for i in places]
+        steps = [indices[first + 1 + i] for i in places]
+        is_flat = steps and places == in_memory
+        return indices[:first], indices[first], [flat(steps, sizes)] if is_flat else steps
 
     *loops, inner = in_panels(panel, tile.columns, parts)
-    # Loops in the order of memory read one line of neighbours after the other.
-    steps = [(-weights.along(summed[i]), loop) for i, loop in zip(places, loops[first + 1 :])]
-    panel.reorder(*(loop for _, loop in sorted(steps, key=lambda step: step[0])), inner)
+    if places != in_memory:  # loops in the order of memory read one line after the other
+        panel.reorder(*(loops[first + 1 + places.index(i)] for i in in_memory), inner)
     panel.vectorize(inner)
     return panel
 
