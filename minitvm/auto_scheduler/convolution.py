@@ -10,7 +10,7 @@ forms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import gcd, inf, prod
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
@@ -30,7 +30,7 @@ from minitvm.auto_scheduler.cost import (
     cost,
     cycles_of_evicted_rows,
 )
-from minitvm.auto_scheduler.terms import share_of_terms
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
@@ -223,6 +223,11 @@ def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
     return sorted(op.reduce_axis, key=lambda axis: -a.along(axis))
 
 
+def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:
+    """The number of columns of a tile that are surely neighbours in a row of an image."""
+    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
+
+
 def best_tile_of(
     op: ComputeOp,
     a: Factor,
@@ -237,7 +242,8 @@ def best_tile_of(
     columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
-    dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
+    dtype, itemsize, reduce = op.output(0).dtype, a.tensor.dtype.itemsize, op.body[0]
+    assert isinstance(reduce, Reduce)
     lanes, steps = target.lanes(dtype), steps_of(op, a)
     nest = Nest(
         tuple(extent_of(axis) for axis in rows),
@@ -250,13 +256,15 @@ def best_tile_of(
         a.bytes_along(steps),
         b.bytes_along(steps),
         vectors(dtype, target),
+        MULTIPLY_ADD if is_fused(reduce, target) else SEPARATE,
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,
         is_packed=True,
         transposes=turned,
     )
     tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
-    if turned or b.along(op.axis[-1]) <= NEAR:
+    row = extent_of(op.axis[-1]) or 1
+    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
         copied = copy_cycles(nest.depth * width * itemsize)
     else:
         copied = copy_cycles_apart(nest.depth * width)

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import reduce
-from math import gcd, prod
+from math import prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
@@ -49,6 +49,7 @@ from minitvm.auto_scheduler.convolution import (
     channel_of,
     columns_of,
     groups_of,
+    neighbours_of,
     reused_axis,
     row_of,
     steps_of,
@@ -233,7 +234,7 @@ class _Writer:
         if panels is None:
             return [self.stage, s[self.sums]]
         lanes = target.lanes(found.op.output(0).dtype)
-        step = tile.columns if is_flat else _step(columns, width, tile, lanes)
+        step = tile.columns if is_flat else neighbours_of(sizes[-1], width, tile, lanes)
         loops = _flatten(panels, found, sizes, tile.columns, self._order(found))
         _write_panels(panels, loops, step, shared=not is_many, is_whole=_is_whole(found.op))
         for at in [column.axis] if is_many else several[-1:]:
@@ -506,12 +507,6 @@ def _flatten(
         panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in order])
     )
     return loops[: first + 1], loops[first + 1 :]
-
-
-def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int:
-    """The number of columns of a tile that are surely neighbours in a row of the image."""
-    row = extent_of(columns[-1]) or 1
-    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
 
 
 def _is_whole(op: ComputeOp) -> bool:
