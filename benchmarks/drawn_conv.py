@@ -49,9 +49,7 @@ class Drawn(NamedTuple):
     @property
     def places(self) -> tuple[int, ...]:
         """The size of the result."""
-        sides = zip(
-            self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True
-        )
+        sides = zip(self.size, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         if self.kind == "transposed":
             return tuple((n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in sides)
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
@@ -179,9 +177,7 @@ def program(case: Drawn, te: Any, dtype: str = "float32") -> list[Any]:
     each, out_each = case.channels // case.groups, case.out // case.groups
     image, kernel, result = (
         _ORDERS[layout](*shape)
-        for shape, layout in zip(
-            case.shapes, (case.data, case.weights, case.result), strict=True
-        )
+        for shape, layout in zip(case.shapes, (case.data, case.weights, case.result), strict=True)
     )
     X = te.placeholder(image, dtype, name="X")
     W = te.placeholder(kernel, dtype, name="W")
@@ -256,9 +252,7 @@ def program(case: Drawn, te: Any, dtype: str = "float32") -> list[Any]:
 def exact(case: Drawn, *arrays: Array) -> Array:
     """The result, one place of the kernel after the other."""
     layouts = _layouts(case)
-    a, b = (
-        channels_first(each, layout) for each, layout in zip(arrays, layouts[:2], strict=False)
-    )
+    a, b = (channels_first(each, layout) for each, layout in zip(arrays, layouts[:2], strict=False))
     by_data, by_weights = case.kind == "gradient of data", case.kind == "gradient of weights"
     scatters = case.kind == "transposed" or by_data
     # A scatter reads single places, and adds to windows of what is padded.

@@ -20,6 +20,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_at_once,
     extent_of,
     long_axes,
+    steps_of,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -37,7 +38,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import walk_once
 
 _SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
@@ -216,11 +217,6 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
         if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):
             return axis
     return None
-
-
-def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
-    """The reduction axes in the order in which the factor `a` lies."""
-    return sorted(op.reduce_axis, key=lambda axis: -a.along(axis))
 
 
 def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:

@@ -42,6 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     long_axes,
+    order_of_steps,
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import (
@@ -52,7 +53,6 @@ from minitvm.auto_scheduler.convolution import (
     neighbours_of,
     reused_axis,
     row_of,
-    steps_of,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
@@ -313,14 +313,12 @@ class _Writer:
         write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
 
     def _steps(self, found: Contraction) -> list[IterVar]:
-        """The loops of the sums over steps, in the order in which the rows' factor is read."""
+        """The loops of the sums over steps, outermost first."""
         reduced = compute_of(self.s[self.sums]).reduce_axis
         return [reduced[i] for i in self._order(found)]
 
     def _order(self, found: Contraction) -> list[int]:
-        """The places of the reduction axes, outermost first."""
-        axes = found.op.reduce_axis
-        return [*map(axes.index, axes if self.in_order else steps_of(found.op, found.a))]
+        return order_of_steps(found, in_order=self.in_order)
 
     def _request_image(self, found: Contraction, tile: Tile) -> None:
         """Requests the elements of the image that a tile reads some steps later, where each step of
@@ -491,7 +489,11 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
 
 
 def _flatten(
-    panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int, order: Sequence[int]
+    panels: Stage,
+    contraction: Contraction,
+    sizes: Sequence[int],
+    columns: int,
+    order: Sequence[int],
 ) -> tuple[list[IterVar], list[IterVar]]:
     """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
     this order; returns the loops over panels, and the loops inside of a panel."""

@@ -24,7 +24,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
+from minitvm.tir.expr import PrimExpr, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
@@ -105,6 +105,4 @@ def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
 
 def _is_of_both(op: ComputeOp, node: PrimExpr) -> bool:
     """Whether an expression depends on data and reduction axes."""
-    return all(
-        any(mentions(axis.var, node) for axis in axes) for axes in (op.axis, op.reduce_axis)
-    )
+    return all(any(mentions(axis.var, node) for axis in axes) for axes in (op.axis, op.reduce_axis))

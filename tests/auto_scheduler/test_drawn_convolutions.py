@@ -119,9 +119,7 @@ def test_channels_in_blocks_are_no_lanes() -> None:
     texts = [each.text for each in tvm.auto_schedule(Y, TARGETS[2]).choices]
     assert not any(IN_LANES in each for each in texts)
     rng = np.random.default_rng(0)
-    x, w = (
-        rng.integers(-3, 4, [int(n) for n in each.shape]).astype("float32") for each in (X, W)
-    )
+    x, w = (rng.integers(-3, 4, [int(n) for n in each.shape]).astype("float32") for each in (X, W))
     y = np.empty((1, 7, 7, 3), "float32")
     tvm.build(Y, [X, W, Y], TARGETS[2])(x, w, y)
     image = x.transpose(0, 2, 3, 1, 4).reshape(1, 9, 9, 32)
