@@ -218,15 +218,15 @@ def program(case: Drawn, te: Any, dtype: str = "float32") -> list[Any]:
             holds = []
             for y, size, s in zip(sources, case.size, case.stride, strict=True):
                 holds += [y >= 0, y <= (size - 1) * s, te.indexmod(y, s).equal(0)]
-            at = [te.indexdiv(y, s) for y, s in zip(sources, case.stride, strict=True)]
-            value = X[tuple(_ORDERS[case.data](n, channel, *at))].astype(summed) * weight
+            read = [te.indexdiv(y, s) for y, s in zip(sources, case.stride, strict=True)]
+            value = X[tuple(_ORDERS[case.data](n, channel, *read))].astype(summed) * weight
             term = te.if_then_else(te.all(*holds), value, te.const(0, summed))
         else:
-            at = [y * s + r * d for y, r, s, _, d in sides]
+            read = [y * s + r * d for y, r, s, _, d in sides]
             if case.inside:
-                value = inside(n, channel, at, zero)
+                value = inside(n, channel, read, zero)
             else:
-                value = P[tuple(_ORDERS[case.data](n, channel, *at))]
+                value = P[tuple(_ORDERS[case.data](n, channel, *read))]
             term = value.astype(summed) * weight
         return te.sum(term, axis=[rc, *window])
 
@@ -263,7 +263,7 @@ def exact(case: Drawn, *arrays: Array) -> Array:
     out, each = case.out // g, case.channels // g
     channels = {"transposed": case.out}.get(case.kind, case.channels)
     image = np.zeros((n, channels, *shape), np.result_type(a, b))
-    middle = (..., *(slice(p, p + s) for p, s in zip(case.padding, whole, strict=True)))
+    middle = _at(*(slice(p, p + s) for p, s in zip(case.padding, whole, strict=True)))
     if not scatters:
         image[middle] = a
     grouped = image.reshape(n, g, channels // g, *shape)
@@ -271,13 +271,13 @@ def exact(case: Drawn, *arrays: Array) -> Array:
     derivative = np.zeros((g, out, each, *case.kernel), image.dtype)
     for at in itertools.product(*map(range, case.kernel)):
         steps = zip(at, case.dilation, case.stride, places, strict=True)
-        seen = (..., *(slice(k * d, k * d + s * (q - 1) + 1, s) for k, d, s, q in steps))
+        seen = _at(*(slice(k * d, k * d + s * (q - 1) + 1, s) for k, d, s, q in steps))
         if by_weights:
             adjoint = b.reshape(n, g, out, -1)
             terms = grouped[seen].reshape(n, g, each, -1)
-            derivative[(..., *at)] = np.einsum("ngop,ngcp->goc", adjoint, terms, optimize=True)
+            derivative[_at(*at)] = np.einsum("ngop,ngcp->goc", adjoint, terms, optimize=True)
             continue
-        weights = (a if by_data else b).reshape(g, out, each, *case.kernel)[(..., *at)]
+        weights = (a if by_data else b).reshape(g, out, each, *case.kernel)[_at(*at)]
         if by_data:
             grouped[seen] += np.einsum(
                 "ngo...,goc->ngc...", b.reshape(n, g, out, *places), weights, optimize=True
@@ -294,6 +294,11 @@ def exact(case: Drawn, *arrays: Array) -> Array:
     if case.bias:
         found = np.maximum(found + arrays[2].reshape(-1, *[1] * len(places)), 0)
     return np.asarray(laid_out(found, layouts[2]))
+
+
+def _at(*places: Any) -> Any:
+    """The index of places along the last dimensions."""
+    return (..., *places)
 
 
 # ---- Problems and peers --------------------------------------------------------------------------

@@ -469,7 +469,7 @@ def _step(
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
-    lines, split = size, 1.0
+    lines, split = float(size), 1.0
     if not nest.is_packed:  # nobody knows where in a line a row begins
         split += min(1.0, size / c / CACHE_LINE)
         lines = (lines + terms.vectors * CACHE_LINE) * nest.share

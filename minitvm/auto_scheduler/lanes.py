@@ -82,7 +82,6 @@ from minitvm.tir.functor import mentions
 
 _SHORT = 16  # steps, of which lanes are left idle
 _OPERATIONS = 2  # of a step, at most: a product and an addition
-_MASKS = 3  # registers of lines that end in a vector
 _WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
@@ -163,15 +162,12 @@ def _nest(contraction: Contraction, line: IterVar, target: Target) -> Nest:
     found = replace(found, steps=(*others, steps), step_bytes=size)
     if contraction.a in _copied(contraction, line):
         found = replace(found, row_bytes=found.depth * size)
-    # A vector of a row may lie across two lines of the cache; narrow elements are widened; the last
-    # vector of a line is masked.
+    # A vector of a row may lie across two lines of the cache; narrow elements are widened.
     is_whole = found.row_bytes % (target.vector_bits // 8) == 0
     widened = sum(each.tensor.dtype != dtype for each in contraction.factors)
     loads = 1 + _WIDENING * widened
     terms = replace(found.terms, scalars=loads + (not is_whole), vectors=loads)
-    masks = _MASKS if (extent_of(line) or 0) % made.columns else 0
-    unfused = terms.temporaries if terms.operations > 1 else 0
-    return replace(found, terms=replace(terms, temporaries=max(unfused, masks)))
+    return replace(found, terms=terms if terms.operations > 1 else replace(terms, temporaries=0))
 
 
 def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:

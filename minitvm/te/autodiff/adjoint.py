@@ -203,7 +203,8 @@ def _at_remainders(
 ) -> tuple[tuple[IterVar, ...], dict[Var, PrimExpr], list[PrimExpr]]:
     """The axes of a stage that holds only the elements that conditions such as ``i % 3 == 0``
     leave; the values of `axis` there; and the place in the stage of an element that is left."""
-    kept, values, at = list(axis), dict[Var, PrimExpr](), [each.var for each in axis]
+    kept, values = list(axis), dict[Var, PrimExpr]()
+    at: list[PrimExpr] = [each.var for each in axis]
     for place, each in enumerate(axis):
         for condition in conditions:
             found = _remainder_of(condition, each.var)
