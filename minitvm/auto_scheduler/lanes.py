@@ -160,7 +160,7 @@ def _nest(contraction: Contraction, line: IterVar, target: Target) -> Nest:
     others = (extent_of(axis) for axis in contraction.op.reduce_axis if axis is not line)
     size = found.itemsize
     found = replace(found, steps=(*others, steps), step_bytes=size)
-    if contraction.a in _copied(contraction, line):
+    if any(each is contraction.a for each in _copied(contraction, line)):
         found = replace(found, row_bytes=found.depth * size)
     # A vector of a row may lie across two lines of the cache; narrow elements are widened.
     is_whole = found.row_bytes % (target.vector_bits // 8) == 0

@@ -58,14 +58,16 @@ def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
     loads = reads_of(op, tensor)
     if len(loads) != 1:
         return False
-    value = element_of(op, tensor).value
-    chosen = [condition for condition, *_ in choices_in(value)]
-    is_chosen = any(_is_of_both(op, each) for each in chosen)
-    if not is_chosen and not any(_is_of_sum(op, index) for index in loads[0].indices):
+    is_odd = any(_is_of_sum(op, index) for index in loads[0].indices)
+    if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
         return False
     try:
+        value = element_of(op, tensor).value
+        is_chosen = any(_is_of_both(op, condition) for condition, *_ in choices_in(value))
+        if not is_odd and not is_chosen:
+            return False
         copy, _ = read_by_sums(tensor, op, tensor.name, None)
-    except CompileError:  # the index isn't a function of sums alone
+    except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = elements_of(tensor), elements_of(copy)
     axes = (*op.axis, *op.reduce_axis)
