@@ -38,6 +38,7 @@ from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Contraction,
     contraction_of,
     extent_of,
@@ -236,7 +237,11 @@ class _Writer:
         lanes = target.lanes(found.op.output(0).dtype)
         step = tile.columns if is_flat else neighbours_of(sizes[-1], width, tile, lanes)
         loops = _flatten(panels, found, sizes, tile.columns, self._order(found))
-        _write_panels(panels, loops, step, shared=not is_many, is_whole=_is_whole(found.op))
+        # Lines along a step are transposed into panels, in blocks that aren't written out.
+        inner = [found.op.reduce_axis[i] for i in self._order(found)[1:]]
+        across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
+        is_whole = _is_whole(found.op) and not across
+        _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
         for at in [column.axis] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
         return [self.stage, s[self.sums], panels]

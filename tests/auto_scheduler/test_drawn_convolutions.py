@@ -159,6 +159,13 @@ def test_padding_that_is_read_once_stays() -> None:
 # -- The order of steps --
 
 
+def test_channels_that_are_transposed_into_panels() -> None:
+    """A few of them are the innermost steps."""
+    made = case(data="last", weights="*IO", channels=8, out=128, size=(23, 22), kernel=(1, 1))
+    for target in TARGETS:
+        check(made._replace(padding=(0, 0)), target)
+
+
 @pytest.mark.parametrize("weights", ["OI*", "O*I", "*IO"])
 @pytest.mark.parametrize("data", ["first", "last"])
 def test_steps_in_the_order_of_the_rows(data: str, weights: str) -> None:
