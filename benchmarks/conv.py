@@ -1,4 +1,5 @@
-"""Convolutions of one image, NCHW in and out, against torch: all changes of layout counted."""
+"""Convolutions of one image, NCHW in and out, against torch: all changes of layout counted; and
+convolutions drawn at random (:mod:`benchmarks.drawn_conv`)."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import contraction, peers
+from benchmarks import contraction, drawn_conv, peers
 from benchmarks.contraction import Array, Call, Problem
 from benchmarks.measure import Row, Settings
-from benchmarks.speeds import Target
+from benchmarks.speeds import LOST, Target
 
 
 class Layer(NamedTuple):
@@ -106,10 +107,11 @@ _HELD_OUT = (
 _HELD_OUT_DEPTHWISE = (_depthwise(168, 44, 1, 5), _depthwise(60, 51), _depthwise(320, 12, 2))
 
 TARGETS = (
-    Target("conv2d", 1.0, lambda row: row.what.startswith("conv/")),
+    Target("conv2d", 1.0, lambda row: row.what != "conv/drawn"),
     Target("    ResNet-50 and the like", 1.0, lambda row: row.what == "conv/layers"),
     Target("    others", 1.0, lambda row: row.what == "conv/others"),
     Target("    depthwise", 1.0, lambda row: row.what == "conv/depthwise"),
+    Target("drawn at random", 1.0, lambda row: row.what == "conv/drawn", LOST),
 )
 
 
@@ -128,6 +130,7 @@ def _problems() -> Iterator[Problem]:
     ):
         for layer in layers:
             yield convolution(family, layer, held_out=held_out)
+    yield from drawn_conv.problems()
 
 
 def convolution(family: str, layer: Layer, *, held_out: bool = False) -> Problem:

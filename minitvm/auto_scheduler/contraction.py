@@ -254,6 +254,22 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     return found
 
 
+def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
+    """The reduction axes in the order in which their loops run: that of the program, unless each
+    step of it reads another line of the rows' factor `a`; then the order in which `a` lies."""
+    axes = list(op.reduce_axis)
+    if a.bytes_along(axes) < CACHE_LINE:
+        return axes
+    return sorted(axes, key=lambda axis: -a.along(axis))
+
+
+def order_of_steps(contraction: Contraction, *, in_order: bool = False) -> list[int]:
+    """The places of the reduction axes, outermost first. `in_order`: steps are summed in the order
+    of the program."""
+    axes = contraction.op.reduce_axis
+    return [*map(axes.index, axes if in_order else steps_of(contraction.op, contraction.a))]
+
+
 def slides(op: ComputeOp, factor: Factor) -> bool:
     """Whether neighbouring results, along another axis than the column, read most of the same
     elements along the last reduction axis, in windows, which a cache holds from one result to the

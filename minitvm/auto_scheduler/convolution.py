@@ -10,7 +10,7 @@ forms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import gcd, inf, prod
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
@@ -20,6 +20,7 @@ from minitvm.auto_scheduler.contraction import (
     bytes_at_once,
     extent_of,
     long_axes,
+    steps_of,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -30,14 +31,14 @@ from minitvm.auto_scheduler.cost import (
     cost,
     cycles_of_evicted_rows,
 )
-from minitvm.auto_scheduler.terms import share_of_terms
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import best_tile, vectors
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import walk_once
 
 _SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
@@ -63,13 +64,15 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     factors = (contraction.a, contraction.b)
     if not all(_is_copied_by_its_axes(contraction, each) for each in factors):
         return False
-    return windows or not _is_better_by_tiles(contraction, target)
+    return not _is_better_by_tiles(contraction, target, is_image=windows)
 
 
-def _is_better_by_tiles(contraction: Contraction, target: Target) -> bool:
-    """Whether a product with several axes of columns takes fewer cycles with the last one as the
-    columns, and another product for each of the others."""
-    if not contraction.rows or None in map(extent_of, contraction.op.axis):
+def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: bool) -> bool:
+    """Whether a contraction with several axes of columns takes fewer cycles with the last one as
+    the columns, and another product for each of the others. An image is read as it lies then."""
+    if row_of(contraction) is None or None in map(extent_of, contraction.op.axis):
+        return False
+    if is_image and contraction.b.along(contraction.column) != 1:
         return False
     return cycles_of(contraction, target) * _SURE < cycles_of_convolution(contraction, target)
 
@@ -216,6 +219,11 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
     return None
 
 
+def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:
+    """The number of columns of a tile that are surely neighbours in a row of an image."""
+    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
+
+
 def best_tile_of(
     op: ComputeOp,
     a: Factor,
@@ -230,26 +238,29 @@ def best_tile_of(
     columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
-    dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
-    lanes = target.lanes(dtype)
+    dtype, itemsize, reduce = op.output(0).dtype, a.tensor.dtype.itemsize, op.body[0]
+    assert isinstance(reduce, Reduce)
+    lanes, steps = target.lanes(dtype), steps_of(op, a)
     nest = Nest(
         tuple(extent_of(axis) for axis in rows),
         -(-width // lanes) * lanes,
-        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(axis) for axis in steps),
         (),
         dtype,
         itemsize,
         a.along(rows[-1]) * itemsize,
-        a.bytes_along(op.reduce_axis),
-        b.bytes_along(op.reduce_axis),
+        a.bytes_along(steps),
+        b.bytes_along(steps),
         vectors(dtype, target),
+        MULTIPLY_ADD if is_fused(reduce, target) else SEPARATE,
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,
         is_packed=True,
         transposes=turned,
     )
     tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
-    if turned or b.along(op.axis[-1]) <= NEAR:
+    row = extent_of(op.axis[-1]) or 1
+    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
         copied = copy_cycles(nest.depth * width * itemsize)
     else:
         copied = copy_cycles_apart(nest.depth * width)

@@ -179,6 +179,13 @@ class Nest:
     def depth(self) -> int:
         return prod(each or USUAL for each in self.steps)
 
+    @property
+    def share(self) -> float:
+        """The part of the lines of the columns' factor that are others at the next step. Windows of
+        an image, as it lies, share lines."""
+        is_apart = self.is_packed or self.unit.depth > 1
+        return 1.0 if is_apart else min(1.0, self.line_bytes / CACHE_LINE)
+
     def inside(self, place: int) -> int:
         """The steps of the sum for one of the reduction axis at a place."""
         return prod(each or USUAL for each in self.steps[place + 1 :])
@@ -429,8 +436,8 @@ def _rows_bytes(nest: Nest, tile: Tile) -> int:
 def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
-    each = width * nest.itemsize * max(1, nest.terms.vectors) + _rows_bytes(nest, tile)
-    return kept_level(each * steps, target)
+    each = width * nest.itemsize * max(1, nest.terms.vectors) * nest.share
+    return kept_level(int((each + _rows_bytes(nest, tile)) * steps), target)
 
 
 @final
@@ -454,7 +461,8 @@ def _rows_moved(nest: Nest, tile: Tile, steps: int, target: Target) -> tuple[_Ro
     if nest.step_bytes < CACHE_LINE:
         near *= _LATE
     far = size / target.bytes_per_cycle(level) if level > 2 else 0.0
-    return _Rows(near, far), _Rows(near if part > 1 else 0.0, 0.0)
+    again = _Rows(near, size / target.bytes_per_cycle(2)) if part > 1 else _Rows(0.0, 0.0)
+    return _Rows(near, max(far, again.far)), again
 
 
 def _step(
@@ -474,10 +482,10 @@ def _step(
     unit, terms, cpu = nest.unit, nest.terms, target.processor
     r, c = -(-rows // unit.rows), unit.vectors_of(columns)
     size = terms.vectors * columns * nest.itemsize * unit.depth
-    lines, split = size, 1.0
+    lines, split = float(size), 1.0
     if not nest.is_packed:  # nobody knows where in a line a row begins
         split += min(1.0, size / c / CACHE_LINE)
-        lines += terms.vectors * CACHE_LINE
+        lines = (lines + terms.vectors * CACHE_LINE) * nest.share
     loads = (terms.scalars * r + terms.vectors * c * split + terms.both * r * c) * unit.loads
     came = lines / target.bytes_per_cycle(2) if panel > 1 else 0.0
     is_requested = bool(cpu.l2_latency) if panel == 2 else panel > 2 and not nest.is_packed
@@ -492,7 +500,7 @@ def _step(
     if panel > 2:
         # Panels are read from end to end, and other lines are requested: nearly all comes to L2
         # ahead, if it comes fast enough.
-        came = size / target.bytes_per_cycle(panel)
+        came = size * nest.share / target.bytes_per_cycle(panel)
         waits += _LATE * came
         if not nest.is_packed:
             came *= in_pieces(panel, size, target) ** (2 if evicts else 0 if in_order else 1)

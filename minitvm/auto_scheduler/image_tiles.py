@@ -33,15 +33,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import reduce
-from math import gcd, prod
+from math import prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
+    NEAR,
     Contraction,
     contraction_of,
     extent_of,
     long_axes,
+    order_of_steps,
     product_of_extents,
 )
 from minitvm.auto_scheduler.convolution import (
@@ -49,6 +51,7 @@ from minitvm.auto_scheduler.convolution import (
     channel_of,
     columns_of,
     groups_of,
+    neighbours_of,
     reused_axis,
     row_of,
 )
@@ -121,7 +124,7 @@ def write_convolution(
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = _is_own(image, kept)
     axes = _grouped(s[last], groups)
-    writer = _Writer(s, sums, s[last], target)
+    writer = _Writer(s, sums, s[last], target, in_order)
     if channel is not None:
         done = writer.write_channels(axes, channel, takes_sums)
     elif row_of(found) is not None:
@@ -139,12 +142,14 @@ def write_convolution(
 @final
 @record()
 class _Writer:
-    """Writes the tiles of a convolution: `sums`, in registers, and `stage`, which reads them."""
+    """Writes the tiles of a convolution: `sums`, in registers, and `stage`, which reads them.
+    `in_order`: steps are summed in the order of the program."""
 
     s: Schedule
     sums: Tensor
     stage: Stage
     target: Target
+    in_order: bool
 
     def write_channels(
         self, axes: Sequence[IterVar], channel: int, takes_sums: bool
@@ -174,8 +179,7 @@ class _Writer:
         places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
         panels = _panels_of_task(found, tile, target)
         tiles = self._write_tiles(found, axes, places, tile, turned=turned, panels=panels)
-        steps = compute_of(s[self.sums]).reduce_axis
-        self._write_sums(places, tiles, tile, steps)
+        self._write_sums(places, tiles, tile, self._steps(found))
         self._request_image(found, tile)
         for each in copies:
             each.compute_at(self.stage, tiles.loops[-1].axis)
@@ -185,7 +189,7 @@ class _Writer:
         count = prod(each.extent or 1 for each in tiles.tasks)
         is_many = count >= _TASKS_OF_CHANNELS or not images_inside
         self.stage.parallel(task if is_many else fused(self.stage, images_inside))
-        panel = _write_panel(s, found, self.sums, tile)
+        panel = _write_panel(s, found, self.sums, tile, self._order(found))
         if panel is not None:
             panel.compute_at(self.stage, task)
             copies.append(panel)
@@ -216,8 +220,10 @@ class _Writer:
         places = Places((*rows, place), (*around,), first)
         axes = [*axes[:first], fused(self.stage, axes[first:])]
         tiles = self._write_tiles(found, axes, places, tile, width)
-        k = fused(s[self.sums], compute_of(s[self.sums]).reduce_axis)
-        self._write_sums(places, tiles, tile, [k], width)
+        steps = self._steps(found)
+        if self._order(found) != [*range(len(steps))]:
+            s[self.sums].reorder(*steps)
+        self._write_sums(places, tiles, tile, [fused(s[self.sums], steps)], width)
         *outer, column = tiles.tasks
         several = [each.axis for each in outer if each.extent != 1]
         images = prod(each.extent or _TASKS for each in outer)
@@ -229,9 +235,13 @@ class _Writer:
         if panels is None:
             return [self.stage, s[self.sums]]
         lanes = target.lanes(found.op.output(0).dtype)
-        step = tile.columns if is_flat else _step(columns, width, tile, lanes)
-        loops = _flatten(panels, found, sizes, tile.columns)
-        _write_panels(panels, loops, step, shared=not is_many, is_whole=_is_whole(found.op))
+        step = tile.columns if is_flat else neighbours_of(sizes[-1], width, tile, lanes)
+        loops = _flatten(panels, found, sizes, tile.columns, self._order(found))
+        # Lines along a step are transposed into panels, in blocks that aren't written out.
+        inner = [found.op.reduce_axis[i] for i in self._order(found)[1:]]
+        across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
+        is_whole = _is_whole(found.op) and not across
+        _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
         for at in [column.axis] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
         return [self.stage, s[self.sums], panels]
@@ -306,6 +316,14 @@ class _Writer:
         at = self.stage, tiles.loops[-1].axis
         each = self._vectors(width or extent_of(column), tile)
         write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
+
+    def _steps(self, found: Contraction) -> list[IterVar]:
+        """The loops of the sums over steps, outermost first."""
+        reduced = compute_of(self.s[self.sums]).reduce_axis
+        return [reduced[i] for i in self._order(found)]
+
+    def _order(self, found: Contraction) -> list[int]:
+        return order_of_steps(found, in_order=self.in_order)
 
     def _request_image(self, found: Contraction, tile: Tile) -> None:
         """Requests the elements of the image that a tile reads some steps later, where each step of
@@ -424,9 +442,11 @@ def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
     return balanced(panels, max(1, target.cache_bytes(2) // 4 // size))
 
 
-def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
-    """Copies the weights into panels ``[..., j // columns, k, j % columns]``; None where they are
-    read as they lie."""
+def _write_panel(
+    s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile, order: Sequence[int]
+) -> Stage | None:
+    """Copies the weights into panels ``[..., j // columns, k, j % columns]``, with steps in this
+    order; None where they are read as they lie."""
     weights, column = contraction.b, contraction.column
     extent = extent_of(column)
     if (
@@ -437,18 +457,21 @@ def _write_panel(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile
         return None
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
     data = [axis for axis in contraction.op.axis if weights.reads(axis)]
-    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
-    # Loops in the order of memory read one line of neighbours after the other.
-    places = sorted(range(len(summed)), key=lambda i: -weights.along(summed[i]))
-    sizes = [extent_of(summed[i]) or 1 for i in places]
-    first = len(data) - 1
+    reduced = contraction.op.reduce_axis
+    summed = [axis for axis in reduced if weights.reads(axis)]
+    places = [summed.index(reduced[i]) for i in order if reduced[i] in summed]
+    in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))
+    sizes, first = [extent_of(summed[i]) or 1 for i in places], len(data) - 1
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
         steps = [indices[first + 1 + i] for i in places]
-        return indices[:first], indices[first], [flat(steps, sizes)] if places else []
+        is_flat = steps and places == in_memory
+        return indices[:first], indices[first], [flat(steps, sizes)] if is_flat else steps
 
-    loops = in_panels(panel, tile.columns, parts)
-    panel.vectorize(loops[-1])
+    *loops, inner = in_panels(panel, tile.columns, parts)
+    if places != in_memory:  # loops in the order of memory read one line after the other
+        panel.reorder(*(loops[first + 1 + places.index(i)] for i in in_memory), inner)
+    panel.vectorize(inner)
     return panel
 
 
@@ -471,10 +494,14 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
 
 
 def _flatten(
-    panels: Stage, contraction: Contraction, sizes: Sequence[int], columns: int
+    panels: Stage,
+    contraction: Contraction,
+    sizes: Sequence[int],
+    columns: int,
+    order: Sequence[int],
 ) -> tuple[list[IterVar], list[IterVar]]:
-    """Copies the windows into panels, each with the columns of a tile for all reduction axes;
-    returns the loops over panels, and the loops inside of a panel."""
+    """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
+    this order; returns the loops over panels, and the loops inside of a panel."""
     count = len(sizes)
     # The copy has the data axes that the factor reads, the columns last, and then the reduction
     # axes.
@@ -483,14 +510,10 @@ def _flatten(
     panels.transform_layout(
         lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
     )
-    loops = in_panels(panels, columns, lambda *i: (i[:first], i[first], i[first + 1 :]))
+    loops = in_panels(
+        panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in order])
+    )
     return loops[: first + 1], loops[first + 1 :]
-
-
-def _step(columns: Sequence[IterVar], width: int, tile: Tile, lanes: int) -> int:
-    """The number of columns of a tile that are surely neighbours in a row of the image."""
-    row = extent_of(columns[-1]) or 1
-    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
 
 
 def _is_whole(op: ComputeOp) -> bool:

@@ -34,11 +34,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
-    can_be_packed,
     extent_of,
     is_uneven,
     long_axes,
@@ -81,8 +81,12 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.functor import mentions
 
+_SHORT = 16  # steps, of which lanes are left idle
+_OPERATIONS = 2  # of a step, at most: a product and an addition
+_WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
 
@@ -92,24 +96,20 @@ _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float] | None:
     """The tile of a contraction by lanes of sums that takes the fewest cycles, and their number;
     None where lanes can't hold steps."""
-    op, axes = contraction.op, contraction.op.reduce_axis
-    if len(axes) != 1 or len(contraction.rows) != 1:
+    op = contraction.op
+    if not op.reduce_axis or not _is_plain(contraction):
         return None
-    if not _is_plain(contraction) or not can_be_packed(contraction):
-        return None
-    copied, lanes = _copied(contraction), target.lanes(op.output(0).dtype)
+    line, lanes = _line_of(contraction), target.lanes(op.output(0).dtype)
+    copied = _copied(contraction, line)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
-    by = instruction_in_lanes(contraction, target)
-    is_plain = {each.tensor.dtype for each in contraction.factors} == {op.output(0).dtype}
-    if by is None and not is_plain:
+    by, terms = instruction_in_lanes(contraction, line, target), terms_of(contraction, target)
+    loads = terms.scalars, terms.vectors, terms.both
+    if by is None and (terms.operations > _OPERATIONS or loads != (1, 1, 0)):
         return None
-    if by is None and replace(terms_of(contraction, target), temporaries=0) != MULTIPLY_ADD:
+    if (extent_of(line) or 0) < lanes:
         return None
-    found = _nest(contraction, by, target)
-    steps = found.unit.depth if by is not None else lanes
-    if found.depth < steps or (by is not None and found.depth % steps):
-        return None
+    found = _nest(contraction, line, by, target)
     tile = best_tile(found, target, lambda tile: Blocks())
     cycles_of_one = 1 / target.processor.ports
     added = _ADDITIONS * lanes * cycles_of_one * found.outer * found.height * found.width
@@ -119,63 +119,95 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
 
 
 def _is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors, constant extents, and several rows."""
+    """Whether a contraction has two factors no wider than the sums, constant extents, and several
+    rows."""
     op, factors = contraction.op, contraction.factors
+    itemsize = op.output(0).dtype.itemsize
     return (
         len(factors) == 2
         and len(op.outputs) == 1
+        and all(each.tensor.dtype.itemsize <= itemsize for each in factors)
         and not is_uneven(op)
         and product_of_extents(contraction.rows) not in (None, 0, 1)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
     )
 
 
-def _copied(contraction: Contraction) -> list[Factor]:
-    """The factors whose elements aren't neighbours along the sum."""
-    (k,) = contraction.op.reduce_axis
-    return [each for each in (contraction.a, contraction.b) if each.along(k) != 1]
+def _line_of(contraction: Contraction) -> IterVar:
+    """The reduction axis whose steps are in the lanes: a long one along which factors without a
+    copy are neighbours, such as the channels of an image; of several, the one that saves the most
+    copies."""
+    axes = contraction.op.reduce_axis
+    copied = {k: _copied(contraction, k) for k in axes}
+    found = [k for k in axes if all(can_be_copied(contraction, each) for each in copied[k])]
+    long = [k for k in found if (extent_of(k) or 0) >= _SHORT]
+    return min(long or found or axes, key=lambda k: len(copied[k]))
 
 
-def instruction_in_lanes(contraction: Contraction, target: Target) -> DotProduct | None:
+def _lies_along(factor: Factor, k: IterVar) -> bool:
+    """Whether the elements of a factor are neighbours along an axis, without ends of blocks."""
+    used = (Prover().affine(index).terms for index in factor.load.indices)
+    is_plain = all(isinstance(atom, Var) or not mentions(k.var, atom) for x in used for atom in x)
+    return factor.along(k) == 1 and is_plain
+
+
+def _copied(contraction: Contraction, k: IterVar) -> list[Factor]:
+    """The factors whose elements aren't neighbours along a reduction axis."""
+    return [each for each in (contraction.a, contraction.b) if not _lies_along(each, k)]
+
+
+def instruction_in_lanes(
+    contraction: Contraction, line: IterVar, target: Target
+) -> DotProduct | None:
     """The instruction that multiplies neighbouring steps of narrow factors and adds them to the
-    lanes of a sum; None where the target has none for the factors as they are."""
+    lanes of a sum; None where the target has none for the factors as they are, or they don't fill
+    its vectors."""
     op, factors = contraction.op, (contraction.a, contraction.b)
-    if not multiplied_reads(op):
+    if not multiplied_reads(op) or len(op.reduce_axis) != 1:
         return None
     a, b = (str(each.tensor.dtype) for each in factors)
     found = find_instruction(DOT_PRODUCTS, a, b, str(op.output(0).dtype), target.features)
-    return found if found and found.lanes == target.lanes(op.output(0).dtype) else None
+    if found is None or found.lanes != target.lanes(op.output(0).dtype):
+        return None
+    return None if (extent_of(line) or 1) % (found.lanes * found.group) else found
 
 
-def _nest(contraction: Contraction, by: DotProduct | None, target: Target) -> Nest:
+def _nest(contraction: Contraction, line: IterVar, by: DotProduct | None, target: Target) -> Nest:
     """A contraction as the model sees it: a vector holds one sum, whose lanes are as many steps, or
     groups of steps that an instruction adds."""
     dtype = contraction.op.output(0).dtype
-    made = vectors(dtype, target)
-    group, dtype = (1, dtype) if by is None else (by.group, contraction.b.tensor.dtype)
+    made, group = vectors(dtype, target), 1 if by is None else by.group
     unit = Unit(1, 1, made.columns * group, made.registers, made.under_way, made.cycles)
-    found = nest_of(contraction, target, dtype, unit=unit, terms=MULTIPLY_ADD)
-    if contraction.a in _copied(contraction):
-        size = found.itemsize
-        found = replace(found, row_bytes=found.depth * size, step_bytes=size)
-    if found.row_bytes % (target.vector_bits // 8) == 0:
-        return found
-    # A vector of a row may lie across two lines of the cache.
-    return replace(found, terms=replace(MULTIPLY_ADD, scalars=2))
+    packed = dtype if by is None else contraction.b.tensor.dtype
+    found = nest_of(
+        contraction, target, packed, unit=unit, terms=None if by is None else MULTIPLY_ADD
+    )
+    steps = -(-(extent_of(line) or 1) // unit.depth) * unit.depth
+    others = (extent_of(axis) for axis in contraction.op.reduce_axis if axis is not line)
+    size = found.itemsize
+    found = replace(found, steps=(*others, steps), step_bytes=size)
+    if any(each is contraction.a for each in _copied(contraction, line)):
+        found = replace(found, row_bytes=found.depth * size)
+    # A vector of a row may lie across two lines of the cache; narrow elements are widened.
+    is_whole = found.row_bytes % (target.vector_bits // 8) == 0
+    widened = by is None and sum(each.tensor.dtype != dtype for each in contraction.factors)
+    loads = 1 + _WIDENING * widened
+    terms = replace(found.terms, scalars=loads + (not is_whole), vectors=loads)
+    return replace(found, terms=terms if terms.operations > 1 else replace(terms, temporaries=0))
 
 
 def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
     """Writes the schedule."""
-    total = contraction.op.output(0)
-    lanes, copied = target.lanes(total.dtype), _copied(contraction)
+    total, line = contraction.op.output(0), _line_of(contraction)
+    lanes, copied = target.lanes(total.dtype), _copied(contraction, line)
     choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
            "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
            "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
-           k=contraction.op.reduce_axis[0].var.name,
+           k=line.var.name,
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
-    stage = s[total]
+    stage, place = s[total], contraction.op.reduce_axis.index(line)
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
-    by, k = instruction_in_lanes(contraction, target), compute_of(stage).reduce_axis[0]
+    by, k = instruction_in_lanes(contraction, line, target), compute_of(stage).reduce_axis[place]
     if by is None:
         sums = factored_in_lanes(s, stage, k, lanes)
     else:
@@ -189,19 +221,24 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
             stage.unroll(axis)
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     op = compute_of(sums)
+    *_, column, lane = op.axis
+    row, steps = op.axis[places_of(contraction).rows[-1]], [*op.reduce_axis]
     if by is None:
-        write_sums(sums, (stage, loops[-1]), op.axis, op.reduce_axis)
+        steps.append(steps.pop(place))
+        write_sums(sums, (stage, loops[-1]), [row, column, lane], steps)
     else:
-        (*several, lane), (*steps, group) = op.axis, op.reduce_axis
+        *steps, group = steps
         sums.compute_at(stage, loops[-1])
-        sums.reorder(*steps, *several, lane, group)
-        for axis in several:
+        rest = [axis for axis in op.axis if axis not in (row, column, lane)]
+        sums.reorder(*rest, *steps, row, column, lane, group)
+        for axis in (row, column):
             sums.unroll(axis)
         sums.tensorize(lane, dot_product_of_lanes(by.name))
     for factor, tensor in copies:
-        made = tensor or s.cache_read(factor.tensor, "global", [sums.op])
-        write_along_steps(s[made], contraction, factor)
-        place_copy(s[made], None)
+        if tensor is None:
+            tensor = s.cache_read(factor.tensor, "global", [sums.op])
+        write_along_steps(s[tensor], contraction, factor, line)
+        place_copy(s[tensor], None)
 
 
 # -- Sums over images --

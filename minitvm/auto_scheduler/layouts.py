@@ -436,13 +436,14 @@ def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:
 
 def _may_change(contraction: Contraction) -> bool:
     """Whether a contraction has factors whose dimensions are axes; or one of them is an image, the
-    result being as small as a window of it."""
+    result being as small as a window of it, or having a single column."""
     op, factors = contraction.op, contraction.factors
+    is_small = extent_of(op.axis[-1]) == 1 or sums_over_images(contraction)
     return (
         len(op.outputs) == 1
         and not is_uneven(op)
         and len({each.tensor for each in factors}) == len(factors)
-        and (all(_has_axes(contraction, each) for each in factors) or sums_over_images(contraction))
+        and (all(_has_axes(contraction, each) for each in factors) or is_small)
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
 
@@ -572,7 +573,8 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
             groups = [group for group in ([*single, *first], *rest) if group]
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
             is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
-            if not is_flat and [i for dim in dims for i in dim if i in long] == long:
+            is_wide = itself[-1][0] in long
+            if not is_flat and is_wide and [i for dim in dims for i in dim if i in long] == long:
                 dims = itself
             yield dims, {*columns}
 

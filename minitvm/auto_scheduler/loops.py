@@ -24,6 +24,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     product_of_extents,
     spread_of,
+    steps_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit
 from minitvm.auto_scheduler.terms import Terms, is_long, terms_of
@@ -138,17 +139,17 @@ def nest_of(
     op, a = contraction.op, contraction.a
     places = places or places_of(contraction)
     packed = packed or (a.tensor.dtype, contraction.b.tensor.dtype)
-    itemsize = a.tensor.dtype.itemsize
+    itemsize, steps = a.tensor.dtype.itemsize, steps_of(op, a)
     return Nest(
         tuple(extent_of(axis) for axis in contraction.rows),
         extent_of(contraction.column),
-        tuple(extent_of(axis) for axis in op.reduce_axis),
+        tuple(extent_of(axis) for axis in steps),
         tuple(extent_of(op.axis[i]) for i in places.others),
         op.output(0).dtype,
         max(dtype.itemsize for dtype in packed),
         a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
-        a.bytes_along(op.reduce_axis),
-        contraction.b.bytes_along(op.reduce_axis),
+        a.bytes_along(steps),
+        contraction.b.bytes_along(steps),
         unit or vectors(op.output(0).dtype, target),
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),
@@ -288,14 +289,17 @@ def sums_in_registers(s: Schedule, contraction: Contraction, last: Tensor) -> Te
     return sums
 
 
-def split_steps(stage: Stage, target: Target) -> tuple[list[IterVar], list[IterVar]]:
-    """The loops over the steps of a reduction; and inside of them a loop over steps that are
-    combined at once, where this is cheaper. Two minima or maxima of floats share one test for
-    NaN. Under a mask their result is another register; two pairs bring it back to the first."""
+def split_steps(
+    stage: Stage, order: Sequence[int], target: Target
+) -> tuple[list[IterVar], list[IterVar]]:
+    """The loops over the steps of a reduction, whose axes run in this order; and inside of them a
+    loop over steps that are combined at once, where this is cheaper. Two minima or maxima of floats
+    share one test for NaN. Under a mask their result is another register; two pairs bring it back
+    to the first."""
     op = compute_of(stage)
     (reduce, *_) = op.body
     assert isinstance(reduce, Reduce)
-    *before, k = op.reduce_axis
+    *before, k = (op.reduce_axis[i] for i in order)
     (result, *others) = reduce.combiner.result
     is_extremum = isinstance(result, (e.Min, e.Max)) and result.dtype.is_float
     if not is_extremum or others or is_uneven(op) or target.keeps_nan:

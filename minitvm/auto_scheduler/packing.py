@@ -155,9 +155,9 @@ def write_panels(
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
 
 
-def write_along_steps(copy: Stage, contraction: Contraction, factor: Factor) -> None:
-    """Lets a copy of a factor lie in lines along the last reduction axis."""
+def write_along_steps(copy: Stage, contraction: Contraction, factor: Factor, line: IterVar) -> None:
+    """Lets a copy of a factor lie in lines along a reduction axis."""
     axes = copied_axes(contraction, factor)
     assert axes is not None
-    *_, line = lie_along(copy, axes.index(contraction.op.reduce_axis[-1]))
-    copy.vectorize(line)
+    *_, inner = lie_along(copy, axes.index(line))
+    copy.vectorize(inner)

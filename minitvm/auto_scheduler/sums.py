@@ -14,6 +14,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     rows_in_common,
 )
+from minitvm.auto_scheduler.packing import can_be_copied
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -54,6 +55,7 @@ class Program:
         columns = s[contraction.b.tensor]
         inline_columns = columns not in kept and is_elementwise(columns.op)
         inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
+        inline_columns = inline_columns and can_be_copied(contraction, contraction.b)
         ahead = _ahead(s, contraction, self.prepacked, inline_columns)
         return Sums(self, contraction, kept, by_hand, ahead, inline_columns)
 
@@ -75,7 +77,7 @@ class Sums:
         The tensor for the columns' factor that is packed before the call, if any.
     inline_columns
         Whether only this contraction reads the columns' factor, and the factor is computed
-        elementwise.
+        elementwise, each element once.
     """
 
     program: Program

@@ -44,6 +44,8 @@ class Terms:
 
 
 MULTIPLY_ADD = Terms(1.0, 1, 1, 0, 1, 0)
+SEPARATE = Terms(2.0, 1, 1, 0, 1, 1)
+"""A multiplication, and an addition of its result."""
 
 
 def terms_of(contraction: Contraction, target: Target) -> Terms:
@@ -59,11 +61,12 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     """
     op, reduce = contraction.op, contraction.op.body[0]
     assert isinstance(reduce, Reduce)
-    column, beside = contraction.column.var, {x.var for x in op.axis if x is not contraction.column}
+    column = contraction.column.var
+    beside = {x.var for x in contraction.rows or op.axis if x is not contraction.column}
     combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
     counter = _Counter({column, *combined}, {*beside, *combined}, target)
     roots = (*reduce.source, reduce.condition, *reduce.combiner.result)
-    fused = _is_fused(reduce, target)
+    fused = is_fused(reduce, target)
     lanes = target.lanes(op.output(0).dtype)
     ways = [
         (each.reads(contraction.column), any(map(each.reads, contraction.rows)))
@@ -103,7 +106,7 @@ def _holds(condition: PrimExpr, axes: Sequence[IterVar], place: Sequence[int]) -
     return e.const_int(Analyzer().simplify(substitute(condition, at))) != 0
 
 
-def _is_fused(reduce: Reduce, target: Target) -> bool:
+def is_fused(reduce: Reduce, target: Target) -> bool:
     """Whether a step ends in one multiply-add."""
     return (
         target.has_fused_multiply_add

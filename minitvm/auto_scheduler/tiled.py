@@ -25,7 +25,13 @@ from math import prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, is_uneven
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    extent_of,
+    is_uneven,
+    order_of_steps,
+)
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
@@ -314,7 +320,8 @@ def _write_whole(
     for each, copied, (sums, copy) in zip(group, in_memory, found, strict=True):
         if copied:
             _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
-        step = _write_sums(s[sums], stage, loops[-1], places, target)
+        order = order_of_steps(each.contraction, in_order=each.in_order)
+        step = _write_sums(s[sums], stage, loops[-1], places, order, target)
         made.append(_Made(sums, step, stage, task, loops[-3:][0], copy))
     return made
 
@@ -328,9 +335,11 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
         if last is total:
             total = s.cache_write(total, "global")
         total, copy = _widened(s, contraction, total)
-    stage = s[total]
-    reduced = compute_of(stage).reduce_axis
+    stage, order = s[total], order_of_steps(contraction, in_order=sums.in_order)
+    reduced = [compute_of(stage).reduce_axis[i] for i in order]
     steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
+    if blocks.cut:
+        stage.reorder(*reduced[: blocks.cut], steps)
     steps = fused(stage, [*reduced[: blocks.cut], steps])
     part = factored(s, stage, steps).set_scope("local")
     (steps,) = compute_of(stage).reduce_axis
@@ -348,7 +357,9 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     run_in_vectors(stage, tiles)
     if s[last] is stage:
         run_parallel(stage, tiles.tasks, target)
-    step = _write_sums(part, stage, tiles.loops[-1].axis, places, target)
+    inside = order[blocks.cut + 1 :]
+    order = [0, *(1 + sorted(inside).index(i) for i in inside)]
+    step = _write_sums(part, stage, tiles.loops[-1].axis, places, order, target)
     return _Made(part.op.output(0), step, stage, steps, tiles.strip, copy)
 
 
@@ -379,11 +390,13 @@ def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
     copy.vectorize(column)
 
 
-def _write_sums(inner: Stage, stage: Stage, at: IterVar, places: Places, target: Target) -> IterVar:
-    """The sums of a tile: the reduction loops outside, a tile inside. Returns the innermost of the
-    loops over steps."""
+def _write_sums(
+    inner: Stage, stage: Stage, at: IterVar, places: Places, order: Sequence[int], target: Target
+) -> IterVar:
+    """The sums of a tile: the reduction loops, in this order, outside, a tile inside. Returns the
+    innermost of the loops over steps."""
     rows, _, column = places.of(inner)
-    steps, together = split_steps(inner, target)
+    steps, together = split_steps(inner, order, target)
     write_sums(inner, (stage, at), [*rows[-1:], column], steps, together)
     return steps[-1]
 
@@ -481,7 +494,8 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     rows = prod(each or USUAL for each in nest.rows)
     copied = size * rows if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
-        return min(as_it_lies, in_panels) + copy_cycles(copied)
+        is_packed = copied_axes(contraction, contraction.b) is not None
+        return (min(as_it_lies, in_panels) if is_packed else as_it_lies) + copy_cycles(copied)
     packing = packing_cycles(nest, target)
     across = max(packing, copy_cycles(size * nest.width))
     return in_panels - packing + across + copy_cycles(copied)

@@ -19,12 +19,12 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import elements_of, extent_of, is_uneven, product_of_extents
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
+from minitvm.te.schedules.guarded_reads import choices_in, element_of, is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var
+from minitvm.tir.expr import PrimExpr, Reduce, Var
 from minitvm.tir.functor import mentions, walk_once
 
 _MOST = 2.25  # times the elements of the tensor, and a few more, in a copy
@@ -52,14 +52,22 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
 
 def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
     """Whether an iteration reads one element of a tensor, at a function of a sum of data and
-    reduction axes; and whether in a copy with one element for each sum several iterations read an
-    element, and the copy isn't much larger than the tensor."""
+    reduction axes, or under a choice that depends on such a sum; and whether in a copy with one
+    element for each sum several iterations read an element, and the copy isn't much larger than the
+    tensor."""
     loads = reads_of(op, tensor)
-    if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
+    if len(loads) != 1:
+        return False
+    is_odd = any(_is_of_sum(op, index) for index in loads[0].indices)
+    if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
         return False
     try:
+        value = element_of(op, tensor).value
+        is_chosen = any(_is_of_both(op, condition) for condition, *_ in choices_in(value))
+        if not is_odd and not is_chosen:
+            return False
         copy, _ = read_by_sums(tensor, op, tensor.name, None)
-    except CompileError:  # the index isn't a function of sums alone
+    except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = elements_of(tensor), elements_of(copy)
     axes = (*op.axis, *op.reduce_axis)
@@ -93,11 +101,10 @@ def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
     """Whether an index depends on data and reduction axes, but isn't just their sum."""
+    terms = Prover().affine(index).terms
+    return any(not isinstance(atom, Var) and _is_of_both(op, atom) for atom in terms)
 
-    def is_used(axes: tuple[IterVar, ...], atom: PrimExpr) -> bool:
-        return any(mentions(axis.var, atom) for axis in axes)
 
-    return any(
-        not isinstance(atom, Var) and is_used(op.axis, atom) and is_used(op.reduce_axis, atom)
-        for atom in Prover().affine(index).terms
-    )
+def _is_of_both(op: ComputeOp, node: PrimExpr) -> bool:
+    """Whether an expression depends on data and reduction axes."""
+    return all(any(mentions(axis.var, node) for axis in axes) for axes in (op.axis, op.reduce_axis))

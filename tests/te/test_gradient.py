@@ -844,6 +844,51 @@ def test_the_image_of_a_convolution_with_a_stride_has_no_condition_on_remainders
     )
 
 
+def test_a_window_as_long_as_the_result_is_divided_into_phases() -> None:
+    """The phases leave half of the terms."""
+    X, W = te.placeholder((10,), F64, name="X"), te.placeholder((4,), F64, name="W")
+    r = _axis(4, "r")
+    Y = te.compute((4,), lambda y: te.sum(X[y * 2 + r] * W[r], axis=r))
+    (dX,) = te.gradient(Y, [X], te.placeholder(Y.shape, F64, name="H"))
+    assert [str(axis.dom.extent) for axis in dX.op.reduce_axis] == ["2"]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 4])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_places_that_no_term_reads_are_not_summed(shift: int, scheduled: bool) -> None:
+    """Of an image read at every third place, every third place has a sum."""
+    X, W = te.placeholder((20, 5), F64, name="X"), te.placeholder((7, 5), F64, name="W")
+    c = _axis(5, "c")
+    Y = te.compute((6, 7), lambda y, f: te.sum(X[y * 3 + shift, c] * W[f, c], axis=c), name="Y")
+    H = te.placeholder(Y.shape, F64, name="H")
+    (dX,) = te.gradient(Y, [X], H)
+    (inner,) = dX.op.input_tensors
+    assert [int(extent) for extent in inner.shape] == [-(-(20 - shift % 3) // 3), 5]
+    rng = np.random.default_rng(shift)
+    w, h = rng.standard_normal((7, 5)), rng.standard_normal((6, 7))
+    expected, found = np.zeros((20, 5)), np.full((20, 5), np.nan)
+    expected[shift : shift + 18 : 3] = h @ w
+    tvm.build([dX], [W, H, dX], auto_schedule=scheduled)(w, h, found)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_symbolic_places_that_no_term_reads() -> None:
+    n = te.var("n")
+    X, W = te.placeholder((n * 3, 5), F64, name="X"), te.placeholder((7, 5), F64, name="W")
+    c = _axis(5, "c")
+    Y = te.compute((n, 7), lambda y, f: te.sum(X[y * 3, c] * W[f, c], axis=c), name="Y")
+    H = te.placeholder(Y.shape, F64, name="H")
+    (dX,) = te.gradient(Y, [X], H)
+    f = tvm.build([dX], [W, H, dX])
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 4):
+        w, h = rng.standard_normal((7, 5)), rng.standard_normal((size, 7))
+        expected, found = np.zeros((3 * size, 5)), np.full((3 * size, 5), np.nan)
+        expected[::3] = h @ w
+        f(w, h, found)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 # -- Scans ----------------------------------------------------------------------------------------
 
 T, D = 6, 4

@@ -22,6 +22,7 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
+from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import wide
@@ -186,11 +187,47 @@ def _summed(
     pure = [each for each in conditions if not reads(each)]
     source = guarded([each for each in conditions if reads(each)], _widened(value))
     outside, inside = _divided(pure, source, axis, inverse.axes)
-    summed = reducer.sum(source, axis=list(inverse.axes), where=op.all(True, *inside))
-    made = stage(name, axis, summed)
+    kept, values, at = _at_remainders(outside, axis)
+    known = _ranges(share, kept, inverse.axes)
+    source, where = (
+        known.simplify(substitute(each, values)) for each in (source, op.all(True, *inside))
+    )
+    made = stage(name, kept, reducer.sum(source, axis=list(inverse.axes), where=where))
     if functions.number(factor) != 1:
         return _Element(functions.product(made(*own), factor), own)
-    return _Element(guarded(outside, made(*own)), own) if outside else made
+    return _Element(guarded(outside, made(*at)), own) if outside else made
+
+
+def _at_remainders(
+    conditions: Sequence[PrimExpr], axis: Sequence[IterVar]
+) -> tuple[tuple[IterVar, ...], dict[Var, PrimExpr], list[PrimExpr]]:
+    """The axes of a stage that holds only the elements that conditions such as ``i % 3 == 0``
+    leave; the values of `axis` there; and the place in the stage of an element that is left."""
+    kept, values = list(axis), dict[Var, PrimExpr]()
+    at: list[PrimExpr] = [each.var for each in axis]
+    for place, each in enumerate(axis):
+        for condition in conditions:
+            found = _remainder_of(condition, each.var)
+            if found is None or each.var in values:
+                continue
+            first, period = found
+            extent = e.floordiv(domain_of(each).extent + (period - 1 - first), period)
+            (kept[place],) = data_axes([each.name], [Analyzer().simplify(extent)])
+            values[each.var] = kept[place].var * period + first
+            at[place] = e.floordiv(each.var - first, period)
+    return tuple(kept), values, at
+
+
+def _remainder_of(condition: PrimExpr, var: Var) -> tuple[int, int] | None:
+    """The first place that a condition on the remainder of a place leaves, and the distance to the
+    next; None for any other condition."""
+    match condition:
+        case e.EQ(e.FloorMod(place, divisor), remainder):
+            form = Prover().affine(place - remainder)
+            period = const_int(divisor)
+            if period is not None and period > 0 and dict(form.terms) == {var: 1}:
+                return -form.constant % period, period
+    return None
 
 
 def _divided(

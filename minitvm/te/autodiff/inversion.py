@@ -312,7 +312,7 @@ def _phase(system: _System, place: int) -> bool:
 def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | None:
     """The one variable whose coefficient is coprime to the greatest common divisor of the other
     coefficients; its coefficient; and that divisor. There is one only if the range of the variable
-    is no longer than the divisor, or shorter than the range of another variable."""
+    is no longer than the divisor, or than the range of another variable."""
     sizes = {var: const_int(by) for var, by in equation.terms.items()}
     for window, by in sizes.items():
         others = [abs(size or 0) for var, size in sizes.items() if var is not window]
@@ -320,7 +320,9 @@ def _short_window(system: _System, equation: _Form) -> tuple[Var, int, int] | No
         if by is None or None in sizes.values() or period < 2 or gcd(by, period) != 1:
             continue
         mine = _length(system, window)
-        if mine <= (False, period) or any(_length(system, var) > mine for var in sizes):
+        if mine <= (False, period) or any(
+            _length(system, var) >= mine for var in sizes if var is not window
+        ):
             return window, by, period
     return None
 
