@@ -335,6 +335,39 @@ def test_gathers_of_one_index_for_each_element() -> None:
     np.testing.assert_array_equal(found, np.take_along_axis(value, index, 1).sum(1))
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_sums_whose_lengths_are_data(reads: bool) -> None:
+    """The axis that the length depends on lies around the sum, whatever the terms read."""
+    x, lengths = te.placeholder((9, 8), name="X"), te.placeholder((17,), "int32", name="L")
+
+    def element(i: Any, j: Any) -> Any:
+        k = te.reduce_axis((0, lengths[i]), "k")
+        return te.sum(x[k, j] if reads else te.const(1.0, "float32"), axis=k)
+
+    output = te.compute((17, 8), element, name="S")
+    rng = np.random.default_rng(0)
+    counts = rng.integers(-2, 10, 17).astype("int32")
+    value = rng.integers(-9, 9, (9, 8)).astype("float32") if reads else np.ones((9, 8), "float32")
+    given = ([x, lengths], [value, counts]) if reads else ([lengths], [counts])
+    wanted = np.stack([value[: max(count, 0)].sum(0) for count in counts])
+    np.testing.assert_array_equal(built(output, *given), wanted)
+
+
+def test_steps_whose_number_is_data_stay_loops() -> None:
+    lengths = te.placeholder((9,), "int32", name="L")
+    x = te.placeholder((5,), name="X")
+
+    def element(i: Any) -> Any:
+        k = te.reduce_axis((0, 9), "k")
+        l = te.reduce_axis((0, lengths[k]), "l")
+        return te.sum(x[i], axis=[k, l])
+
+    output = te.compute((5,), element, name="S")
+    counts, value = np.arange(9, dtype="int32") - 2, np.arange(5, dtype="float32")
+    found = built(output, [lengths, x], [counts, value])
+    np.testing.assert_array_equal(found, value * np.maximum(counts, 0).sum())
+
+
 def test_segments_of_rows() -> None:
     x, ends = te.placeholder((200, 70), name="X"), te.placeholder((11,), "int32", name="P")
     k = te.reduce_axis((0, 200), "k")

@@ -238,6 +238,14 @@ def test_threads_compute_different_elements_of_an_argument(kind: str) -> None:
     wide.check({n: 5, m: 3})
 
 
+@pytest.mark.parametrize("shape", [(n, 4, m), (n, 3, 4, 5, m), (2, 3, 2, 3, 2, 3)], ids=str)
+def test_threads_compute_different_elements_of_tensors_of_many_dimensions(shape: Any) -> None:
+    pair = Pair(shape, shape, lambda P, *i: P(*i))
+    pair.s[pair.C].fuse(*pair.C.op.axis)
+    pair.place(0, None, False, "parallel")
+    pair.check({n: 3, m: 2})
+
+
 # -- Other primitives -----------------------------------------------------------------------------
 
 

@@ -174,6 +174,15 @@ def test_layouts_in_blocks(extent: int) -> None:
     check(s, [a, c], twice_and_one)
 
 
+@pytest.mark.parametrize("layout", [lambda i, j: [j, i], lambda i, j: [i // 3, j, i % 3]])
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_layouts_of_nothing(shape: tuple[int, int], layout: Callable[..., Any]) -> None:
+    a, b, c, s = rows(shape)
+    s[b].transform_layout(layout)
+    assert 0 in map(const_int, s[b].op.output(0).shape)
+    check(s, [a, c], twice_and_one)
+
+
 def test_fuse_of_three_axes(golden: Golden) -> None:
     a = te.placeholder((n, m, 3), "int32", name="A")
     b = te.compute((n, m, 3), lambda *i: a(*i) * 2, name="B")
