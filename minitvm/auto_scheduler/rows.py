@@ -289,7 +289,7 @@ class _Rows:
         if waits_for_memory(compute_of(self.root)):
             return []
         found = [each for each in (self.root, *self.inside) if compute_of(each).reduce_axis]
-        if any(each.is_output or each in self.given for each in found if each is not self.root):
+        if any(each.is_output or each in self.given for each in self.inside):
             return []  # results in memory that the caller gives
         is_each = all(
             len(op.axis) == rows and are_short_rows(op, self.target, strict=self.strict)

@@ -359,8 +359,8 @@ def test_steps_whose_number_is_data_stay_loops() -> None:
 
     def element(i: Any) -> Any:
         k = te.reduce_axis((0, 9), "k")
-        l = te.reduce_axis((0, lengths[k]), "l")
-        return te.sum(x[i], axis=[k, l])
+        inner = te.reduce_axis((0, lengths[k]), "l")
+        return te.sum(x[i], axis=[k, inner])
 
     output = te.compute((5,), element, name="S")
     counts, value = np.arange(9, dtype="int32") - 2, np.arange(5, dtype="float32")

@@ -151,16 +151,22 @@ def test_a_bounded_number_of_rows() -> None:
 
 def test_sums_that_are_arguments() -> None:
     x = te.placeholder((2, 17, 10), name="X")
-    k, l = te.reduce_axis((0, 10), "k"), te.reduce_axis((0, 10), "l")
+    k, m = te.reduce_axis((0, 10), "k"), te.reduce_axis((0, 10), "m")
     largest = te.compute((2, 17), lambda i, j: te.max(x[i, j, k], axis=k), name="M")
     power = te.compute(x.shape, lambda i, j, c: te.exp(x[i, j, c] - largest[i, j]), name="E")
-    total = te.compute((2, 17), lambda i, j: te.sum(power[i, j, l], axis=l), name="S")
+    total = te.compute((2, 17), lambda i, j: te.sum(power[i, j, m], axis=m), name="S")
     out = te.compute(x.shape, lambda i, j, c: power[i, j, c] / total[i, j], name="Z")
     values, sums, found = numbers(2, 17, 10), numbers(2, 17), numbers(2, 17, 10)
     build([out], [x, total, out], "llvm -mcpu=haswell")(values, sums, found)
     powers = np.exp(values - values.max(2)[..., None])
     np.testing.assert_allclose(sums, powers.sum(2), rtol=1e-5)
     np.testing.assert_allclose(found, powers / sums[..., None], rtol=1e-5)
+    copied = te.compute(x.shape, lambda i, j, c: total[i, j], name="T")
+    doubled = te.compute(x.shape, lambda i, j, c: copied[i, j, c] * 2.0, name="D")
+    copies = numbers(2, 17, 10)
+    build([copied, doubled], [x, copied, doubled], "llvm -mcpu=haswell")(values, copies, found)
+    np.testing.assert_allclose(copies, np.repeat(sums[..., None], 10, 2), rtol=1e-5)
+    np.testing.assert_array_equal(found, 2 * copies)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])

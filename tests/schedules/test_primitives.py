@@ -822,6 +822,19 @@ def test_unstack_refuses_long_axes() -> None:
             te.create_schedule(b.op).unstack(b, axis)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_unstack_refuses_time(steps: int) -> None:
+    x, state = te.placeholder((steps, 4), name="X"), te.placeholder((steps, 4), name="S")
+    first = te.compute((1, 4), lambda _, j: x[0, j], name="first")
+    update = te.compute((steps, 4), lambda t, j: state[t - 1, j] + x[t, j], name="U")
+    scan = te.scan(first, update, state, name="R")
+    s = te.create_schedule(scan.op)
+    with pytest.raises(tvm.CompileError, match="unstack of U: expected another axis than t, the t"):
+        s.unstack(update, update.op.axis[0])
+    s.unstack(update, update.op.axis[1])
+    check(s, [x, scan], lambda x: np.cumsum(x, axis=0))
+
+
 def test_hoist(golden: Golden) -> None:
     a, w = te.placeholder((7, 9), name="A"), te.placeholder((9,), name="W")
     k = te.reduce_axis((2, 7), "k")
