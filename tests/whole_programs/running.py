@@ -30,7 +30,7 @@ from tests.whole_programs.description import (
 )
 from tests.whole_programs.drawing import extent_of
 from tests.whole_programs.numpy_meaning import Meaning, mix
-from tests.whole_programs.scheduling import schedule_randomly
+from tests.whole_programs.scheduling import schedule_randomly, specialize_randomly
 from tests.whole_programs.te_text import MIX, arguments, program_text
 
 TARGETS = (
@@ -50,6 +50,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"tir.debug_keep_trivial_loop": True},
     {"tir.instrument_bound_checkers": True},
 )
+SCHEDULES = ["auto"] * 6 + ["plain"] + ["random"] * 5 + ["completed", "versions"] * 2
 SLOW_BUILD = 2.0  # seconds of the CPU
 
 
@@ -65,7 +66,7 @@ class Setting:
     threads: int = 1
     fp: str = "fast"
     debug: str | None = None
-    schedule: str = "auto"  # "plain" loops, a "random" one, or a random one that is "completed"
+    schedule: str = "auto"  # "plain" loops; random ones: "random", "completed", "versions"
     steps: int = 0  # primitives of a schedule that is random
     seed: int = 0  # of the schedule, the layouts and the arrays in place
     layouts: bool = False
@@ -74,7 +75,7 @@ class Setting:
 
     @property
     def is_random(self) -> bool:
-        return self.schedule in ("random", "completed")
+        return self.schedule in ("random", "completed", "versions")
 
 
 def draw_setting(random: Random) -> Setting:
@@ -83,8 +84,8 @@ def draw_setting(random: Random) -> Setting:
         random.choice([1, 2, 5]),
         random.choice(["fast", "strict"]),
         random.choice([None] * 7 + ["bounds"]),
-        schedule := random.choice(["auto"] * 6 + ["plain"] + ["random"] * 5 + ["completed"] * 2),
-        random.choice([1, 2, 3, 4, 6, 9]) if schedule in ("random", "completed") else 0,
+        schedule := random.choice(SCHEDULES),
+        random.choice([1, 2, 3, 4, 6, 9]) if schedule not in ("auto", "plain") else 0,
         random.getrandbits(30),
         random.random() < 0.15,
         random.random() < 0.12,
@@ -125,6 +126,8 @@ def run(program: Program, setting: Setting) -> Outcome:
     schedule = te.create_schedule(unique_operations(names["outputs"]))
     if setting.is_random:
         schedule_randomly(schedule, random, setting.steps, program.outputs)
+    if setting.schedule == "versions":
+        specialize_randomly(schedule, random, setting.steps, program, names)
     begin = time.process_time()
     try:
         if setting.schedule == "completed":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
 import minitvm as tvm
-from minitvm import te
+from minitvm import te, tir
+from tests.whole_programs.description import Program
 
 FACTORS = [1, 2, 3, 4, 5, 7, 8, 16]
 PRAGMAS = [("auto_unroll_max_step", 16), ("unroll_explicit", True), ("parallel_launch_point", None)]
@@ -24,6 +25,32 @@ def schedule_randomly(s: Any, random: Random, steps: int, arguments: Collection[
                 step(s, random)
         except tvm.CompileError:
             continue
+
+
+def specialize_randomly(
+    s: Any, random: Random, steps: int, program: Program, names: Mapping[str, Any]
+) -> None:
+    """Gives a schedule some versions, each with primitives of its own."""
+    sizes = {names[name]: values for name, values in program.sizes}
+    for _ in range(random.randint(1, 3) if sizes else 0):
+        version = te.create_schedule(list(dict.fromkeys(t.op for t in names["outputs"])))
+        schedule_randomly(version, random, random.randint(0, steps), program.outputs)
+        conditions = [_condition(random, sizes) for _ in range(random.choice([1, 1, 2]))]
+        try:
+            s.specialize(te.all(*conditions), version)
+        except tvm.CompileError:
+            continue
+
+
+def _condition(random: Random, sizes: Mapping[Any, tuple[int, ...]]) -> Any:
+    size, other = random.choice([*sizes]), random.choice([*sizes])
+    value = random.choice(sizes[size]) + random.choice([0, 0, -1, 1])
+    return random.choice(
+        [
+            size % random.choice(FACTORS) == 0, tir.EQ(size, value), size >= value, size < value,
+            size <= other, tir.NE(size, value), size + other > value, size * other < value * value,
+        ]
+    )  # fmt: skip
 
 
 def _stages(s: Any) -> list[Any]:
