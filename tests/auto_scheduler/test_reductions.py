@@ -368,6 +368,21 @@ def test_steps_whose_number_is_data_stay_loops() -> None:
     np.testing.assert_array_equal(found, value * np.maximum(counts, 0).sum())
 
 
+def test_sums_of_any_number_of_terms_in_parts() -> None:
+    """The parts of a sum are so long that an index of 32 bits has no room for their weight."""
+    n = te.var("n")
+    x = te.placeholder((n * 3, 8), "float64", name="X")
+    k = te.reduce_axis((0, n), "k")
+    output = te.compute((n, 8), lambda i, j: te.sum(x[k + i * 2, j], axis=k), name="S")
+    f = build([output], [x, output])
+    for size in (0, 1, 2, 7, 40):
+        value = np.random.default_rng(size).integers(-9, 9, (3 * size, 8)).astype("float64")
+        found = np.empty((size, 8))
+        f(value, found)
+        wanted = [value[2 * i : 2 * i + size].sum(0) for i in range(size)]
+        np.testing.assert_array_equal(found, np.reshape(wanted, (size, 8)))
+
+
 def test_segments_of_rows() -> None:
     x, ends = te.placeholder((200, 70), name="X"), te.placeholder((11,), "int32", name="P")
     k = te.reduce_axis((0, 200), "k")
