@@ -160,8 +160,8 @@ class BoundInference:
     _found: Inferred = field(default_factory=Inferred, init=False)
     # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
-    # The stages of which only elements are computed that are read where conditions hold.
-    _conditional: set[Stage] = field(default_factory=set, init=False)
+    # The stages, each with a reader that needs only elements for which a condition holds.
+    _conditional: set[tuple[Stage, Stage]] = field(default_factory=set, init=False)
 
     def run(self) -> Inferred:
         """The bounds of each stage.
@@ -391,8 +391,8 @@ class BoundInference:
         whole, or computed in each iteration of a loop that surely has one."""
         if stage not in self._found.places or stage in self.scans.updates:
             return True
-        if stage in self.scans.inside or stage in self._conditional:
-            return False  # without elements at the first time steps, or where nothing reads them
+        if stage in self.scans.inside:
+            return False  # without elements at the first time steps
         regions = self._regions.get(stage, [])
         partial = [i for i, region in enumerate(regions) if region is not None]
         if partial:
@@ -412,7 +412,7 @@ class BoundInference:
         """The reads of some dimensions of a stage by stages that are computed whole."""
         found = []
         for reader in self.readers(stage):
-            if not self._is_whole(reader, coverage):
+            if (stage, reader) in self._conditional or not self._is_whole(reader, coverage):
                 continue
             ranges = {axis.var: range_ for axis, range_ in self._domains(reader).items()}
             times = self.scans.times.get(reader)
@@ -502,7 +502,7 @@ class BoundInference:
                 is_whole = self.is_argument(stage)
                 forms = [] if is_whole else _conditions(reader, prover, _has_whole_tiles(stage))
                 if forms:
-                    self._conditional.add(stage)
+                    self._conditional.add((stage, reader))
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
