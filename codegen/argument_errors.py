@@ -73,7 +73,8 @@ MESSAGES: dict[str, Message] = {
     "no_strides": Message("LayoutError", "strides (layout_%s), got a null pointer", ("ptr",),
                           arrangement=True),
     "data": Message("ValueError", "memory for %lld elements, got a null data pointer", ("i64",)),
-    "alignment": Message("ValueError", "data aligned to %d bytes, got address %p", ("i32", "ptr")),
+    "alignment": Message("ValueError", "data aligned to %d bytes, got address %p: pass a copy",
+                         ("i32", "ptr")),
     "overlap": Message(
         "ValueError",
         "an output that shares no memory with argument %d '%s', got overlapping memory: pass a "

@@ -739,7 +739,9 @@ def read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
     itemsize = dtype.itemsize
     strides = source.strides
     if any(step % itemsize for step in strides) and source.size:
-        raise ValueError(f"expected strides of whole {itemsize}-byte elements, got {strides} bytes")
+        raise ValueError(
+            f"expected strides of whole {itemsize}-byte elements, got {strides} bytes: pass a copy"
+        )
     steps = tuple(step // itemsize for step in strides)
     fixed = not source.flags.writeable
     return TensorView(source.ctypes.data, source.shape, steps, dtype, fixed, dtype.is_sub_byte)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
-from minitvm.runtime.dtype import DType
+from minitvm.runtime.dtype import INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, PrimExpr
 from minitvm.tir.functor import contains
@@ -175,6 +175,8 @@ def _rewrite(simplifier: Simplifier, shape: Indices, indices: list[PrimExpr], en
         )
         if dim < end - 1 and not any(map(has_digits, total.terms)):
             dtype = max((each.dtype for each in indices[dim:end]), key=lambda each: each.bits)
+            if max(map(abs, (total.constant, *total.terms.values()))) > dtype.max():
+                dtype = INT64
             number = prover.expression(total, dtype)
             indices[dim:end] = _digits_of(number, shape[dim:end])
             return dim

@@ -42,6 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     long_axes,
     product_of_extents,
+    uneven_axes,
 )
 from minitvm.auto_scheduler.loops import Loop, calls_functions, compute_of, fused, fused_loop
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -65,9 +66,12 @@ _WASTE = 8  # times the elements behind the end of a line are as many as those o
 
 
 def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    """Whether some axes together run along one line of memory of every tensor, or don't index it.
-    Fused into one loop, these axes need no index arithmetic."""
+    """Whether some axes together run along one line of memory of every tensor, or don't index it,
+    and the range of no sum depends on them. Fused into one loop, these axes need no index
+    arithmetic."""
     line = long_axes(line)
+    if not uneven_axes(op).isdisjoint(line):
+        return False
     variables = frozenset(axis.var for axis in line)
     waiting, seen = list(op.body), set[int]()
     while waiting:

@@ -96,14 +96,15 @@ def rows_of(op: ComputeOp, target: Target) -> int:
 
 
 def _line_of(op: ComputeOp) -> int:
-    """The number of the last data axes that together run along one line of memory in every read. In
-    a window of several columns, too, only the steps of a reduction leave the line."""
+    """The number of the last data axes that together run along one line of memory in every read,
+    and of which the outer ones change no range. In a window of several columns, too, only the steps
+    of a reduction leave the line."""
     column = op.axis[-1]
-    reads = factors_of(op)
+    reads, uneven = factors_of(op), uneven_axes(op)
     line = 1
     while line < len(op.axis) and (below := product_of_extents(op.axis[-line:])):
         axis = op.axis[-line - 1]
-        if any(each.along(axis) != each.along(column) * below for each in reads):
+        if axis in uneven or any(each.along(axis) != each.along(column) * below for each in reads):
             break
         line += 1
     return line

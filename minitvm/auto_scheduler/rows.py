@@ -115,7 +115,7 @@ def write_rows(
         if places[root].root is root:
             inside = {each: places[each].rows for each in members.get(root, [])}
             inside = {each: rows for each, rows in inside.items() if rows}
-            rows = _Rows(s, root, inside, target, strict)
+            rows = _Rows(s, root, inside, given, target, strict)
             if root in parts:
                 loop = attempt.follow("rows", root, partial(rows.write_part, parts[root]))
                 loops |= {} if loop is None else {root: loop}
@@ -231,11 +231,12 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 @record()
 class _Rows:
     """The loops of a stage, `root`, and of the stages `inside` of its rows, each with the number of
-    leading axes that are rows."""
+    leading axes that are rows. The caller gets the results of outputs and of stages of `given`."""
 
     s: Schedule
     root: Stage
     inside: Mapping[Stage, int]
+    given: Container[Stage]
     target: Target
     strict: bool
 
@@ -315,7 +316,7 @@ class _Rows:
         if waits_for_memory(compute_of(self.root)):
             return []
         found = [each for each in (self.root, *self.inside) if compute_of(each).reduce_axis]
-        if any(each.is_output for each in found if each is not self.root):
+        if any(each.is_output or each in self.given for each in self.inside):
             return []  # results in memory that the caller gives
         is_each = all(
             len(op.axis) == rows and are_short_rows(op, self.target, strict=self.strict)

@@ -231,7 +231,7 @@ def _blocks_with(
     most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
     unit, outermost = _outermost_rows(nest, tile)
     panels = -(-nest.width // tile.columns)
-    is_whole = nest.rows[0] is None or not _divides_rows.get()
+    is_whole = None in nest.rows[:1] or not _divides_rows.get()
     most_row_parts = 1 if is_whole else min(target.num_cores, outermost)
     is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
     best, least = Blocks(), inf
@@ -260,7 +260,12 @@ def _blocks_with(
 def _outermost_rows(nest: Nest, tile: Tile) -> tuple[int, int]:
     """The rows by which blocks of the outermost axis of rows grow, and the number of such parts."""
     unit = tile.rows if len(nest.rows) == 1 else 1
-    return unit, -(-(nest.rows[0] or USUAL) // unit)
+    return unit, -(-_outermost(nest) // unit)
+
+
+def _outermost(nest: Nest) -> int:
+    """The extent of the outermost axis of rows."""
+    return (nest.rows[0] or USUAL) if nest.rows else 1
 
 
 def with_sums_kept(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> Blocks:
@@ -341,7 +346,7 @@ def _cycles_in(
     of them, where there is one thread, or the others are busy; and of all cores until the slowest
     is done. `times` are those of computing a tile, and of packing a panel."""
     tile_cycles, panel_cycles = times
-    cores, rows = target.num_cores, nest.rows[0] or USUAL
+    cores, rows = target.num_cores, _outermost(nest)
     panels = -(-nest.width // tile.columns)
     row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
     column_parts = -(-nest.width // (blocks.columns or nest.width))

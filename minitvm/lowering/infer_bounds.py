@@ -160,8 +160,8 @@ class BoundInference:
     _found: Inferred = field(default_factory=Inferred, init=False)
     # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
-    # The stages of which only elements are computed that are read where conditions hold.
-    _conditional: set[Stage] = field(default_factory=set, init=False)
+    # The stages, each with a reader that needs only elements for which a condition holds.
+    _conditional: set[tuple[Stage, Stage]] = field(default_factory=set, init=False)
 
     def run(self) -> Inferred:
         """The bounds of each stage.
@@ -391,8 +391,8 @@ class BoundInference:
         whole, or computed in each iteration of a loop that surely has one."""
         if stage not in self._found.places or stage in self.scans.updates:
             return True
-        if stage in self.scans.inside or stage in self._conditional:
-            return False  # without elements at the first time steps, or where nothing reads them
+        if stage in self.scans.inside:
+            return False  # without elements at the first time steps
         regions = self._regions.get(stage, [])
         partial = [i for i, region in enumerate(regions) if region is not None]
         if partial:
@@ -412,7 +412,7 @@ class BoundInference:
         """The reads of some dimensions of a stage by stages that are computed whole."""
         found = []
         for reader in self.readers(stage):
-            if not self._is_whole(reader, coverage):
+            if (stage, reader) in self._conditional or not self._is_whole(reader, coverage):
                 continue
             ranges = {axis.var: range_ for axis, range_ in self._domains(reader).items()}
             times = self.scans.times.get(reader)
@@ -462,7 +462,10 @@ class BoundInference:
             return None if span is None else span.low if low else span.high
 
         def moved(form: Affine) -> Affine:
-            return prover.affine(substitute(prover.expression(form, INT64), {loop.var: later}))
+            by_loop = form.terms.get(loop.var, 0)
+            rest = prover.expression(form - Affine.of_atom(loop.var) * by_loop, INT64)
+            whole = prover.affine(substitute(rest, {loop.var: later}))
+            return whole + Affine.of_atom(later) * by_loop
 
         reached: list[tuple[Affine, Affine, PrimExpr]] = []
         for region, size in zip(self._regions[stage], stage.op.output(0).shape, strict=True):
@@ -473,8 +476,9 @@ class BoundInference:
             if prover.proves(moved(low) - high - 1) or prover.proves(low - moved(high) - 1):
                 return True
             reached.append((low, high, size))
-        # The digits of fused loops are apart when together they make the fused index, in any order.
-        for order in permutations(reached) if len(reached) < 5 else []:
+        # The digits of fused loops are apart when together they make the fused index, in any order;
+        # of many digits, only in their own.
+        for order in permutations(reached) if len(reached) < 5 else [reached]:
             first, last = Affine(), Affine()
             for low, high, size in order:
                 first, last = (
@@ -498,7 +502,7 @@ class BoundInference:
                 is_whole = self.is_argument(stage)
                 forms = [] if is_whole else _conditions(reader, prover, _has_whole_tiles(stage))
                 if forms:
-                    self._conditional.add(stage)
+                    self._conditional.add((stage, reader))
                 loops = self._fused_loops(reader)
                 for load in self.reads[reader]:
                     if not self.is_of(load, stage):
@@ -570,10 +574,20 @@ class BoundInference:
             low = max(span.low.constant, whole.low.constant)
             high = min(span.high.constant, whole.high.constant)
             return Span(Affine({}, low), Affine({}, max(high, low - 1)))
-        is_tile = not span.extent.terms and whole.extent.terms and _has_whole_tiles(stage)
+        is_tile = not span.extent.terms and whole.extent.terms and self._serves_whole_tiles(stage)
         if not is_tile and prover.proves(span.extent - whole.extent):
             return None  # the region is the whole domain
         return span
+
+    def _serves_whole_tiles(self, stage: Stage) -> bool:
+        """Whether the tiles of a stage, or of one that it is computed from at the same loop, have
+        one size."""
+        place = place_of(stage, self.scans)
+        return _has_whole_tiles(stage) or any(
+            self.schedule.consumes(stage, each)
+            for each in self.schedule.stages
+            if place_of(each, self.scans) == place and _has_whole_tiles(each)
+        )
 
     def _room(
         self,
@@ -628,12 +642,13 @@ def _conditions(reader: Stage, prover: Prover, has_whole_tiles: bool) -> list[Af
     """Forms that are at least zero in the steps of a stage that read anything: of a reduction with
     a condition, or of elements that are constants elsewhere. Tiles of one size are computed whole
     for such elements."""
+    if has_whole_tiles:
+        return []
     match reader.op.body if isinstance(reader.op, ComputeOp) else ():
         case (Reduce(condition=condition), *_):
             pass
         case (Call(op="if_then_else", args=(condition, _, IntImm() | FloatImm())),):
-            if has_whole_tiles:
-                return []
+            pass
         case _:
             return []
     forms = (form_of(prover, each) for each in conjuncts(condition))

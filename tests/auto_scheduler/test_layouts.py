@@ -413,3 +413,24 @@ def test_pieces_of_lines_that_evict_each_other_are_counted() -> None:
     (found,) = (str(each) for each in tvm.auto_schedule(tensors[-1], target).choices
                 if each.about == "layout" and "computed as" in str(each))  # fmt: skip
     assert "Z[i3 i1, i2 i0]" not in found
+
+
+def test_no_rows() -> None:
+    """All factors share the batch: tiles have no axis of rows."""
+    A, w = te.placeholder((3, 17), "int64", name="A"), te.placeholder((7,), "int64", name="w")
+    B = te.placeholder((3, 7, 7), "int64", name="B")
+    C = te.placeholder((48, 17, 7), "int64", name="C")
+    a, c, d, e = (te.reduce_axis((0, size)) for size in (48, 3, 17, 7))
+
+    def term(b: Any) -> Any:
+        return A[c, d] * A[c, d] * B[c, e, b] * C[a, d, e]
+
+    D = te.compute((7,), lambda b: te.max(term(b), axis=[a, c, d, e]), name="D")
+    Z = te.compute((7,), lambda b: D[b] * w[b], name="Z")
+    rng = np.random.default_rng(4)
+    values = [rng.integers(-9, 9, [int(n) for n in each.shape]) for each in (A, B, C, w)]
+    found = np.empty(7, "int64")
+    f = tvm.build([Z], [A, B, C, w, Z], "llvm -num-cores=1", fp="strict")
+    f(*values, found)
+    terms = np.einsum("cd,cd,ceb,ade->bacde", values[0], *values[:3])
+    np.testing.assert_array_equal(found, terms.reshape(7, -1).max(1) * values[3])

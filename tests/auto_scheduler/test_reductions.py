@@ -336,6 +336,54 @@ def test_gathers_of_one_index_for_each_element() -> None:
     np.testing.assert_array_equal(found, np.take_along_axis(value, index, 1).sum(1))
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_sums_whose_lengths_are_data(reads: bool) -> None:
+    """The axis that the length depends on lies around the sum, whatever the terms read."""
+    x, lengths = te.placeholder((9, 8), name="X"), te.placeholder((17,), "int32", name="L")
+
+    def element(i: Any, j: Any) -> Any:
+        k = te.reduce_axis((0, lengths[i]), "k")
+        return te.sum(x[k, j] if reads else te.const(1.0, "float32"), axis=k)
+
+    output = te.compute((17, 8), element, name="S")
+    rng = np.random.default_rng(0)
+    counts = rng.integers(-2, 10, 17).astype("int32")
+    value = rng.integers(-9, 9, (9, 8)).astype("float32") if reads else np.ones((9, 8), "float32")
+    given = ([x, lengths], [value, counts]) if reads else ([lengths], [counts])
+    wanted = np.stack([value[: max(count, 0)].sum(0) for count in counts])
+    np.testing.assert_array_equal(built(output, *given), wanted)
+
+
+def test_steps_whose_number_is_data_stay_loops() -> None:
+    lengths = te.placeholder((9,), "int32", name="L")
+    x = te.placeholder((5,), name="X")
+
+    def element(i: Any) -> Any:
+        k = te.reduce_axis((0, 9), "k")
+        inner = te.reduce_axis((0, lengths[k]), "l")
+        return te.sum(x[i], axis=[k, inner])
+
+    output = te.compute((5,), element, name="S")
+    counts, value = np.arange(9, dtype="int32") - 2, np.arange(5, dtype="float32")
+    found = built(output, [lengths, x], [counts, value])
+    np.testing.assert_array_equal(found, value * np.maximum(counts, 0).sum())
+
+
+def test_sums_of_any_number_of_terms_in_parts() -> None:
+    """The parts of a sum are so long that an index of 32 bits has no room for their weight."""
+    n = te.var("n")
+    x = te.placeholder((n * 3, 8), "float64", name="X")
+    k = te.reduce_axis((0, n), "k")
+    output = te.compute((n, 8), lambda i, j: te.sum(x[k + i * 2, j], axis=k), name="S")
+    f = build([output], [x, output])
+    for size in (0, 1, 2, 7, 40):
+        value = np.random.default_rng(size).integers(-9, 9, (3 * size, 8)).astype("float64")
+        found = np.empty((size, 8))
+        f(value, found)
+        wanted = [value[2 * i : 2 * i + size].sum(0) for i in range(size)]
+        np.testing.assert_array_equal(found, np.reshape(wanted, (size, 8)))
+
+
 def test_segments_of_rows() -> None:
     x, ends = te.placeholder((200, 70), name="X"), te.placeholder((11,), "int32", name="P")
     k = te.reduce_axis((0, 200), "k")

@@ -373,3 +373,18 @@ def test_terms_with_weights_of_their_number_stay() -> None:
     found = np.empty_like(given)
     tvm.build([out], [x, w, out])(given, weights, found)
     np.testing.assert_array_equal(found, [given[j:] @ weights[: 33 - j] for j in range(33)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_conditions_that_read_elements(form: str) -> None:
+    """No element is read where there is no term."""
+    x = te.placeholder((41,), name="X")
+
+    def element(j: Any) -> Any:
+        k = te.reduce_axis((0, 41), name="k")
+        return te.max(x[k], axis=k, where=te.all(x[k] < 0, FORMS[form][0](k, j)))
+
+    y = te.compute((41,), element, name="Y")
+    given = np.random.default_rng(7).standard_normal(41, "float32")
+    wanted = expected(np.where(given < 0, given, -np.inf), 0, "max", form)
+    assert "accumulate" in check(x, y, given, wanted, 41)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from minitvm import build, lower, te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.te.tensor import Tensor
+from minitvm.tir.interpreter import interpret
 from tests.auto_scheduler.test_reductions import HASWELL, built
 
 RNG = np.random.default_rng(11)
@@ -129,6 +131,53 @@ def test_any_number_of_rows() -> None:
         np.testing.assert_allclose(built(out, [x], [values]), values.sum(1), rtol=1e-5, atol=1e-5)
 
 
+def test_a_bounded_number_of_rows() -> None:
+    """Blocks of rows keep their size beside the few rows that there may be."""
+    n = te.var("n")
+    x = te.placeholder((te.min(n, 9), 14), "bfloat16", name="X")
+    largest = row_of(x, te.max, lambda i, k: x[i, k])
+    rest = te.compute(x.shape, lambda i, j: x[i, j] - largest[i], name="D")
+    total = row_of(rest, te.sum, lambda i, k: rest[i, k])
+    out = te.compute(x.shape, lambda i, j: rest[i, j] / total[i], name="Z")
+    f = build([out], [x, n, out], HASWELL)
+    plain = build([out], [x, n, out], HASWELL, auto_schedule=False)
+    for size in (0, 1, 5, 9):
+        values = RNG.integers(-9, 9, (size, 14)).astype(ml_dtypes.bfloat16)
+        found, wanted = np.empty_like(values), np.empty_like(values)
+        f(values, size, found)
+        plain(values, size, wanted)
+        assert found.tobytes() == wanted.tobytes()
+
+
+def test_sums_that_are_arguments() -> None:
+    x = te.placeholder((2, 17, 10), name="X")
+    k, m = te.reduce_axis((0, 10), "k"), te.reduce_axis((0, 10), "m")
+    largest = te.compute((2, 17), lambda i, j: te.max(x[i, j, k], axis=k), name="M")
+    power = te.compute(x.shape, lambda i, j, c: te.exp(x[i, j, c] - largest[i, j]), name="E")
+    total = te.compute((2, 17), lambda i, j: te.sum(power[i, j, m], axis=m), name="S")
+    out = te.compute(x.shape, lambda i, j, c: power[i, j, c] / total[i, j], name="Z")
+    values, sums, found = numbers(2, 17, 10), numbers(2, 17), numbers(2, 17, 10)
+    build([out], [x, total, out], "llvm -mcpu=haswell")(values, sums, found)
+    powers = np.exp(values - values.max(2)[..., None])
+    np.testing.assert_allclose(sums, powers.sum(2), rtol=1e-5)
+    np.testing.assert_allclose(found, powers / sums[..., None], rtol=1e-5)
+    copied = te.compute(x.shape, lambda i, j, c: total[i, j], name="T")
+    doubled = te.compute(x.shape, lambda i, j, c: copied[i, j, c] * 2.0, name="D")
+    copies = numbers(2, 17, 10)
+    build([copied, doubled], [x, copied, doubled], "llvm -mcpu=haswell")(values, copies, found)
+    np.testing.assert_allclose(copies, np.repeat(sums[..., None], 10, 2), rtol=1e-5)
+    np.testing.assert_array_equal(found, 2 * copies)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_no_rows_and_no_terms(shape: tuple[int, int]) -> None:
+    x = te.placeholder(shape, name="X")
+    k = te.reduce_axis((0, shape[1]), "k")
+    out = te.compute((4, shape[0]), lambda i, j: te.sum(x[j, k], axis=k), name="Y")
+    found = built(out, [x], [numbers(*shape)])
+    np.testing.assert_array_equal(found, np.zeros((4, shape[0])))
+
+
 @pytest.mark.parametrize(
     ("rows", "size"), [(7, 12), (1000, 3), (1000, 200)], ids=["few", "shorter", "longer"]
 )
@@ -219,3 +268,21 @@ def test_several_elements_of_each_step() -> None:
     steps = np.pad(values, ((0, 0), (0, 1)))[:, 1:] - values * values[:, ::-1]
     expected = 2 * steps.max(1) + steps.argmax(1)
     np.testing.assert_allclose(built(out, [x], [values]), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_of_rows_with_fewer_terms_than_others() -> None:
+    """Copies for a block of rows have one size, whatever terms a condition leaves."""
+    x = te.placeholder((7, 16, 5), name="X")
+    k = te.reduce_axis((0, 5), "k")
+    total = te.compute(
+        (16, 7),
+        lambda i, j: te.sum(te.if_then_else(j <= k, x[j, i // 2, k // 2], 0.0), axis=k),
+        name="S",
+    )
+    out = te.compute((16, 7), lambda i, j: total[i, j] * 3.0, name="Z")
+    arm = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-v1"
+    values, found = numbers(7, 16, 5), numbers(16, 7)
+    interpret(lower(auto_schedule(out, arm), [x, out], name="f")["f"], values, found)
+    build([out], [x, out], arm, fp="strict")
+    terms = values[:, :8, np.arange(5) // 2].repeat(2, 1) * np.triu(np.ones((7, 5)))[:, None]
+    np.testing.assert_allclose(found, 3 * terms.sum(2).T, rtol=1e-4, atol=1e-5)

@@ -177,6 +177,29 @@ def test_elements_that_conditions_do_not_read_are_computed(name: str, tile: int 
         pair.check({n: 7})
 
 
+@pytest.mark.parametrize("reads_all", [True, False])
+def test_one_of_several_readers_has_a_condition(reads_all: bool) -> None:
+    """A stage is computed whole if a reader without a condition needs all of it."""
+    A = te.placeholder((4, 6), "int32", name="A")
+    P = te.compute((4, 6), lambda i, j: A[i, j] * 2 + 1, name="P")
+    T = te.compute((4, 6), lambda i, j: P[i, j] * 3, name="T")
+    k = te.reduce_axis((0, 6), "k")
+    R = te.compute((4,), lambda i: te.sum(T[i, k], axis=k, where=k > i), name="R")
+    C = te.compute((4, 6), lambda i, j: (T[i, j] if reads_all else 1) + R[i], name="C")
+    s = te.create_schedule(C.op)
+    for stage in (R, T, P):
+        s[stage].compute_at(s[C], C.op.axis[0])
+    if not reads_all:
+        with pytest.raises(tvm.CompileError, match=f"^P: computed at loop i of C: {PART}"):
+            tvm.lower(s, [A, P, C])
+        return
+    a = np.arange(24, dtype="int32").reshape(4, 6)
+    p, c = np.full_like(a, -77), np.full_like(a, -77)
+    tvm.build(s, [A, P, C])(a, p, c)
+    np.testing.assert_array_equal(p, a * 2 + 1)
+    np.testing.assert_array_equal(c, 3 * (p + np.triu(p, 1).sum(1)[:, None]))
+
+
 def test_a_reader_computed_in_part_computes_no_argument() -> None:
     """Q is computed where C reads it, and P with it."""
     A = te.placeholder((8,), "int32", name="A")
@@ -236,6 +259,14 @@ def test_threads_compute_different_elements_of_an_argument(kind: str) -> None:
     wide = Pair((n, m), (n, m), lambda P, i, j: P[i, j])
     wide.place(*PLACES["fused"], kind="parallel")
     wide.check({n: 5, m: 3})
+
+
+@pytest.mark.parametrize("shape", [(n, 4, m), (n, 3, 4, 5, m), (2, 3, 2, 3, 2, 3)], ids=str)
+def test_threads_compute_different_elements_of_tensors_of_many_dimensions(shape: Any) -> None:
+    pair = Pair(shape, shape, lambda P, *i: P(*i))
+    pair.s[pair.C].fuse(*pair.C.op.axis)
+    pair.place(0, None, False, "parallel")
+    pair.check({n: 3, m: 2})
 
 
 # -- Other primitives -----------------------------------------------------------------------------

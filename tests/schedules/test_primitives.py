@@ -174,6 +174,15 @@ def test_layouts_in_blocks(extent: int) -> None:
     check(s, [a, c], twice_and_one)
 
 
+@pytest.mark.parametrize("layout", [lambda i, j: [j, i], lambda i, j: [i // 3, j, i % 3]])
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0)])
+def test_layouts_of_nothing(shape: tuple[int, int], layout: Callable[..., Any]) -> None:
+    a, b, c, s = rows(shape)
+    s[b].transform_layout(layout)
+    assert 0 in map(const_int, s[b].op.output(0).shape)
+    check(s, [a, c], twice_and_one)
+
+
 def test_fuse_of_three_axes(golden: Golden) -> None:
     a = te.placeholder((n, m, 3), "int32", name="A")
     b = te.compute((n, m, 3), lambda *i: a(*i) * 2, name="B")
@@ -811,6 +820,19 @@ def test_unstack_refuses_long_axes() -> None:
     for axis in b.op.axis:
         with pytest.raises(tvm.CompileError, match="unstack of B: expected an axis of 1 to 16"):
             te.create_schedule(b.op).unstack(b, axis)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_unstack_refuses_time(steps: int) -> None:
+    x, state = te.placeholder((steps, 4), name="X"), te.placeholder((steps, 4), name="S")
+    first = te.compute((1, 4), lambda _, j: x[0, j], name="first")
+    update = te.compute((steps, 4), lambda t, j: state[t - 1, j] + x[t, j], name="U")
+    scan = te.scan(first, update, state, name="R")
+    s = te.create_schedule(scan.op)
+    with pytest.raises(tvm.CompileError, match="unstack of U: expected another axis than t, the t"):
+        s.unstack(update, update.op.axis[0])
+    s.unstack(update, update.op.axis[1])
+    check(s, [x, scan], lambda x: np.cumsum(x, axis=0))
 
 
 def test_hoist(golden: Golden) -> None:

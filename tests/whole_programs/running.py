@@ -19,13 +19,38 @@ from minitvm.auto_scheduler.attempts import LOGGER
 from tests.whole_programs import bounded
 from tests.whole_programs.arrays import LAYOUTS, Placed, numbers, place
 from tests.whole_programs.bounded import Array, Bounded
-from tests.whole_programs.description import FLOATS, Input, Program, results_of
+from tests.whole_programs.description import (
+    FLOATS,
+    Apply,
+    Input,
+    Program,
+    Reduction,
+    nodes,
+    results_of,
+)
 from tests.whole_programs.drawing import extent_of
 from tests.whole_programs.numpy_meaning import Meaning, mix
-from tests.whole_programs.scheduling import schedule_randomly
+from tests.whole_programs.scheduling import schedule_randomly, specialize_randomly
 from tests.whole_programs.te_text import MIX, arguments, program_text
 
-TARGETS = ("llvm", "llvm -mcpu=haswell", "llvm -mcpu=x86-64")
+TARGETS = (
+    "llvm", "llvm", "llvm -num-cores=5", "llvm -mcpu=haswell", "llvm -mcpu=x86-64",
+    "llvm -mcpu=nehalem -num-cores=2", "llvm -mcpu=znver3", "llvm -mcpu=znver4 -num-cores=1",
+    "llvm -mcpu=skylake-avx512", "llvm -mcpu=sapphirerapids",
+    "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1",
+)  # fmt: skip
+CONFIGS: tuple[dict[str, Any], ...] = (
+    *[{}] * 6,
+    {"tir.LoopPartition": {"partition_const_loop": True}},
+    {"tir.UnrollLoop": {"auto_max_step": 16}},
+    {"tir.UnrollLoop": {"explicit_unroll": False}},
+    {"tir.InjectDoubleBuffer": {"split_loop": 2}},
+    {"tir.disable_vectorize": True},
+    {"tir.disable_storage_rewrite": True},
+    {"tir.debug_keep_trivial_loop": True},
+    {"tir.instrument_bound_checkers": True},
+)
+SCHEDULES = ["auto"] * 6 + ["plain"] + ["random"] * 5 + ["completed", "versions"] * 2
 SLOW_BUILD = 2.0  # seconds of the CPU
 
 
@@ -41,24 +66,30 @@ class Setting:
     threads: int = 1
     fp: str = "fast"
     debug: str | None = None
-    schedule: str = "auto"  # "plain" loops, or a "random" one
-    steps: int = 0  # primitives of a random schedule
+    schedule: str = "auto"  # "plain" loops; random ones: "random", "completed", "versions"
+    steps: int = 0  # primitives of a schedule that is random
     seed: int = 0  # of the schedule, the layouts and the arrays in place
     layouts: bool = False
     in_place: bool = False
+    config: int = 0  # of CONFIGS: the options of the passes
+
+    @property
+    def is_random(self) -> bool:
+        return self.schedule in ("random", "completed", "versions")
 
 
 def draw_setting(random: Random) -> Setting:
     return Setting(
         random.choice(TARGETS),
-        random.choice([1, 2]),
+        random.choice([1, 2, 5]),
         random.choice(["fast", "strict"]),
         random.choice([None] * 7 + ["bounds"]),
-        schedule := random.choice(["auto"] * 6 + ["plain"] + ["random"] * 3),
-        random.choice([1, 2, 3, 4, 6, 9]) if schedule == "random" else 0,
+        schedule := random.choice(SCHEDULES),
+        random.choice([1, 2, 3, 4, 6, 9]) if schedule not in ("auto", "plain") else 0,
         random.getrandbits(30),
         random.random() < 0.15,
         random.random() < 0.12,
+        random.randrange(len(CONFIGS)),
     )
 
 
@@ -66,7 +97,7 @@ def draw_setting(random: Random) -> Setting:
 class Outcome:
     """What became of a program: how many elements were compared, and how many are in doubt."""
 
-    kind: str = "right"  # or "refused": a random schedule
+    kind: str = "right"  # or "refused", a random schedule; or "built" for another machine
     seconds: float = 0.0  # of the build
     elements: int = 0
     doubtful: int = 0
@@ -93,11 +124,18 @@ def run(program: Program, setting: Setting) -> Outcome:
     calls = [Call(program, setting, i, random) for i in range(program.calls)]
     names = made(program)
     schedule = te.create_schedule(unique_operations(names["outputs"]))
-    if setting.schedule == "random":
+    if setting.is_random:
         schedule_randomly(schedule, random, setting.steps, program.outputs)
+    if setting.schedule == "versions":
+        specialize_randomly(schedule, random, setting.steps, program, names)
     begin = time.process_time()
     try:
-        with strategies_that_failed() as failed:
+        if setting.schedule == "completed":
+            tvm.auto_schedule(schedule, setting.target)
+        with (
+            strategies_that_failed() as failed,
+            tvm.transform.PassContext(config=CONFIGS[setting.config]),
+        ):
             function = tvm.build(
                 schedule, names["args"], setting.target, fp=setting.fp, debug=setting.debug,
                 auto_schedule=setting.schedule != "plain",
@@ -113,9 +151,18 @@ def run(program: Program, setting: Setting) -> Outcome:
     outcome.seconds = time.process_time() - begin
     if failed:
         raise Difference(failed[0])
+    if tvm.Target(setting.target).missing_on_host:
+        outcome.kind = "built"
+        return outcome
     tvm.set_num_threads(setting.threads)
     for call in calls:
-        call.check(function, outcome)
+        try:
+            call.check(function, outcome)
+        except ValueError as error:  # an argument at a loop without iterations at these sizes
+            if not schedule.is_touched or "isn't computed otherwise" not in str(error):
+                raise
+            outcome.notes.append(signature(error))
+            continue
         if setting.threads > 1:
             call.check_same_bits(function)
     return outcome
@@ -162,6 +209,17 @@ class Call:
         self._outputs: dict[str, Bounded] = {
             r.name: meaning.tensors[r.name] for r in results if r.name in program.outputs
         }
+
+    @property
+    def _may_factor_out(self) -> bool:
+        """Whether a sum of products may have an infinity in the place of NaN: see
+        docs/numerics.md."""
+        found = [*nodes(self._program.stages)]
+        return (
+            self._setting.fp == "fast"
+            and any(isinstance(each, Reduction) for each in found)
+            and any(isinstance(each, Apply) and each.op == "multiply" for each in found)
+        )
 
     def _draw_inputs(self, random: Random) -> dict[str, Array]:
         drawn: dict[str, Array] = {}
@@ -268,6 +326,8 @@ class Call:
             with np.errstate(all="ignore"):
                 right = abs(found - wanted.exact) <= wanted.error
             right |= (found == wanted.exact) | (np.isnan(found) & np.isnan(wanted.exact))
+            if self._may_factor_out:
+                right |= np.isinf(found) & np.isnan(wanted.exact)
         else:
             right = got == wanted.exact
         wrong = np.argwhere(certain & ~right)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
 import minitvm as tvm
 from minitvm import te
+from tests.whole_programs.description import Program
 
 FACTORS = [1, 2, 3, 4, 5, 7, 8, 16]
+PRAGMAS = [("auto_unroll_max_step", 16), ("unroll_explicit", True), ("parallel_launch_point", None)]
 
 
 def schedule_randomly(s: Any, random: Random, steps: int, arguments: Collection[str]) -> None:
@@ -23,6 +25,32 @@ def schedule_randomly(s: Any, random: Random, steps: int, arguments: Collection[
                 step(s, random)
         except tvm.CompileError:
             continue
+
+
+def specialize_randomly(
+    s: Any, random: Random, steps: int, program: Program, names: Mapping[str, Any]
+) -> None:
+    """Gives a schedule some versions, each with primitives of its own."""
+    sizes = {names[name]: values for name, values in program.sizes}
+    for _ in range(random.randint(1, 3) if sizes else 0):
+        version = te.create_schedule(list(dict.fromkeys(t.op for t in names["outputs"])))
+        schedule_randomly(version, random, random.randint(0, steps), program.outputs)
+        conditions = [_condition(random, sizes) for _ in range(random.choice([1, 1, 2]))]
+        try:
+            s.specialize(te.all(*conditions), version)
+        except tvm.CompileError:
+            continue
+
+
+def _condition(random: Random, sizes: Mapping[Any, tuple[int, ...]]) -> Any:
+    size, other = random.choice([*sizes]), random.choice([*sizes])
+    value = random.choice(sizes[size]) + random.choice([0, 0, -1, 1])
+    return random.choice(
+        [
+            size % random.choice(FACTORS) == 0, size == value, size >= value, size < value,
+            size <= other, size != value, size + other > value, size * other < value * value,
+        ]
+    )  # fmt: skip
 
 
 def _stages(s: Any) -> list[Any]:
@@ -153,8 +181,87 @@ def _storage(s: Any, random: Random) -> None:
             stage.double_buffer()
 
 
+def _root(s: Any, random: Random) -> tuple[Any, Any]:
+    """A stage and one of its loops."""
+    stage = _stage(s, random)
+    return stage, _loop(stage, random)
+
+
+def _compute_with(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    other, axis = _root(s, random)
+    stage.compute_with(other, axis)
+
+
+def _accumulate(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    if stage.op.axis:
+        stage.accumulate(random.choice(list(stage.op.axis)))
+
+
+def _request(s: Any, random: Random) -> None:
+    stage, axis = _root(s, random)
+    tensors = [*stage.op.input_tensors, *stage.op.outputs]
+    stage.prefetch(random.choice(tensors), axis, random.choice([0, 1, 2, 8]))
+
+
+def _pragma(s: Any, random: Random) -> None:
+    stage, axis = _root(s, random)
+    stage.pragma(axis, *random.choice(PRAGMAS))
+
+
+def _simplify(s: Any, random: Random) -> None:
+    _stage(s, random).simplify()
+
+
+def _cache_access(s: Any, random: Random) -> None:
+    tensor, stage = _tensor(s, random)
+    readers = [each.op for each in s.readers(stage) if tensor in each.op.input_tensors]
+    if readers and len(s.stages) < 12:
+        scope = random.choice(["local", "global"])
+        s.cache_access(tensor, scope, random.choice(readers), sums=random.random() < 0.3)
+
+
+def _some_axes(stage: Any, random: Random) -> list[Any]:
+    loops = list(stage.leaf_iter_vars)
+    return random.sample(loops, random.randint(1, len(loops))) if loops else []
+
+
+def _factor_out(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    s.factor_out(stage.op.output(0), _some_axes(stage, random))
+
+
+def _hoist(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    s.hoist(stage.op.output(0), _some_axes(stage, random))
+
+
+def _unstack(s: Any, random: Random) -> None:
+    stage, axis = _root(s, random)
+    s.unstack(stage.op.output(0), axis)
+
+
+def _pad_einsum(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    axes = [*stage.op.axis, *stage.op.reduce_axis]
+    s.pad_einsum(stage.op.output(0), [random.choice([1, 2, 4, 8]) for _ in axes])
+
+
+def _scans(s: Any, random: Random) -> None:
+    scans = [each for each in s.stages if isinstance(each.op, te.ScanOp)]
+    if scans:
+        scan = random.choice(scans).op.output(0)
+        random.choice([s.reduce_scan, s.drop_time])(scan)
+
+
+def _reverse_inline(s: Any, random: Random) -> None:
+    s.reverse_compute_inline(_stage(s, random).op.output(0))
+
+
 _STEPS: list[Callable[..., None]] = [
     _split, _split, _split, _tile, _fuse, _reorder, _reorder, _kind, _kind, _vectorize, _inline,
     _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
-    _transform_layout, _storage,
+    _transform_layout, _storage, _compute_with, _accumulate, _request, _pragma, _simplify,
+    _cache_access, _factor_out, _hoist, _unstack, _pad_einsum, _scans, _reverse_inline,
 ]  # fmt: skip

@@ -59,10 +59,10 @@ def _candidates(program: Program, setting: Setting) -> Iterator[Case]:
 
 def _plainer(setting: Setting) -> Iterator[Setting]:
     plain = Setting(schedule=setting.schedule, steps=setting.steps, seed=setting.seed)
-    for name in ("layouts", "in_place", "debug", "threads", "target", "fp"):
+    for name in ("layouts", "in_place", "config", "debug", "threads", "target", "fp"):
         if getattr(setting, name) != getattr(plain, name):
             yield replace(setting, **{name: getattr(plain, name)})
-    if setting.schedule == "random":
+    if setting.is_random:
         yield replace(setting, schedule="auto", steps=0)
         yield replace(setting, schedule="plain", steps=0)
         for steps in range(1, setting.steps):

@@ -18,6 +18,7 @@ from tests.whole_programs.description import Program
 from tests.whole_programs.drawing import draw_program
 from tests.whole_programs.numpy_meaning import Unsuitable
 from tests.whole_programs.running import (
+    CONFIGS,
     SLOW_BUILD,
     Outcome,
     Setting,
@@ -50,6 +51,7 @@ class Report:
     programs: int = 0
     refused: int = 0
     unsuitable: int = 0
+    built: int = 0
     elements: int = 0
     doubtful: int = 0
     calls: int = 0
@@ -72,6 +74,7 @@ class Report:
         self.programs += 1
         self.refused += outcome.kind == "refused"
         self.unsuitable += outcome.kind == "unsuitable"
+        self.built += outcome.kind == "built"
         self.elements += outcome.elements
         self.doubtful += outcome.doubtful
         self.calls += outcome.calls
@@ -87,7 +90,8 @@ class Report:
         right = sum(self.stages.values())
         lines = [
             f"{self.programs} programs in {self.seconds:.0f} s: {right} right, "
-            f"{self.refused} refused (random schedules), {self.unsuitable} unsuitable, "
+            f"{self.refused} refused (random schedules), {self.built} built for other machines, "
+            f"{self.unsuitable} unsuitable, "
             f"{sum(map(len, self.findings.values()))} findings",
             f"{self.calls} calls, {self.shared} in place; {self.elements} elements compared, "
             f"{self.doubtful} in doubt",
@@ -271,6 +275,10 @@ def case_text(program: Program, setting: Setting) -> str:
     built = f'f = tvm.build(s, args, "{setting.target}", fp="{setting.fp}"'
     built += f', debug="{setting.debug}"' if setting.debug else ""
     built += ", auto_schedule=False" if setting.schedule == "plain" else ""
+    if setting.config:
+        lines.append(f"# with tvm.transform.PassContext(config={CONFIGS[setting.config]})")
+    if setting.schedule == "completed":
+        lines.append(f'tvm.auto_schedule(s, "{setting.target}")')
     lines += [built + ")", f"tvm.set_num_threads({setting.threads})"]
     sizes = ", ".join(f"{name} = {list(values)}" for name, values in program.sizes)
     lines.append(f"# called with {', '.join(arguments(program))}; {sizes or 'no sizes'}; "
@@ -280,7 +288,7 @@ def case_text(program: Program, setting: Setting) -> str:
 
 def schedule_text(program: Program, setting: Setting) -> str:
     """The schedule as Python, as far as it can be made."""
-    if setting.schedule != "random":
+    if not setting.is_random:
         return "s = te.create_schedule(list(dict.fromkeys(each.op for each in outputs)))"
     try:
         s = te.create_schedule(unique_operations(made(program)["outputs"]))

@@ -90,7 +90,7 @@ def accumulation_of(op: ComputeOp, axis: IterVar) -> Accumulation | None:
             continue
         if made.in_order or is_commutative(combiner):
             rest = [each for each in conditions if not mentions(axis.var, each)]
-            return replace(made, condition=all_of(True, *rest, *conjuncts(made.condition)))
+            return replace(made, condition=all_of(True, *conjuncts(made.condition), *rest))
     return None
 
 

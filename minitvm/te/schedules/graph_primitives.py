@@ -19,6 +19,7 @@ from minitvm.te.schedules.rewrite_operations import (
 )
 from minitvm.te.schedules.scans import (
     drop_time,
+    find_scans,
     is_of_step,
     moved_reduction,
     reduction_of_scan,
@@ -429,7 +430,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When `axis` is no such axis, or the stage was scheduled already.
+            When `axis` is no such axis, or is the time of a scan, or the stage was scheduled
+            already.
 
         >>> from minitvm import te
         >>> A, k = te.placeholder((9, 4), name="A"), te.reduce_axis((0, 4), name="k")
@@ -439,7 +441,14 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         [Tensor(shape=[9], op.name=C.0), Tensor(shape=[9], op.name=C.1)]
         """
         stage, op = self._computed("unstack", tensor)
-        stage.check_as_begun(f"unstack of {stage.name}")
+        where = f"unstack of {stage.name}"
+        stage.check_as_begun(where)
+        scan = find_scans(self).inside.get(stage)
+        if scan is not None and axis in op.axis[:1]:
+            raise CompileError(
+                f"{where}: expected another axis than {axis.name}, the time of {scan.name}, whose "
+                f"steps are computed one after the other"
+            )
         (*before, last), rest = unstacked(op, axis)
         for part in before:
             self._insert(self.stages.index(stage), part, "", stage)

@@ -121,10 +121,12 @@ def _extent(axis: IterVar) -> int | PrimExpr:
 
 
 def _size(digits: Sequence[tuple[int, _Digit]], extents: Mapping[Var, int | PrimExpr]) -> PrimExpr:
-    """The extent of a new index: one more than its largest value."""
+    """The extent of a new index: one more than its largest value; 0 where a digit has none."""
     if digits and digits[0][1].extent is None:  # the other digits are less than its weight
         weight, first = digits[0]
         return _quotient(extents[first.axis], first.low) * weight
+    if any(digit.extent == 0 for _, digit in digits):
+        return const(0)
     return const(1 + sum(weight * ((d.extent or 1) - 1) for weight, d in digits))
 
 
