@@ -28,6 +28,7 @@ from math import lcm, prod
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
+    NEAR,
     Factor,
     bytes_of,
     extent_of,
@@ -62,6 +63,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import CommReducer, IterVar, Reduce
 
+_APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
@@ -136,6 +138,8 @@ def columns_of(op: ComputeOp, target: Target) -> int:
     if extent is not None and len(op.body) == 1 and gathered(op, target):
         most = target.vector_registers * 3 // 4
         columns = lanes * (most if extent <= most * lanes else target.vector_registers // 2)
+    if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
+        columns = min(columns, _APART * lanes)  # elements are loaded one by one
     if extent is not None:
         return max(1, min(columns, extent))
     # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
