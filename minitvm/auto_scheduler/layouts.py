@@ -6,12 +6,13 @@ or columns), or is summed (steps). In a product, the axes of a kind lie together
     C[batch, rows, columns] = sum over steps of A[batch, rows, steps] * B[batch, steps, columns]
 
 In other orders, neighbours in the result lie apart in the factors, or too few are neighbours. Then
-the result is computed in such an order, and copied; and factors are copied, with the axes of a kind
-flattened to one; where that takes fewer cycles, the copies counted::
+the result is computed in such an order, and copied; factors are copied; and the axes of a kind,
+steps too, are flattened to one; where that takes fewer cycles, the copies counted::
 
-    Y.global[d, b * 100 + c] = Y[b, d, c]                  # left out where Y lies well
-    T[a, i] = sum over d of X[a, d] * Y.global[d, i]
-    Z[b, a, c] = T[a, b * 100 + c]                         # left out where Z lies so
+    Y.global[d, b, c] = Y[b, d, c]                         # left out where Y lies well
+    Y.global.global[d, b * 100 + c] = Y.global[d, b, c]    # a view, which takes no time
+    T[a, i] = sum over d of X[a, d] * Y.global.global[d, i]
+    Z[b, a, c] = T[a, b * 100 + c]                         # a view where Z lies so
 
 Where no axis but the batches is long, they are the columns: each lane computes a product of its
 own.
