@@ -503,15 +503,17 @@ def _flatten(
     """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
     this order; returns the loops over panels, and the loops inside of a panel."""
     count = len(sizes)
-    # The copy has the data axes that the factor reads, the columns last, and then the reduction
+    # The copy has the data axes that the factor reads, the columns last, and then its reduction
     # axes.
     data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
+    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if contraction.b.reads(k)]
+    steps = [reduced.index(i) for i in order if i in reduced]
     first = len(data) - count
     panels.transform_layout(
         lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
     )
     loops = in_panels(
-        panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in order])
+        panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in steps])
     )
     return loops[: first + 1], loops[first + 1 :]
 

@@ -55,7 +55,7 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
 TOGETHER = "tiles together"
@@ -212,7 +212,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     for stage in stages:
         if stage not in kept and not stage.is_output and not stage.inlined:
             attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
-    stages = [stage for stage in stages if not stage.inlined]
+    stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
     stages, copies = _with_stages_ahead(attempt, program, stages)
     kept = kept | copies
     for stage in stages:
@@ -403,8 +403,8 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
 
 def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
     """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours;
-    returns its stage. A reduction whose result `stays` as it is becomes a copy of it. Contractions
-    and their factors stay as they are."""
+    returns its stage. A reduction whose result `stays` as it is becomes a copy of it; a view, if no
+    other stage reads it. Contractions and their factors stay as they are."""
     op, readers = compute_of(stage), s.readers(stage)
     last = next((i + 1 for i, axis in enumerate(op.axis[::-1]) if extent_of(axis) != 1), 0)
     places = range(len(op.axis) - last + 1 if last else 1)
@@ -414,11 +414,16 @@ def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
         return None
     if any(contraction_of(each.op) is not None for each in (stage, *readers)):
         return None
+    if any(isinstance(each.op, ScanOp) for each in s.stages):
+        return None  # the first dimension is time
     if any(tensor in op.outputs for each in readers for _, tensor in read_by_ranges(each.op)):
         return None
+    whole = stage
     if stays:
         stage = s[s.cache_write(op.output(0), "global")]
     lie_in_order(stage, places)
+    if stays and not readers:
+        whole.compute_view()
     return stage
 
 

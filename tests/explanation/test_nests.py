@@ -85,6 +85,14 @@ def running_sum(n: int, m: int) -> list[Tensor]:
     return [X, te.scan(first, step, S, inputs=[X], name="sums")]
 
 
+def recurrence(m: int) -> list[Tensor]:
+    """Each element needs a function of the one before."""
+    X, S = te.placeholder((m, 1), name="X"), te.placeholder((m, 1), name="S")
+    first = te.compute((1, 1), lambda _, j: X[0, j], name="first")
+    step = te.compute((m, 1), lambda t, j: te.sqrt(abs(S[t - 1, j])) + X[t, j], name="step")
+    return [X, te.scan(first, step, S, inputs=[X], name="states")]
+
+
 def sparse_product(rows: int, columns: int, entries: int) -> list[Tensor]:
     P = te.placeholder((rows + 1,), "int32", name="P")
     J, V = te.placeholder((entries,), "int32", name="J"), te.placeholder((entries,), name="V")
@@ -196,7 +204,7 @@ VECTORS: dict[str, tuple[Callable[[], tvm.runtime.Module], int, str]] = {
         'added in order: fp="strict"',
     ),
     "scan": (lambda: built(running_sum(64, 32)), 8, ""),
-    "serial": (lambda: built(running_sum(1, 64)), 1, "t"),
+    "serial": (lambda: built(recurrence(64)), 1, "t"),
     "sparse": (
         lambda: built(sparse_product(20, 8, 50), auto_schedule=False),
         1,
