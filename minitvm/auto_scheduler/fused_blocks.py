@@ -40,6 +40,7 @@ from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -172,7 +173,9 @@ class _Model:
         nest = replace(nest_of(contraction, target), is_packed=True)
         tile = best_tile(nest, target)
         before = cost(nest, tile, blocks_of(nest, tile, target), target)
-        after = cost(replace(nest, is_packed=False), tile, Blocks(), target)
+        # Panels of all columns come line by line, as rows do.
+        lines = max(nest.line_bytes, CACHE_LINE)
+        after = cost(replace(nest, is_packed=False, line_bytes=lines), tile, Blocks(), target)
         panels = nest.width * nest.depth * nest.itemsize
         return _Figures(tile.rows, panels, cost(nest, tile, Blocks(), target), after - before)
 
