@@ -170,3 +170,14 @@ def test_a_stage_that_reads_a_third_in_these_loops_is_refused() -> None:
         s[first].compute_with(s[T], T.op.axis[0])
         with pytest.raises(tvm.CompileError, match="E reads S, directly or through others"):
             s[second].compute_with(s[T], T.op.axis[0])
+
+
+def test_loops_that_are_shared_are_not_simplified_away() -> None:
+    A = te.placeholder((5, 1), name="A")
+    k, m = te.reduce_axis((0, 1), "k"), te.reduce_axis((0, 1), "m")
+    S = te.compute((5,), lambda i: te.sum(A[i, k], axis=k), name="S")
+    T = te.compute((5,), lambda i: te.sum(A[i, m] * 2, axis=m), name="T")
+    s = te.create_schedule([S.op, T.op])
+    s[T].compute_with(s[S], k)
+    with pytest.raises(tvm.CompileError, match="simplify of S: expected loops as they were"):
+        s[S].simplify()

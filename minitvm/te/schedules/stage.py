@@ -315,7 +315,8 @@ class Stage(LoopNest, Attachable):
         made = simplified(with_inlined(self.op, self.schedule.inlined))
         is_untouched = not self.relations and not self.iter_var_attrs
         changed = [x for x in self.op.reduce_axis if x not in made.reduce_axis]
-        if changed and not is_untouched:
+        shares = self.with_stage or any(x.with_stage is self for x in self.schedule.stages)
+        if changed and (shares or not is_untouched):
             raise CompileError(
                 f"simplify of {self.name}: expected loops as they were, since the range of "
                 f"{changed[0].name} changes, found loops that were scheduled: simplify first"
