@@ -485,6 +485,11 @@ class _Nest:
 
     def depth_of(self, scope: IterVar) -> int:
         """The number of loops down to one of them."""
+        if not any(scope is leaf for leaf in self._leaves):
+            raise CompileError(
+                f"{self._stage.name}: compute_with: expected a loop of {self._stage.name}, found "
+                f"{scope.name}, which a later primitive took away: call compute_with afterwards"
+            )
         return self._leaves.index(scope) + 1
 
     def check_depth(self, first: _Nest, depth: int) -> None:

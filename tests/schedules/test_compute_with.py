@@ -181,3 +181,14 @@ def test_loops_that_are_shared_are_not_simplified_away() -> None:
     s[T].compute_with(s[S], k)
     with pytest.raises(tvm.CompileError, match="simplify of S: expected loops as they were"):
         s[S].simplify()
+
+
+def test_a_shared_loop_that_was_taken_away_is_named() -> None:
+    k = te.reduce_axis((0, 1), "k")
+    S = te.compute((1, 1), lambda i, j: te.sum(te.const(1, "int32"), axis=k), name="S")
+    T = te.compute((1, 1), lambda i, j: te.const(1, "int32"), name="T")
+    s = te.create_schedule([S.op, T.op])
+    s[T].compute_with(s[S], k)
+    s.unstack(S, S.op.axis[0])
+    with pytest.raises(tvm.CompileError, match="found k, which a later primitive took away"):
+        tvm.lower(s, [S, T])
