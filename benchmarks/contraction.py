@@ -238,6 +238,18 @@ def filled(shape: Sequence[int], dtype: str, seed: int) -> Array:
     return array
 
 
+def place_of_greatest(te: Any) -> Any:
+    """A reducer of pairs of a place and a value: the first place of the greatest value."""
+    return te.comm_reducer(
+        lambda a, b: (
+            te.if_then_else(te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])), a[0], b[0]),
+            te.max(a[1], b[1]),
+        ),
+        lambda s, t: (te.max_value(s), te.min_value(t)),
+        name="argmax",
+    )
+
+
 def tensors(arrays: Sequence[Any]) -> list[Any]:
     """torch's own: on the memory of numpy some of its operations are slower."""
     torch = peers.peer("torch")

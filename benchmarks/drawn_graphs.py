@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, final
 
+from benchmarks import contraction
+
 Shape = tuple[int, ...]
 
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 100, 128, 200, 256, 300,
@@ -550,16 +552,7 @@ def _reduction(te: Any, name: str, node: Node, x: Any) -> Any:
 
     match node.op:
         case "argmax":
-            greatest = te.comm_reducer(
-                lambda a, b: (
-                    te.if_then_else(
-                        te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])), a[0], b[0]
-                    ),
-                    te.max(a[1], b[1]),
-                ),
-                lambda s, t: (te.max_value(s), te.min_value(t)),
-                name="argmax",
-            )
+            greatest = contraction.place_of_greatest(te)
             return te.compute(
                 shape, lambda *p: greatest((over[0].var, term(p)), axis=over), name=name
             )[0]

@@ -298,16 +298,7 @@ def _arguments(made: Function) -> Iterator[Problem]:
         def first(te: Any, m: int = m, n: int = n) -> list[Any]:
             X = te.placeholder((m, n), "float32", name="X")
             k = te.reduce_axis((0, n), "k")
-            greatest = te.comm_reducer(
-                lambda a, b: (
-                    te.if_then_else(
-                        te.any(a[1] > b[1], te.all(a[1] == b[1], a[0] < b[0])), a[0], b[0]
-                    ),
-                    te.max(a[1], b[1]),
-                ),
-                lambda s, t: (te.max_value(s), te.min_value(t)),
-                name="argmax",
-            )
+            greatest = contraction.place_of_greatest(te)
             place, _ = te.compute((m,), lambda i: greatest((k, X[i, k]), axis=k), name="A")
             return [X, te.compute((m,), lambda i: place[i], name="I")]
 

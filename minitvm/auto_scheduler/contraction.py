@@ -19,6 +19,7 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import read_by_ranges
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
@@ -342,13 +343,10 @@ def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
 def _flat_index(load: ProducerLoad) -> PrimExpr | None:
     """The place of an element in a tensor of constant sizes that is read at quotients, as a copy
     with flattened axes does: together they may be affine."""
-    shape = [e.const_int(extent) for extent in load.producer.shape]
-    if None in shape or not contains(e.FloorDiv, *load.indices):
+    shape = load.producer.shape
+    if None in map(e.const_int, shape) or not contains(e.FloorDiv, *load.indices):
         return None
-    flat: PrimExpr = e.const(0)
-    for index, extent in zip(load.indices, shape, strict=True):
-        flat = flat * extent + index
-    return Analyzer().simplify(flat)
+    return Analyzer().simplify(place_in_memory(load.indices, shape))
 
 
 def _coefficients(index: PrimExpr, axes: Mapping[Var, Range]) -> dict[Var, int]:

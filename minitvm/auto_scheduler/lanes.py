@@ -56,7 +56,6 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,
-    factored,
     factored_in_lanes,
     fused,
     innermost,
@@ -208,12 +207,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     stage, place = s[total], contraction.op.reduce_axis.index(line)
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
     by, k = instruction_in_lanes(contraction, line, target), compute_of(stage).reduce_axis[place]
-    if by is None:
-        sums = factored_in_lanes(s, stage, k, lanes)
-    else:
-        _, inner = stage.split(k, factor=lanes * by.group)
-        lane, _ = stage.split(inner, factor=by.group)
-        sums = factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
+    sums = factored_in_lanes(s, stage, k, lanes, 1 if by is None else by.group)
     stage = s[total]
     tiles = write_tiles(stage, places_of(contraction), tile, Blocks(), None)
     for axis in (tiles.row, tiles.column, *compute_of(stage).reduce_axis):

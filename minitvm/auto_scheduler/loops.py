@@ -357,10 +357,14 @@ def factored(s: Schedule, stage: Stage, loop: IterVar, *place: int) -> Stage:
     return s[made[0] if isinstance(made, list) else made]
 
 
-def factored_in_lanes(s: Schedule, stage: Stage, loop: IterVar, lanes: int) -> Stage:
+def factored_in_lanes(
+    s: Schedule, stage: Stage, loop: IterVar, lanes: int, group: int = 1
+) -> Stage:
     """Lets a stage of its own compute partial results in registers: one for each of `lanes`
-    neighbouring steps along a loop of a reduction, the last dimension."""
-    _, lane = stage.split(loop, factor=lanes)
+    neighbouring steps, or groups of them, along a loop of a reduction, the last dimension."""
+    _, lane = stage.split(loop, factor=lanes * group)
+    if group > 1:
+        lane, _ = stage.split(lane, factor=group)
     return factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
 
 

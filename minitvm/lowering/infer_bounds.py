@@ -645,14 +645,12 @@ def _conditions(reader: Stage, prover: Prover, has_whole_tiles: bool) -> list[Af
     if has_whole_tiles:
         return []
     match reader.op.body if isinstance(reader.op, ComputeOp) else ():
-        case (Reduce(condition=condition), *_):
-            pass
-        case (Call(op="if_then_else", args=(condition, _, IntImm() | FloatImm())),):
-            pass
-        case _:
-            return []
-    forms = (form_of(prover, each) for each in conjuncts(condition))
-    return [form for form in forms if form is not None]
+        case (Reduce(condition=condition), *_) | (
+            Call(op="if_then_else", args=(condition, _, IntImm() | FloatImm())),
+        ):
+            forms = (form_of(prover, each) for each in conjuncts(condition))
+            return [form for form in forms if form is not None]
+    return []
 
 
 def place_of(stage: Stage, scans: Scans) -> Loop | None:

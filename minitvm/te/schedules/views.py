@@ -32,14 +32,14 @@ def viewed_by(op: Operation) -> Tensor | None:
     analyzer = Analyzer()
     for axis in op.axis:
         analyzer.bind(axis.var, domain_of(axis))
-    mine = _place([axis.var for axis in op.axis], op.output(0).shape)
-    its = _place(load.indices, tensor.shape)
+    mine = place_in_memory([axis.var for axis in op.axis], op.output(0).shape)
+    its = place_in_memory(load.indices, tensor.shape)
     sizes = (_product(op.output(0).shape), _product(tensor.shape))
     same = all(analyzer.can_prove_equal(*pair) for pair in ((mine, its), sizes))
     return tensor if same and op.output(0).dtype == tensor.dtype else None
 
 
-def _place(indices: Sequence[PrimExpr], shape: Sequence[PrimExpr]) -> PrimExpr:
+def place_in_memory(indices: Sequence[PrimExpr], shape: Sequence[PrimExpr]) -> PrimExpr:
     """The place of an element in compact memory."""
     place: PrimExpr = e.const(0)
     for index, extent in zip(indices, shape, strict=True):
