@@ -18,6 +18,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
+from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
@@ -136,6 +137,24 @@ def product_of_extents(axes: Iterable[IterVar]) -> int | None:
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
     return find(ProducerLoad, *op.body)
+
+
+def only_moves(op: Operation) -> bool:
+    """Whether a stage is elementwise, and its elements are those of other tensors, or numbers; axes
+    alone choose."""
+    if not isinstance(op, ComputeOp) or op.reduce_axis or len(op.body) > 1:
+        return False
+    waiting = [*op.body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, e.Select) or is_lazy(node):
+            condition, *values = children(node)
+            if contains(ProducerLoad, condition):
+                return False
+            waiting += values
+        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
+            return False
+    return True
 
 
 def bytes_of(tensor: Tensor) -> int | None:

@@ -62,7 +62,7 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     if not windows and len(columns) == 1:
         return False
     factors = (contraction.a, contraction.b)
-    if not all(_is_copied_by_its_axes(contraction, each) for each in factors):
+    if not all(is_copied_by_its_axes(contraction, each) for each in factors):
         return False
     return not _is_better_by_tiles(contraction, target, is_image=windows)
 
@@ -88,7 +88,7 @@ def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
     return is_wide and channel_of(contraction, target) is not None
 
 
-def _is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
+def is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
     """Whether an iteration reads one element of a factor, and a copy of these elements depends only
     on the axes in their indices, not on further axes in guards."""
     op, tensor = contraction.op, factor.tensor

@@ -139,6 +139,8 @@ class Nest:
         Whether tiles at the edge compute all of their rows, or columns.
     is_packed
         Whether the columns' factor is packed.
+    copies_rows
+        Whether the rows' factor is copied in any case: so its padding takes no further copy.
     transposes
         Whether sums are transposed on their way to memory.
     """
@@ -159,6 +161,7 @@ class Nest:
     pads_rows: bool = False
     pads_columns: bool = False
     is_packed: bool = False
+    copies_rows: bool = False
     transposes: bool = False
 
     @property
@@ -230,7 +233,7 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
                 more = step(panel, rows_first, evicts=evicts) - usual
                 total += count_r * -(-nest.width // width) * each * more
             total += tiles * -(-steps // sums) * _around(nest, r, c, target)
-    if nest.pads_rows and nest.height % tile.rows:
+    if nest.pads_rows and not nest.copies_rows and nest.height % tile.rows:
         total += copy_cycles(nest.height * steps * nest.itemsize)
     return nest.outer * total
 

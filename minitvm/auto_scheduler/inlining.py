@@ -30,6 +30,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_uneven,
     long_axes,
+    only_moves,
     rows_in_common,
 )
 from minitvm.auto_scheduler.few_rows import is_plain_reduction
@@ -78,7 +79,7 @@ def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     op, readers = stage.op, s.readers(stage)
     if not is_elementwise(op) or not op.axis or not readers:
         return False
-    moves = _only_moves(op)
+    moves = only_moves(op)
     if len(readers) > 1 and not (moves and _keeps_lines(op)):
         return False
     return all(
@@ -102,24 +103,9 @@ def stays_a_reduction(stage: Stage, inlined: Callable[[Tensor], ComputeOp | None
     return before is not None or after is None or is_plain_reduction(after)
 
 
-def _only_moves(op: ComputeOp) -> bool:
-    """Whether the elements of a stage are those of other tensors, or numbers; axes alone choose."""
-    waiting = [*op.body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Select) or is_lazy(node):
-            condition, *values = children(node)
-            if contains(ProducerLoad, condition):
-                return False
-            waiting += values
-        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
-            return False
-    return True
-
-
 def _is_moved(op: ComputeOp, reader: ComputeOp) -> bool:
     """Whether a reader only moves the elements of a stage. Long functions are for whole lines."""
-    if not is_elementwise(reader) or not _only_moves(reader):
+    if not only_moves(reader):
         return False
     return _keeps_lines(reader) or not any(map(is_long, walk_once(*op.body)))
 

@@ -17,12 +17,12 @@ two rows and columns. Where all tiles are whole they are stored to C itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, extent_of, only_moves
 from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
@@ -109,13 +109,15 @@ def dot_product_for(
 
 def has_instruction(contraction: Contraction, target: Target) -> bool:
     """Whether the target has an instruction for a contraction, if its sizes fit."""
+    return multiplies_dtypes(contraction, target) and _is_narrow_product(contraction)
+
+
+def multiplies_dtypes(contraction: Contraction, target: Target) -> bool:
+    """Whether the target has an instruction for the dtypes of a contraction."""
     a, b, total = contraction.a.tensor, contraction.b.tensor, contraction.op.output(0)
     dtypes = (str(a.dtype), str(b.dtype), str(total.dtype))
-    found = (
-        find_instruction(MATRIX_PRODUCTS, *dtypes, target.features),
-        _dot_product_of(contraction, target),
-    )
-    return any(found) and _is_narrow_product(contraction)
+    found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
+    return bool(found or _dot_product_of(contraction, target))
 
 
 def _dot_product_of(contraction: Contraction, target: Target) -> DotProduct | None:
@@ -174,15 +176,19 @@ def write_by_instruction(
     last: Tensor,
     by: _Instruction,
     target: Target,
+    moved: Collection[Stage],
     *,
     ahead: bool,
-) -> None:
+) -> list[Stage]:
     """Writes the schedule of a contraction by an instruction, and of `last`, the stage that reads
-    its sums. `ahead`: the columns' factor is an argument that is packed before the call."""
+    its sums. The stages of `moved` move elements to a factor; they are part of its padded copy, or
+    are computed at its place, and are returned then. `ahead`: the columns' factor is an argument
+    that is packed before the call."""
     op, places = contraction.op, places_of(contraction)
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
-    blocks = _even_blocks(nest, tile, target, copied=_copies_rows(contraction, by, nest, tile))
+    copied = nest.copies_rows or nest.height % tile.rows > 0
+    blocks = _even_blocks(nest, tile, target, copied=copied)
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
@@ -208,9 +214,10 @@ def write_by_instruction(
         run_in_vectors(stage, tiles)
     elif s[sums] is not stage:
         stage.vectorize(tiles.column)
-    task = run_outermost(stage, tiles)
+    task, placed = run_outermost(stage, tiles), list[Stage]()
     for load, factor in zip(loads, factors[:2], strict=True):
         at: Place = stage, tiles.strip
+        source = s[cast(Tensor, load.producer)]
         if load.producer is contraction.b.tensor:
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
@@ -221,6 +228,12 @@ def write_by_instruction(
             in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
         else:
             in_order = _write_rows(s, sums, factor, load, at)
+        if source in moved and factor.op not in known:
+            source.compute_inline()
+            s[factor].simplify()
+        elif source in moved and in_order:
+            make_copy(source, in_order, at, target)
+            placed.append(source)
         if factor.op not in known:
             make_copy(s[factor], in_order, at, target)
     at_tile = tiles.loops[-1].axis
@@ -229,7 +242,7 @@ def write_by_instruction(
             _write_excess(s, s[each], tile, by, task, (stage, at_tile))
         s[sums].compute_at(stage, at_tile)
         _write_dot_products(s[sums], places, tile, by)
-        return
+        return placed
     depth = _rounded_up(nest.depth, by.depth)
     intrinsic = matrix_product(
         by.name, tile.rows, tile.columns, depth if depth > INT32.max() else None
@@ -237,9 +250,10 @@ def write_by_instruction(
     if s[sums] is stage:
         assert tiles.row is not None
         stage.tensorize(tiles.row, intrinsic)
-        return
+        return placed
     s[sums].compute_at(stage, at_tile)
     s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
+    return placed
 
 
 def _write_excess(
@@ -299,7 +313,11 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
     packed = DType.of(by.a), DType.of(by.b)
     made = nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
     *steps, last = made.steps
-    return replace(made, steps=(*steps, last and _rounded_up(last, unit.depth)))
+    return replace(
+        made,
+        steps=(*steps, last and _rounded_up(last, unit.depth)),
+        copies_rows=_copies_rows(contraction, by) or only_moves(contraction.a.tensor.op),
+    )
 
 
 def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
@@ -311,9 +329,11 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
     copied = [contraction.b]
-    copied += [contraction.a] if _copies_rows(contraction, by, nest, tile) else []
+    copied += [contraction.a] if _copies_rows(contraction, by) else []
     copying, k = 0.0, contraction.op.reduce_axis[-1]
     for each in copied:
+        if only_moves(each.tensor.op) and each is not contraction.b:
+            continue  # the copy moves the elements
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
         size = usual_bytes_of(each.tensor)
         copying += (
@@ -322,11 +342,12 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
     return cost(nest, tile, Blocks(columns=tile.columns), target) + copying
 
 
-def _copies_rows(contraction: Contraction, by: _Instruction, nest: Nest, tile: Tile) -> bool:
-    """Whether the rows' factor is copied: into another order or type, or with padding."""
+def _copies_rows(contraction: Contraction, by: _Instruction) -> bool:
+    """Whether the rows' factor is copied, whatever the tile: into another order or type, or with
+    steps of padding."""
     a, k = contraction.a, contraction.op.reduce_axis[-1]
-    is_padded = (extent_of(k) or 0) % nest.unit.depth > 0 or nest.height % tile.rows > 0
-    return is_padded or a.along(k) != 1 or str(a.tensor.dtype) != by.a
+    depth = by.group if isinstance(by, DotProduct) else by.depth
+    return (extent_of(k) or 0) % depth > 0 or a.along(k) != 1 or str(a.tensor.dtype) != by.a
 
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:

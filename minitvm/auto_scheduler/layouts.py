@@ -24,7 +24,7 @@ products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -43,7 +43,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
 )
-from minitvm.auto_scheduler.convolution import sums_over_images
+from minitvm.auto_scheduler.convolution import is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
     cycles_of_evicted_pieces,
     layout_cycles,
@@ -51,22 +51,24 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
 )
 from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
-from minitvm.auto_scheduler.loops import compute_of, lie_in_order
+from minitvm.auto_scheduler.instructions import multiplies_dtypes
+from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.sums import epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
-from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.schedules.rewrite_operations import computed, map_body, places_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
-from minitvm.tir.functor import Substitution
+from minitvm.tir.functor import Substitution, substitute
 from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
@@ -90,15 +92,23 @@ class Layout:
 
 
 def write_layouts(
-    s: Schedule, stage: Stage, target: Target, *, strict: bool, stays: bool
-) -> list[Stage] | None:
+    s: Schedule,
+    stage: Stage,
+    target: Target,
+    by_hand: Container[Stage],
+    *,
+    strict: bool,
+    stays: bool,
+) -> tuple[list[Stage], list[Stage]] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles, and another
-    reduction in the order in which its operand lies. Returns the stages of the copied factors and
-    of the reduction, which aren't scheduled yet. `strict`: floats are summed in order. A result
-    that `stays` as it is becomes a copy."""
+    reduction in the order in which its operand lies. Returns the stages of the copied factors; and
+    those of the reduction and, if it has the same order, its epilogue. None of them is scheduled
+    yet. `strict`: floats are summed in order. A result that `stays` as it is becomes a copy. The
+    stages of `by_hand` are no epilogues."""
     contraction = contraction_of(stage.op)
     if contraction is None:
-        return _write_in_order(s, stage, target, stays=stays)
+        computed = _write_in_order(s, stage, target, stays=stays)
+        return computed and ([], computed)
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -117,7 +127,30 @@ def write_layouts(
         orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
-    return _write(s, contraction, layout, stays)
+    last = stage if stays else epilogue_of(s, stage, by_hand)
+    made, computed = _write(s, contraction, layout, stays)
+    if last is not computed and _changes(contraction, layout.result) and not stays:
+        return made, [computed, *_write_epilogue(s, contraction, layout, last)]
+    return made, [computed]
+
+
+def _write_epilogue(
+    s: Schedule, contraction: Contraction, layout: Layout, last: Stage
+) -> list[Stage]:
+    """Lets an epilogue be computed in the order of the sums, which it then takes from registers;
+    returns its stage. None where the copy into its own order would take longer than that of the
+    sums."""
+    result = last.op.output(0)
+    is_view = _is_view(contraction, None, layout.result)
+    if not is_view and result.dtype.itemsize >= contraction.op.output(0).dtype.itemsize:
+        return []
+    axes = _axes_of(contraction)
+    inner = s[s.cache_write(result, "global")]
+    inner.transform_layout(_flattened(axes, range(len(contraction.op.axis)), layout.result))
+    inner.simplify()
+    if is_view:
+        last.compute_view()
+    return [inner]
 
 
 def _write_in_order(
@@ -213,9 +246,11 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
     return axes
 
 
-def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -> list[Stage]:
-    """The stages of the copied factors and of the contraction. Copies in the order in which the
-    memory lies are views."""
+def _write(
+    s: Schedule, contraction: Contraction, layout: Layout, stays: bool
+) -> tuple[list[Stage], Stage]:
+    """The stages of the copied factors, and that of the contraction. Copies in the order in which
+    the memory lies are views."""
     op, axes = contraction.op, _axes_of(contraction)
     total, made = op.output(0), list[Stage]()
     changes = _changes(contraction, layout.result)
@@ -225,6 +260,16 @@ def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -
         if dims is None:
             continue
         source, places = factor.tensor, _places(contraction, factor)
+        if not _has_axes(contraction, factor):
+            if (last := _dimension_of_lines(contraction, factor, dims)) is not None:
+                source = s.cache_read(source, "global", [total])
+                lie_along(s[source], last)
+                made.append(s[source])
+            copy = s[s.cache_access(source, "global", s[total].op)]
+            copy.transform_layout(_flattened(axes, places, dims))
+            copy.simplify()
+            made.append(copy)
+            continue
         if not _is_view(contraction, factor, dims):
             # Rows of a copy that isn't flattened stay rows; flattening it takes no time.
             source = s.cache_read(source, "global", [total])
@@ -247,7 +292,7 @@ def _write(s: Schedule, contraction: Contraction, layout: Layout, stays: bool) -
         computed.simplify()
         if stays and _is_view(contraction, None, layout.result):
             s[op.output(0)].compute_view()
-    return [*made, computed]
+    return made, computed
 
 
 def _flattened(
@@ -280,7 +325,10 @@ def _flat(indices: Sequence[tuple[Any, int]]) -> Any:
 
 def _places(contraction: Contraction, factor: Factor) -> list[int | None]:
     """The axis of each dimension of a factor, among the data axes and the reduction axes; None for
-    a dimension of one element."""
+    a dimension of one element. Of a factor that is read through windows, those of a copy that has
+    an element for each iteration."""
+    if not _has_axes(contraction, factor):
+        return [i for i, axis in enumerate(_axes_of(contraction)) if factor.reads(axis)]
     at = {axis.var: i for i, axis in enumerate(_axes_of(contraction))}
     return [at[index] if isinstance(index, Var) else None for index in factor.load.indices]
 
@@ -292,12 +340,37 @@ def _has_axes(contraction: Contraction, factor: Factor) -> bool:
     return len({*indices}) == len(indices) and found.issuperset(indices)
 
 
+def _can_be_copied(contraction: Contraction, factor: Factor) -> bool:
+    """Whether a factor can be copied in another order: its dimensions are axes, or its numbers are
+    narrow, so that instructions may multiply a copy whose dimensions are axes."""
+    is_narrow = factor.tensor.dtype.itemsize < contraction.op.output(0).dtype.itemsize
+    return _has_axes(contraction, factor) or (
+        is_narrow and is_copied_by_its_axes(contraction, factor)
+    )
+
+
+def _dimension_of_lines(
+    contraction: Contraction, factor: Factor, dims: _Dimensions
+) -> int | None:
+    """The dimension of an image along which the lines of a copy by axes lie, if neighbours in it
+    lie apart in the image, so that the image is copied in another order first."""
+    axes = _axes_of(contraction)
+    if _has_axes(contraction, factor):
+        return None
+    *_, line = long_axes(axes[i] for dim in dims for i in dim)
+    if factor.along(line) <= NEAR:
+        return None
+    return next((i for i, index in enumerate(factor.load.indices) if index is line.var), None)
+
+
 def _axes_of(contraction: Contraction) -> list[IterVar]:
     return [*contraction.op.axis, *contraction.op.reduce_axis]
 
 
 def _is_view(contraction: Contraction, factor: Factor | None, dims: _Dimensions) -> bool:
     """Whether the dimensions of a factor, or of the result, lie as its axes do in memory."""
+    if factor is not None and not _has_axes(contraction, factor):
+        return False
     axes = _axes_of(contraction)
     own = range(len(contraction.op.axis)) if factor is None else _places(contraction, factor)
     order = [i for i in own if i is not None and extent_of(axes[i]) != 1]
@@ -340,7 +413,7 @@ def best_layout(
     Layout(result=((1, 0),), steps=((2,),), copies=(((2,), (1, 0)), None))
     """
     target = on_one_core(target)
-    if not _may_change(contraction) or _is_product(contraction, target):
+    if not _may_change(contraction, target) or _is_product(contraction, target):
         return None
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
     found, best = None, cycles_by(contraction)
@@ -398,9 +471,16 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         if dims is not None and not _is_view(contraction, factor, dims):
-            size = usual_bytes_of(factor.tensor)
             places = [axes[i] for i in _places(contraction, factor) if i is not None]
-            total += _copy_of(factor.tensor, places, [axes[i] for d in dims for i in d], target)
+            size = usual_size(places) * factor.tensor.dtype.itemsize
+            places.sort(key=lambda axis: -factor.along(axis))
+            made = [axes[i] for dim in dims for i in dim]
+            if _dimension_of_lines(contraction, factor, dims) is not None:
+                line = long_axes(made)[-1]
+                others = [axis for axis in places if axis is not line]
+                total += _copy_of(factor.tensor, others[-1:] + [line], [line, *others[-1:]], target)
+                places = [*others, line]
+            total += _copy_of(factor.tensor, places, made, target)
             total += transfer_cycles(size, 2 * size, target)
     return total * _SURE
 
@@ -414,7 +494,7 @@ def _copy_of(
     written, read = _line(made, source), _line(source, made)
     # Blocks are as high as a line that is read; a quarter of a vector is enough.
     run = min(usual_size(written), 4 * usual_size(read)) * tensor.dtype.itemsize
-    size, piece = usual_bytes_of(tensor), usual_size(written) * tensor.dtype.itemsize
+    size, piece = (usual_size(each) * tensor.dtype.itemsize for each in (made, written))
     cycles = layout_cycles(size, run, target, in_rows=in_rows)
     if not in_rows and source:
         # What lies in a line of the source is stored at a distance.
@@ -435,16 +515,18 @@ def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:
     return line
 
 
-def _may_change(contraction: Contraction) -> bool:
-    """Whether a contraction has factors whose dimensions are axes; or one of them is an image, the
-    result being as small as a window of it, or having a single column."""
+def _may_change(contraction: Contraction, target: Target) -> bool:
+    """Whether a contraction has factors whose dimensions are axes, or copies of them have; or one
+    of them is an image, the result being as small as a window of it, or having a single column."""
     op, factors = contraction.op, contraction.factors
     is_small = extent_of(op.axis[-1]) == 1 or sums_over_images(contraction)
+    has_instruction = multiplies_dtypes(contraction, target)
+    is_plain = partial(_can_be_copied if has_instruction else _has_axes, contraction)
     return (
         len(op.outputs) == 1
         and not is_uneven(op)
         and len({each.tensor for each in factors}) == len(factors)
-        and (all(_has_axes(contraction, each) for each in factors) or is_small)
+        and (all(map(is_plain, factors)) or is_small)
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
 
@@ -488,9 +570,14 @@ def _in_layout(contraction: Contraction, layout: Layout) -> ComputeOp:
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         along = [made[dim[0]] for dim in dims or () if dim]
         if along:
-            shape, tensor = tuple(domain_of(axis).extent for axis in along), factor.tensor
-            copy = PlaceholderOp(tensor.name, shape, tensor.dtype).output(0)
-            copies[tensor] = ProducerLoad(copy, tuple(axis.var for axis in along))
+            tensor, own = factor.tensor, tuple(IterVar(axis.dom, axis.var) for axis in along)
+            shape = tuple(domain_of(axis).extent for axis in along)
+            if _has_axes(contraction, factor):
+                copy: Operation = PlaceholderOp(tensor.name, shape, tensor.dtype)
+            else:
+                indices = tuple(substitute(index, values) for index in factor.load.indices)
+                copy = computed(tensor.name, own, ProducerLoad(tensor, indices))
+            copies[tensor] = ProducerLoad(copy.output(0), places_of(along))
     (reduce,) = map_body(op.body, _Laid(values, copies).expr)
     assert isinstance(reduce, Reduce)
     body = (replace(reduce, axis=tuple(steps)),)
@@ -532,8 +619,12 @@ def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimen
         return found
     orders = [places]
     if not in_order:
-        both = (contraction.b, contraction.a)
-        orders += [_by_memory(places, each, axes) for each in both]
+        for each in (contraction.b, contraction.a):
+            by_memory = _by_memory(places, each, axes)
+            # Windows that are copied have longer lines along the other axes.
+            plain = {index for index in each.load.indices if isinstance(index, Var)}
+            in_lines = sorted(by_memory, key=lambda i: axes[i].var in plain)
+            orders += [by_memory] if _has_axes(contraction, each) else [by_memory, in_lines]
     for order in orders:
         found += [tuple((i,) for i in order), (tuple(order),)]
     return list(dict.fromkeys(found))
@@ -571,13 +662,28 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
         for (first, *rest), flattens in product(
             ([before, rows, columns], in_memory, together), flattened
         ):
-            groups = [group for group in ([*single, *first], *rest) if group]
+            groups = [group for group in (first, *rest) if group]
+            groups = _with_single(contraction, single, groups)
             dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
             is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
             is_wide = itself[-1][0] in long
             if not is_flat and is_wide and [i for dim in dims for i in dim if i in long] == long:
                 dims = itself
             yield dims, {*columns}
+
+
+def _with_single(
+    contraction: Contraction, single: Sequence[int], groups: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Groups of axes with those of one element: each in the first group that all factors read which
+    read this axis; in front of the groups if there is none."""
+    axes, made, alone = _axes_of(contraction), [[*group] for group in groups], list[int]()
+    for i in single:
+        readers = [each for each in contraction.factors if each.reads(axes[i])]
+        fits = (all(each.reads(axes[g[-1]]) for each in readers) for g in groups)
+        place = next((place for place, fit in enumerate(fits) if fit), None)
+        (alone if place is None else made[place]).insert(0, i)
+    return [alone, *made] if alone else made
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:
@@ -602,7 +708,7 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        can_be_copied = _has_axes(contraction, factor)
+        can_be_copied = _can_be_copied(contraction, factor)
         if is_flat and not can_be_copied:
             return
         ways.append([dims] if is_flat else [None] if lies_so or not can_be_copied else [None, dims])

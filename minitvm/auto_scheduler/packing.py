@@ -12,16 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
-from minitvm.auto_scheduler.contraction import Contraction, Factor, is_uneven, plain_axes_of
+from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    all_loads,
+    is_uneven,
+    plain_axes_of,
+)
 from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
-from minitvm.tir.expr import IterVar
-from minitvm.tir.functor import walk_once
+from minitvm.te.schedules.views import place_in_memory
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, ProducerLoad, Range, Var
+from minitvm.tir.functor import mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
@@ -32,10 +42,49 @@ Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 
 
 def write_copy(stage: Stage, target: Target) -> None:
-    """Writes a padded or widened copy, in vectors."""
-    lanes = target.lanes(stage.op.output(0).dtype)
-    _, inner = stage.split(compute_of(stage).axis[-1], factor=lanes)
-    stage.vectorize(inner)
+    """Writes a padded or widened copy, in vectors: of lines, where pieces of it lie apart in what
+    it reads."""
+    op = compute_of(stage)
+    column, lanes = op.axis[-1], target.lanes(op.output(0).dtype)
+    line = line_of_digits(op)
+    if line is not None:
+        _, column = stage.split(column, factor=line)
+    if line is None or line > lanes:
+        _, column = stage.split(column, factor=lanes)
+    stage.vectorize(column)
+
+
+def line_of_digits(op: ComputeOp) -> int | None:
+    """The neighbours along the last axis of an elementwise stage that are neighbours in all tensors
+    which are read at digits of this axis; None if there are no digits."""
+    column, loads = op.axis[-1].var, [*all_loads(op)]
+    divisors = {
+        divisor
+        for node in walk_once(*(index for load in loads for index in load.indices))
+        if isinstance(node, e.FloorDiv | e.FloorMod) and mentions(column, node.a)
+        if (divisor := e.const_int(node.b)) is not None and divisor > 1
+    }
+    for divisor in sorted(divisors, reverse=True):
+        if all(_is_line(op, load, divisor) for load in loads):
+            return divisor
+    return 1 if divisors else None
+
+
+def _is_line(op: ComputeOp, load: ProducerLoad, size: int) -> bool:
+    """Whether so many elements along the last axis of a stage, from a multiple of their number on,
+    are neighbours, or one element, where they are read."""
+    column = op.axis[-1]
+    analyzer, dtype = Analyzer(), column.var.dtype
+    digit, around = Var("digit", dtype), Var("around", dtype)
+    for axis in op.axis[:-1]:
+        analyzer.bind(axis.var, domain_of(axis))
+    analyzer.bind(digit, Range(0, size))
+    analyzer.bind(around, Range(0, e.floordiv(domain_of(column).extent + (size - 1), size)))
+    at = {column.var: around * size + digit}
+    place = place_in_memory([substitute(x, at) for x in load.indices], load.producer.shape)
+    terms = Prover().affine(analyzer.simplify(place)).terms
+    apart = terms.pop(digit, 0)
+    return apart in (0, 1) and not any(mentions(digit, each) for each in terms)
 
 
 def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:

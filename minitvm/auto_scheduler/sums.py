@@ -12,6 +12,7 @@ from minitvm.auto_scheduler.contraction import (
     can_be_packed,
     contraction_of,
     is_uneven,
+    only_moves,
     rows_in_common,
 )
 from minitvm.auto_scheduler.packing import can_be_copied
@@ -37,12 +38,15 @@ class Program:
         The placeholders that are packed before the call.
     strict
         Whether floats are rounded as the program is written.
+    copies
+        The copies of factors that contractions in another layout read.
     """
 
     schedule: Schedule
     target: Target
     prepacked: Collection[Tensor]
     strict: bool
+    copies: Collection[Stage] = ()
 
     def sums_of(
         self, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
@@ -105,6 +109,21 @@ class Sums:
         if self.stage in self.kept:
             return self.stage
         return epilogue_of(self.schedule, self.stage, self.by_hand)
+
+    @property
+    def moved(self) -> list[Stage]:
+        """The stages that move elements to a factor, for this contraction alone: they may be
+        computed in its loops."""
+        s, copies = self.schedule, self.program.copies
+        stages = [s[each.tensor] for each in (self.contraction.a, self.contraction.b)]
+        return [
+            each
+            for each in stages
+            if only_moves(each.op)
+            and not (each.is_output or each.is_view or each in self.by_hand)
+            and (each in copies or each not in self.kept)
+            and s.readers(each) == [self.stage]
+        ]
 
     @property
     def in_order(self) -> bool:

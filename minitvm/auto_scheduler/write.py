@@ -221,8 +221,8 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     stages, read = write_steps(attempt, stages, by_hand, target)
     stages, read_by_groups = _write_grouped(attempt, program, stages)
     kept = kept | read | read_by_groups
-    stages, copies = _with_layouts(attempt, program, stages, kept)
-    kept = kept | copies
+    stages, copies = _with_layouts(attempt, program, stages, kept, by_hand)
+    kept, program = kept | copies, replace(program, copies=copies)
     name = "blocks of rows"
     find_blocks = partial(_fused, attempt, program, stages, kept, by_hand)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
@@ -460,7 +460,11 @@ def _with_stages_ahead(
 
 
 def _with_layouts(
-    attempt: Attempt, program: Program, stages: Sequence[Stage], kept: set[Stage]
+    attempt: Attempt,
+    program: Program,
+    stages: Sequence[Stage],
+    kept: set[Stage],
+    by_hand: set[Stage],
 ) -> tuple[list[Stage], set[Stage]]:
     """The stages, behind those that compute contractions in another order, and behind copies of
     what they read; and these copies."""
@@ -470,14 +474,14 @@ def _with_layouts(
         is_free = not stage.inlined and stage.time is None
         if is_free and not any(each in program.prepacked for each in stage.op.input_tensors):
             stays = stage in kept or stage.is_output or bool(stage.whole_readers)
-            write = partial(write_layouts, s, stage, target, strict=strict, stays=stays)
-            *made, computed = attempt.follow("layout", stage, write) or [stage]
+            write = partial(write_layouts, s, stage, target, by_hand, strict=strict, stays=stays)
+            made, computed = attempt.follow("layout", stage, write) or ([], [])
             copies |= {*made}
-            made += [computed] if computed is not stage else []
-            for each in made:
+            for each in {*made, *computed} - {stage}:
                 attempt.count_as(each, stage)
-            found += made
-        found.append(stage)
+            found += [*made, *computed]
+        if stage not in found:
+            found.append(stage)
     return [each for each in found if not each.is_view], copies
 
 
@@ -593,8 +597,10 @@ def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[
         return None
     _choose_product(sums, last)
     ahead = sums.ahead is contraction.b.tensor
-    write_by_instruction(s, contraction, last.op.output(0), found, sums.target, ahead=ahead)
-    return (sums.stage, last)
+    placed = write_by_instruction(
+        s, contraction, last.op.output(0), found, sums.target, sums.moved, ahead=ahead
+    )
+    return (sums.stage, last, *placed)
 
 
 def _write_together(sums: Sums) -> Iterable[Stage] | None:

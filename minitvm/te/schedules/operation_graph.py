@@ -60,8 +60,8 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
 
 
 def multiplied_reads(op: Operation) -> list[ProducerLoad]:
-    """The two reads of a sum of products of two elements, each read at indices that are axes. Empty
-    if `op` is another computation."""
+    """The two reads of a sum of products of two elements, each read at indices that are axes or
+    constants. Empty if `op` is another computation."""
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or first.init:
         return []
@@ -75,7 +75,7 @@ def multiplied_reads(op: Operation) -> list[ProducerLoad]:
     loads = [each.value if isinstance(each, e.Cast) else each for each in (source.a, source.b)]
     if not all(
         isinstance(load, ProducerLoad)
-        and all(isinstance(index, Var) and index in known for index in load.indices)
+        and all(index in known or e.const_int(index) is not None for index in load.indices)
         for load in loads
     ):
         return []

@@ -22,7 +22,7 @@ from minitvm.te.schedules.rewrite_operations import (
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
-from minitvm.tir.functor import Substitution
+from minitvm.tir.functor import Substitution, find
 
 
 def check_padding(
@@ -38,8 +38,8 @@ def check_padding(
     loads = multiplied_reads(op)
     if not isinstance(op, ComputeOp) or not loads:
         raise CompileError(
-            f"{where}: expected a sum of products of two elements at indices that are axes, got "
-            f"{op}"
+            f"{where}: expected a sum of products of two elements at indices that are axes or "
+            f"constants, got {op}"
         )
     axes = (*op.axis, *op.reduce_axis)
     if len(multiples) != len(axes) or any(each < 1 for each in multiples):
@@ -87,12 +87,15 @@ def padded(
     copies: dict[Tensor, Tensor] = {}
     for load in multiplied_reads(op):
         tensor = cast(Tensor, load.producer)
-        shape = tuple(domain_of(axes[cast(Var, index)]).extent for index in load.indices)
+        shape = tuple(
+            domain_of(axes[index]).extent if isinstance(index, Var) else extent
+            for index, extent in zip(load.indices, tensor.shape, strict=True)
+        )
         dtype = dtypes.get(tensor, tensor.dtype)
         if dtype != tensor.dtype or not grown.isdisjoint(load.indices):
-            for index in load.indices:
+            for index in find(Var, *load.indices):
                 where, remedy = f"pad_einsum of {op.name}", "give it a constant range"
-                check_fixed(where, op, axes[cast(Var, index)], remedy)
+                check_fixed(where, op, axes[index], remedy)
             padding = [index in grown for index in load.indices]
             copies[tensor] = _padded_copy(tensor, shape, padding, dtype)
     first = cast(Reduce, op.body[0])

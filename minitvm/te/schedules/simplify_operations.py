@@ -90,18 +90,34 @@ def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr
 
 
 def _without_single_term(op: ComputeOp) -> ComputeOp:
-    """A reduction of one term as that term, combined with what the reduction begins with."""
+    """A reduction of one term as that term, combined with what the reduction begins with; another
+    reduction without the axes of one step."""
     first, domains = op.body[0], [*map(domain_of, op.reduce_axis)]
     if not isinstance(first, Reduce) or len(op.body) > 1 or const_int(first.condition) != 1:
         return op
     if any(const_int(each.extent) != 1 for each in domains):
-        return op
+        return _without_single_steps(op, first)
     combiner = first.combiner
     begin = first.init or combiner.identity
     values = dict(zip((*combiner.lhs, *combiner.rhs), (*begin, *first.source), strict=True))
     body = substitute(combiner.result[0], values)
     at = {axis.var: each.min for axis, each in zip(op.reduce_axis, domains, strict=True)}
     return replace(op, body=(substitute(body, at),), reduce_axis=())
+
+
+def _without_single_steps(op: ComputeOp, reduce: Reduce) -> ComputeOp:
+    """A reduction without the axes of one step, on which no other range depends."""
+    single = {
+        axis.var: domain_of(axis).min
+        for axis in reduce.axis
+        if const_int(domain_of(axis).extent) == 1
+    }
+    several = tuple(axis for axis in reduce.axis if axis.var not in single)
+    ends = [end for dom in map(domain_of, several) for end in (dom.min, dom.extent)]
+    if not single or not single.keys().isdisjoint(walk_once(*ends)):
+        return op
+    source = tuple(substitute(each, single) for each in reduce.source)
+    return replace(op, body=(replace(reduce, source=source, axis=several),), reduce_axis=several)
 
 
 # The nodes of sums and products, in which nothing depends on ranges.
