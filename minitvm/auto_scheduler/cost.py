@@ -51,6 +51,7 @@ _IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, wh
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
+_LINE = 2  # cycles in which the copy of a line of them begins
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
@@ -354,6 +355,11 @@ def copy_cycles(size: int) -> float:
 def copy_cycles_apart(elements: int) -> float:
     """The cycles in which so many elements are copied that lie apart from their neighbours."""
     return elements * _APART
+
+
+def copy_cycles_of_lines(size: int, line: int) -> float:
+    """The cycles in which so many bytes are copied line by line, in vectors."""
+    return size / line * _LINE + size / _COPY_ROWS
 
 
 def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> float:

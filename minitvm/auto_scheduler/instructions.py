@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Any, TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
@@ -43,7 +44,7 @@ from minitvm.auto_scheduler.loops import (
     sums_in_registers,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import Place, in_panels, make_copy, place_copy
+from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
@@ -54,7 +55,7 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct,
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
@@ -189,6 +190,7 @@ def write_by_instruction(
     tile = best_tile(nest, target)
     copied = nest.copies_rows or nest.height % tile.rows > 0
     blocks = _even_blocks(nest, tile, target, copied=copied)
+    blocks = replace(blocks, columns=_of_whole_lines(contraction, tile, blocks.columns))
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
@@ -364,6 +366,18 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
     tiles = -(-rows // tile.rows)
     strip = next(each for each in range(most, 0, -1) if tiles % each == 0)
     return replace(blocks, strip=strip * tile.rows)
+
+
+def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -> int | None:
+    """About so many columns of a block that the lines in which the columns' factor is moved begin
+    with it; None where they are all."""
+    op = contraction.b.tensor.op
+    line = line_of_digits(cast(ComputeOp, op)) if only_moves(op) else None
+    if columns is None or line is None:
+        return columns
+    whole = lcm(line, tile.columns)
+    made = -(-columns // whole) * whole
+    return made if made < (extent_of(contraction.column) or 0) else None
 
 
 def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -> list[int]:

@@ -45,6 +45,9 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.convolution import is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
+    copy_cycles,
+    copy_cycles_apart,
+    copy_cycles_of_lines,
     cycles_of_evicted_pieces,
     layout_cycles,
     transfer_cycles,
@@ -471,18 +474,38 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         if dims is not None and not _is_view(contraction, factor, dims):
-            places = [axes[i] for i in _places(contraction, factor) if i is not None]
-            size = usual_size(places) * factor.tensor.dtype.itemsize
-            places.sort(key=lambda axis: -factor.along(axis))
             made = [axes[i] for dim in dims for i in dim]
-            if _dimension_of_lines(contraction, factor, dims) is not None:
-                line = long_axes(made)[-1]
-                others = [axis for axis in places if axis is not line]
-                total += _copy_of(factor.tensor, others[-1:] + [line], [line, *others[-1:]], target)
-                places = [*others, line]
-            total += _copy_of(factor.tensor, places, made, target)
+            size = usual_size(made) * factor.tensor.dtype.itemsize
+            if _has_axes(contraction, factor):
+                places = [axes[i] for i in _places(contraction, factor) if i is not None]
+                total += _copy_of(factor.tensor, places, made, target)
+            else:
+                total += _copy_of_windows(contraction, factor, dims)
             total += transfer_cycles(size, 2 * size, target)
     return total * _SURE
+
+
+def _copy_of_windows(contraction: Contraction, factor: Factor, dims: _Dimensions) -> float:
+    """The cycles of a copy of an image with an element for each iteration: by lines, for which the
+    image may be transposed before, or else one by one."""
+    axes, itemsize = _axes_of(contraction), factor.tensor.dtype.itemsize
+    made = long_axes(axes[i] for dim in dims for i in dim)
+    transposing, distance = 0.0, dict(factor.distance)
+    if _dimension_of_lines(contraction, factor, dims) is not None:
+        transposing = copy_cycles(usual_bytes_of(factor.tensor))
+        channels = usual_size(made[-1:])
+        apart = distance[made[-1].var]
+        distance = {var: n * channels if n < apart else n for var, n in distance.items()}
+        distance[made[-1].var] = 1
+    line = 1
+    for axis in reversed(made):
+        if distance[axis.var] != line:
+            break
+        line *= usual_size([axis])
+    size = usual_size(made)
+    if line == 1:
+        return transposing + copy_cycles_apart(size)
+    return transposing + copy_cycles_of_lines(size * itemsize, line * itemsize)
 
 
 def _copy_of(

@@ -132,7 +132,9 @@ def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> in
     below = 1
     for at in range(len(op.axis) - 1, first - 1, -1):
         below *= extent_of(op.axis[at]) or lanes
-    while first and 0 < below < lanes and _vectors(op, op.axis[first - 1 :], lanes, target) > 0:
+    # Masks compute a row that fills half of a vector without reads of digits.
+    least = -(-lanes // 2) if target.has_mask_registers else lanes
+    while first and 0 < below < least and _vectors(op, op.axis[first - 1 :], lanes, target) > 0:
         first -= 1
         below *= extent_of(op.axis[first]) or lanes
     return first

@@ -49,9 +49,21 @@ def write_copy(stage: Stage, target: Target) -> None:
     line = line_of_digits(op)
     if line is not None:
         _, column = stage.split(column, factor=line)
-    if line is None or line > lanes:
+        lanes = _part_of_line(line, lanes)
+    if line != lanes:
         _, column = stage.split(column, factor=lanes)
     stage.vectorize(column)
+
+
+def _part_of_line(line: int, lanes: int) -> int:
+    """The elements of each part of a line that take the fewest instructions. A part whose number of
+    lanes is no power of 2 takes several, and a rest has a guard."""
+
+    def instructions(part: int) -> int:
+        count, rest = divmod(line, part)
+        return count * part.bit_count() + (rest.bit_count() + 1 if rest else 0)
+
+    return min(range(1, min(line, lanes) + 1), key=lambda part: (instructions(part), -part))
 
 
 def line_of_digits(op: ComputeOp) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -12,6 +12,7 @@ from minitvm.arith.guards import form_of, guards_around, is_symbolic
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
+from minitvm.arith.simplify import Simplifier
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
@@ -63,6 +64,12 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
     itself stay around the store.
     """
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
+
+
+def _digits_of(variables: Iterable[Var], index: PrimExpr) -> int:
+    """The number of quotients and remainders in an index that depend on some variables."""
+    found = find((e.FloorDiv, e.FloorMod), index)
+    return sum(any(mentions(var, node.a) for var in variables) for node in found)
 
 
 class _Compute(ScopedMutator):
@@ -127,6 +134,8 @@ class _Compute(ScopedMutator):
         loads, variables = list(_loads(store.value, ())), set(free_vars(removed))
         if any(conditions for _, conditions in loads) and not variables.isdisjoint(self._parts):
             return None  # the guard saves work
+        if self._ends_a_line(removed, [index for load, _ in loads for index in load.indices]):
+            return None
         rows: dict[Var, PrimExpr] = {}
         moved: set[BufferLoad] = set()
         for load, _ in loads:
@@ -158,6 +167,19 @@ class _Compute(ScopedMutator):
         if not replaced:
             return store
         return s.BufferStore(store.buffer, _Replace(replaced).expr(store.value), store.indices)
+
+    def _ends_a_line(self, guard: PrimExpr, indices: Sequence[PrimExpr]) -> bool:
+        """Whether the lanes of a vector are neighbours because of a guard: behind it, a quotient or
+        a remainder in an index goes on from the beginning."""
+        lanes = self._lanes.intersection(free_vars(guard))
+        if not any(_digits_of(lanes, index) for index in indices):
+            return False
+        everywhere = [Simplifier(self._prover).expr(index) for index in indices]
+        with self._prover.scope():
+            self._prover.assume(guard)
+            inside = [Simplifier(self._prover).expr(index) for index in indices]
+        pairs = zip(everywhere, inside, strict=True)
+        return any(_digits_of(lanes, b) < _digits_of(lanes, a) for a, b in pairs)
 
     def _readable(self, load: BufferLoad, conditions: Sequence[PrimExpr]) -> BufferLoad | None:
         """`load`, or a load in its place, of an element that exists where `conditions` hold."""
