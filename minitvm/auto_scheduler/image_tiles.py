@@ -118,7 +118,7 @@ def write_convolution(
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
-    found = contraction_of(s[sums].op)
+    found = contraction_of(s[sums].op, compute_of(s[sums]).axis[-1])
     assert found is not None
     channel = channel_of(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]

@@ -54,7 +54,7 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
 )
 from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
-from minitvm.auto_scheduler.instructions import multiplies_dtypes
+from minitvm.auto_scheduler.instructions import instruction_for, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
@@ -419,12 +419,17 @@ def best_layout(
     if not _may_change(contraction, target) or _is_product(contraction, target):
         return None
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
+    # Other forms read windows without copies.
+    reads_windows = not (_is_small(contraction) or _have_axes(contraction))
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
             break
         op = _in_layout(contraction, layout)
         made = contraction_of(op)
+        if reads_windows or _copies_windows(contraction, layout):
+            if made is None or instruction_for(made, target) is None:
+                continue
         cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made) * ALIKE
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
@@ -542,16 +547,31 @@ def _may_change(contraction: Contraction, target: Target) -> bool:
     """Whether a contraction has factors whose dimensions are axes, or copies of them have; or one
     of them is an image, the result being as small as a window of it, or having a single column."""
     op, factors = contraction.op, contraction.factors
-    is_small = extent_of(op.axis[-1]) == 1 or sums_over_images(contraction)
     has_instruction = multiplies_dtypes(contraction, target)
-    is_plain = partial(_can_be_copied if has_instruction else _has_axes, contraction)
+    are_copied = has_instruction and all(_can_be_copied(contraction, each) for each in factors)
     return (
         len(op.outputs) == 1
         and not is_uneven(op)
         and len({each.tensor for each in factors}) == len(factors)
-        and (all(map(is_plain, factors)) or is_small)
+        and (_have_axes(contraction) or are_copied or _is_small(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
+
+
+def _is_small(contraction: Contraction) -> bool:
+    """Whether a result is as small as a window of an image, or has a single column."""
+    return extent_of(contraction.op.axis[-1]) == 1 or sums_over_images(contraction)
+
+
+def _copies_windows(contraction: Contraction, layout: Layout) -> bool:
+    """Whether a layout copies a factor that is read through windows."""
+    pairs = zip(contraction.factors, layout.copies, strict=True)
+    return any(dims is not None and not _has_axes(contraction, each) for each, dims in pairs)
+
+
+def _have_axes(contraction: Contraction) -> bool:
+    """Whether the dimensions of all factors are axes."""
+    return all(_has_axes(contraction, each) for each in contraction.factors)
 
 
 def _is_product(contraction: Contraction, target: Target) -> bool:
