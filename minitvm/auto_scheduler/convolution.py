@@ -113,6 +113,8 @@ def channel_of(contraction: Contraction, target: Target) -> int | None:
         return None
     axes, reduced = contraction.op.axis, contraction.op.reduce_axis
     columns = columns_of(contraction)
+    if not columns:
+        return None
     if len(columns) == 1 and not _is_read_through_windows(contraction):
         return len(axes) - 1
     channels, neighbours = extent_of(row), extent_of(columns[-1])

@@ -118,7 +118,7 @@ def write_convolution(
     takes_sums = last.op is contraction.op
     sums = sums_in_registers(s, contraction, last)
     groups = _split_groups(s, sums)
-    found = contraction_of(s[sums].op, compute_of(s[sums]).axis[-1])
+    found = contraction_of(s[sums].op)
     assert found is not None
     channel = channel_of(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
@@ -127,7 +127,7 @@ def write_convolution(
     writer = _Writer(s, sums, s[last], target, in_order)
     if channel is not None:
         done = writer.write_channels(axes, channel, takes_sums)
-    elif row_of(found) is not None:
+    elif row_of(found) is not None and columns_of(found):
         done = writer.write_places(found, axes)
     else:
         done = writer.write_depthwise(found, axes)

@@ -171,11 +171,6 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     return found if rows * columns * depth >= found.share * computed else None
 
 
-def instruction_for(contraction: Contraction, target: Target) -> _Instruction | None:
-    """The instruction that computes a contraction, or None."""
-    return matrix_product_for(contraction, target) or dot_product_for(contraction, target)
-
-
 def write_by_instruction(
     s: Schedule,
     contraction: Contraction,
@@ -330,7 +325,7 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
 def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
     """The cycles of a contraction by an instruction, with the copies of its factors; None where no
     instruction computes it."""
-    by = instruction_for(contraction, target)
+    by = matrix_product_for(contraction, target) or dot_product_for(contraction, target)
     if by is None:
         return None
     nest = _nest(contraction, by, target)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from math import inf
 from typing import Any, TypeAlias, cast, final
 
 from minitvm.auto_scheduler.choice import choose
@@ -54,7 +55,7 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
 )
 from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
-from minitvm.auto_scheduler.instructions import instruction_for, multiplies_dtypes
+from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
@@ -428,9 +429,12 @@ def best_layout(
         op = _in_layout(contraction, layout)
         made = contraction_of(op)
         if reads_windows or _copies_windows(contraction, layout):
-            if made is None or instruction_for(made, target) is None:
-                continue
-        cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made) * ALIKE
+            cycles = inf
+            if made is not None and not in_order:
+                cycles = cycles_by_instruction(made, target) or inf
+        else:
+            cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
+        cycles *= ALIKE if made is not None else 1
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
@@ -644,9 +648,10 @@ class _Laid(Substitution):
 def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
     """The layouts to choose from: of results and of steps. Some come again."""
     orders = _orders_of_steps(contraction, in_order=in_order)
+    copied = {each for each in contraction.factors if _can_be_copied(contraction, each)}
     for result, columns in _results(contraction):
         for steps in orders:
-            yield from _with_copies(contraction, result, columns, steps)
+            yield from _with_copies(contraction, result, columns, steps, copied)
 
 
 def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimensions]:
@@ -735,10 +740,14 @@ def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -
 
 
 def _with_copies(
-    contraction: Contraction, result: _Dimensions, columns: set[int], steps: _Dimensions
+    contraction: Contraction,
+    result: _Dimensions,
+    columns: set[int],
+    steps: _Dimensions,
+    copied: Container[Factor],
 ) -> Iterator[Layout]:
     """The layouts with one order of the result and of the steps: those factors are copied that read
-    flattened axes, and perhaps others that lie otherwise."""
+    flattened axes, and perhaps others that lie otherwise, among those that can be `copied`."""
     axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
     for factor in contraction.factors:
         read = [dim for dim in (*result, *steps) if any(factor.reads(axes[i]) for i in dim)]
@@ -751,7 +760,7 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        can_be_copied = _can_be_copied(contraction, factor)
+        can_be_copied = factor in copied
         if is_flat and not can_be_copied:
             return
         ways.append([dims] if is_flat else [None] if lies_so or not can_be_copied else [None, dims])
