@@ -648,10 +648,10 @@ class _Laid(Substitution):
 def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
     """The layouts to choose from: of results and of steps. Some come again."""
     orders = _orders_of_steps(contraction, in_order=in_order)
-    copied = {each for each in contraction.factors if _can_be_copied(contraction, each)}
+    can_be_copied = [_can_be_copied(contraction, each) for each in contraction.factors]
     for result, columns in _results(contraction):
         for steps in orders:
-            yield from _with_copies(contraction, result, columns, steps, copied)
+            yield from _with_copies(contraction, result, columns, steps, can_be_copied)
 
 
 def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimensions]:
@@ -744,12 +744,12 @@ def _with_copies(
     result: _Dimensions,
     columns: set[int],
     steps: _Dimensions,
-    copied: Container[Factor],
+    can_be_copied: Sequence[bool],
 ) -> Iterator[Layout]:
     """The layouts with one order of the result and of the steps: those factors are copied that read
-    flattened axes, and perhaps others that lie otherwise, among those that can be `copied`."""
+    flattened axes, and perhaps others that lie otherwise."""
     axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
-    for factor in contraction.factors:
+    for factor, is_free in zip(contraction.factors, can_be_copied, strict=True):
         read = [dim for dim in (*result, *steps) if any(factor.reads(axes[i]) for i in dim)]
         inner = [dim for dim in read if columns.intersection(dim)]
         dims = (*(dim for dim in read if dim not in inner), *inner)
@@ -760,9 +760,8 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        can_be_copied = factor in copied
-        if is_flat and not can_be_copied:
+        if is_flat and not is_free:
             return
-        ways.append([dims] if is_flat else [None] if lies_so or not can_be_copied else [None, dims])
+        ways.append([dims] if is_flat else [None] if lies_so or not is_free else [None, dims])
     for copies in product(*ways):
         yield Layout(result, steps, copies)
