@@ -39,14 +39,14 @@ from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
 from minitvm.runtime.host import CACHE_LINE
-from minitvm.te.schedules.guarded_reads import choices_in, is_lazy, reads_of
+from minitvm.te.schedules.guarded_reads import choices_in, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, contains, find, mentions, walk_once
+from minitvm.tir.functor import contains, find, mentions, walk_once
 
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 

@@ -111,8 +111,8 @@ def write_layouts(
     stages of `by_hand` are no epilogues."""
     contraction = contraction_of(stage.op)
     if contraction is None:
-        computed = _write_in_order(s, stage, target, stays=stays)
-        return computed and ([], computed)
+        in_order = _write_in_order(s, stage, target, stays=stays)
+        return None if in_order is None else ([], in_order)
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -353,9 +353,7 @@ def _can_be_copied(contraction: Contraction, factor: Factor) -> bool:
     )
 
 
-def _dimension_of_lines(
-    contraction: Contraction, factor: Factor, dims: _Dimensions
-) -> int | None:
+def _dimension_of_lines(contraction: Contraction, factor: Factor, dims: _Dimensions) -> int | None:
     """The dimension of an image along which the lines of a copy by axes lie, if neighbours in it
     lie apart in the image, so that the image is copied in another order first."""
     axes = _axes_of(contraction)

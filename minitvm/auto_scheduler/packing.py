@@ -95,8 +95,8 @@ def _is_line(op: ComputeOp, load: ProducerLoad, size: int) -> bool:
     at = {column.var: around * size + digit}
     place = place_in_memory([substitute(x, at) for x in load.indices], load.producer.shape)
     terms = Prover().affine(analyzer.simplify(place)).terms
-    apart = terms.pop(digit, 0)
-    return apart in (0, 1) and not any(mentions(digit, each) for each in terms)
+    others = [each for each in terms if each is not digit]
+    return terms.get(digit, 0) in (0, 1) and not any(mentions(digit, each) for each in others)
 
 
 def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:

@@ -15,7 +15,7 @@ from minitvm.te.tensor import (
     domain_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import IterVar, ProducerLoad, Reduce
 from minitvm.tir.functor import walk_once
 
 

@@ -1,0 +1,174 @@
+"""Convolutions of narrow numbers by instructions: windows are copied into rows where a tile reads
+them. Small integers are exact in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import minitvm as tvm
+from benchmarks.drawn_conv import Drawn, exact, program
+from minitvm import te
+from minitvm.te.schedules.simplify_operations import simplified
+from tests.auto_scheduler.test_drawn_convolutions import case
+from tests.auto_scheduler.test_matrix_products import AMX, ARM, HAS_BMI2, anywhere
+from tests.whole_programs.running import strategies_that_failed
+
+__all__ = ["anywhere"]
+HASWELL = "llvm -mcpu=haswell -num-cores=2"
+TARGETS = [
+    pytest.param(AMX, marks=pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")),
+    ARM,
+    HASWELL,
+]
+SUMMED = {"int8": "int32", "bfloat16": "float32"}
+
+
+def numpy_of(dtype: str) -> Any:
+    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def small(**differences: Any) -> Drawn:
+    usual = case(batch=1, channels=32, out=32, size=(5, 7))
+    return usual._replace(**differences)
+
+
+def check(made: Drawn, target: str, dtype: str = "int8") -> str:
+    """Computes a convolution, compares it, and returns its trace."""
+    arguments = program(made, te, dtype)
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(-3, 4, [int(extent) for extent in each.shape]).astype(numpy_of(dtype))
+        for each in arguments[:2]
+    ]
+    summed = SUMMED[dtype]
+    expected = exact(made, *(each.astype(summed) for each in arrays))
+    found = np.full(expected.shape, -77, summed)
+    with strategies_that_failed() as failed:
+        tvm.build(arguments[-1], arguments, target, name="f")(*arrays, found)
+    assert not failed
+    np.testing.assert_array_equal(found, expected)
+    return tvm.auto_schedule(arguments[-1], target).trace()
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("data", "weights", "result"), [
+    ("first", "OI*", "first"), ("last", "*IO", "last"), ("first", "O*I", "last"),
+    ("last", "OI*", "first"),
+])  # fmt: skip
+def test_any_layout(data: str, weights: str, result: str, target: str) -> None:
+    made = small(data=data, weights=weights, result=result)
+    assert "_product(" in check(made, target)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("differences", [
+    {"stride": (2, 2), "size": (9, 9)},
+    {"dilation": (1, 2), "size": (5, 9)},
+    {"kernel": (1, 1), "padding": (0, 0)},
+    {"kernel": (5, 1), "padding": (2, 0), "inside": True},
+    {"batch": 3, "size": (3, 4)},
+    {"size": (20,), "kernel": (3,), "stride": (1,), "padding": (1,), "dilation": (1,)},
+    {"size": (3, 4, 5), "kernel": (2, 2, 2), "stride": (1, 1, 1), "padding": (0, 0, 0),
+     "dilation": (1, 1, 1)},
+], ids=["stride", "dilation", "1x1", "inside", "batch", "1-d", "3-d"])  # fmt: skip
+@pytest.mark.parametrize("data", ["first", "last"])
+def test_windows(data: str, differences: dict[str, Any], dtype: str) -> None:
+    made = small(data=data, result=data, **differences)
+    trace = check(made, AMX if HAS_BMI2 else ARM, dtype)
+    assert "_product(" in trace or dtype == "bfloat16"  # some are too small
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("channels", [3, 33, 97])
+@pytest.mark.parametrize("data", ["first", "last"])
+def test_lines_that_end_anywhere(data: str, channels: int) -> None:
+    """Lines of channels fill no vectors, and the sums no steps of an instruction."""
+    check(small(data=data, result=data, channels=channels), AMX if HAS_BMI2 else ARM)
+    check(small(data=data, result=data, channels=channels), HASWELL)
+
+
+def test_copies_are_made_for_a_strip_of_rows() -> None:
+    """The matrix of the windows is never stored as a whole, nor is the padding copied again."""
+    X, W, *_, Y = program(case(data="last", weights="*IO", result="last", out=64), te, "int8")
+    schedule = tvm.auto_schedule(Y, AMX)
+    (copy,) = [
+        stage for stage in schedule.stages if stage.op.name.startswith("P.") and not stage.inlined
+    ]
+    assert copy.attach_stage is not None
+    lines = [each for each in schedule.trace().split("\n") if "cache_access" in each]
+    assert len(lines) == 1, [X, W]
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("data", ["first", "last"])
+def test_epilogues_take_the_sums_in_the_tile(data: str) -> None:
+    """Bias, activation and rounding have the layout of the sums."""
+    target = AMX if HAS_BMI2 else ARM
+    *_, Y = arguments = program(small(data=data, result=data), te, "int8")
+    B = te.placeholder((32,), "int32", name="B")
+    Z = te.compute(
+        Y.shape,
+        lambda *at: te.max(Y[at] + B[at[1 if data == "first" else 3]], 0).astype("uint8"),
+        name="Z",
+    )
+    taken = [each for each in tvm.auto_schedule(Z, target).choices if each.about == "epilogue"]
+    assert len(taken) == 1
+    rng = np.random.default_rng(1)
+    x, w = (
+        rng.integers(-3, 4, [int(extent) for extent in each.shape]).astype("int8")
+        for each in arguments[:2]
+    )
+    b = rng.integers(-40, 40, 32).astype("int32")
+    found = np.full([int(extent) for extent in Z.shape], 77, "uint8")
+    tvm.build(Z, [*arguments[:2], B, Z], target)(x, w, b, found)
+    sums = exact(small(data=data, result=data), x.astype("int32"), w.astype("int32"))
+    bias = b[:, None, None] if data == "first" else b
+    np.testing.assert_array_equal(found, np.maximum(sums + bias, 0).astype("uint8"))
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_windows_of_the_user() -> None:
+    """A matrix of windows that the program writes itself is computed where a tile reads it."""
+    target = AMX if HAS_BMI2 else ARM
+    X = te.placeholder((9, 9, 32), "int8", name="X")
+    W = te.placeholder((288, 32), "int8", name="W")
+    M = te.compute(
+        (49, 288), lambda i, k: X[i // 7 + k // 96, i % 7 + k // 32 % 3, k % 32], name="M"
+    )
+    k = te.reduce_axis((0, 288), name="k")
+    Y = te.compute(
+        (49, 32), lambda i, j: te.sum(M[i, k].astype("int32") * W[k, j].astype("int32"), axis=k),
+        name="Y",
+    )  # fmt: skip
+    schedule = tvm.auto_schedule(Y, target)
+    whole = [each for each in schedule.stages if each.op.name.startswith("M")
+             and not each.inlined and each.attach_stage is None]  # fmt: skip
+    assert not whole
+    rng = np.random.default_rng(2)
+    x, w = rng.integers(-9, 9, (9, 9, 32)).astype("int8"), rng.integers(-9, 9, (288, 32), "int8")
+    found = np.zeros((49, 32), "int32")
+    tvm.build(Y, [X, W, Y], target)(x, w, found)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype("int32"), (3, 3), axis=(0, 1))
+    rows = windows.transpose(0, 1, 3, 4, 2).reshape(49, 288)
+    np.testing.assert_array_equal(found, rows @ w.astype("int32"))
+
+
+def test_floats_in_order_take_none() -> None:
+    arguments = program(small(), te, "bfloat16")
+    for fp in ("fast", "strict"):
+        text = tvm.build(arguments[-1], arguments, AMX, fp=fp).get_source("ll")
+        assert ("tdpbf16ps" in text) == (fp == "fast")
+
+
+def test_steps_of_one_term_are_none() -> None:
+    """A kernel of one element is no window: the image itself is the rows' factor."""
+    *_, Y = program(small(kernel=(1, 1), padding=(0, 0), data="last", result="last"), te, "int8")
+    made = simplified(Y.op)
+    assert [axis.var.name for axis in made.reduce_axis] == ["rc"]
+    assert "cache_access" not in tvm.auto_schedule(Y, AMX).trace()
