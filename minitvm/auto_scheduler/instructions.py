@@ -157,7 +157,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
-    if found is None or any(extent_of(axis) is None for axis in (*op.axis, *op.reduce_axis)):
+    if found is None or None in map(extent_of, (*op.axis[-2:], *op.reduce_axis)):
         return None
     nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
     if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
@@ -395,7 +395,9 @@ def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
     """Whether no axis is padded."""
     extents = map(extent_of, (*contraction.op.axis, *contraction.op.reduce_axis))
-    return not any(cast(int, n) % each for n, each in zip(extents, padding, strict=True))
+    return all(
+        each == 1 if n is None else n % each == 0 for n, each in zip(extents, padding, strict=True)
+    )
 
 
 def _sizes(contraction: Contraction) -> tuple[int, int, int]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from math import inf
 from typing import Any, TypeAlias, cast, final
 
@@ -418,15 +418,13 @@ def best_layout(
     if not _may_change(contraction, target) or _is_product(contraction, target):
         return None
     cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
-    # Other forms read windows without copies.
-    reads_windows = not (_is_small(contraction) or _have_axes(contraction))
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
             break
         op = _in_layout(contraction, layout)
         made = contraction_of(op)
-        if reads_windows or _copies_windows(contraction, layout):
+        if _copies_windows(contraction, layout):  # which other forms read as they lie
             cycles = inf
             if made is not None and not in_order:
                 cycles = cycles_by_instruction(made, target) or inf
@@ -486,9 +484,11 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
             if _has_axes(contraction, factor):
                 places = [axes[i] for i in _places(contraction, factor) if i is not None]
                 total += _copy_of(factor.tensor, places, made, target)
-            else:
+                total += transfer_cycles(size, 2 * size, target)
+            else:  # a strip at a time, in the caches
                 total += _copy_of_windows(contraction, factor, dims)
-            total += transfer_cycles(size, 2 * size, target)
+                size = usual_bytes_of(factor.tensor)
+                total += transfer_cycles(size, size, target)
     return total * _SURE
 
 
@@ -558,6 +558,12 @@ def _may_change(contraction: Contraction, target: Target) -> bool:
         and (_have_axes(contraction) or are_copied or _is_small(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in op.axis)
     )
+
+
+def _is_for_instructions(contraction: Contraction) -> bool:
+    """Whether a contraction has another layout for the sake of an instruction alone, which doesn't
+    read windows."""
+    return not (_is_small(contraction) or _have_axes(contraction))
 
 
 def _is_small(contraction: Contraction) -> bool:
@@ -644,12 +650,18 @@ class _Laid(Substitution):
 
 
 def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
-    """The layouts to choose from: of results and of steps. Some come again."""
+    """The layouts to choose from: of results and of steps. Some come again. Windows are copied to
+    rows of all steps."""
     orders = _orders_of_steps(contraction, in_order=in_order)
+    reads_windows = _is_for_instructions(contraction)
+    if reads_windows:
+        orders = [order for order in orders if len(order) == 1] or orders
     can_be_copied = [_can_be_copied(contraction, each) for each in contraction.factors]
     for result, columns in _results(contraction):
         for steps in orders:
-            yield from _with_copies(contraction, result, columns, steps, can_be_copied)
+            for made in _with_copies(contraction, result, columns, steps, can_be_copied):
+                if not reads_windows or _copies_windows(contraction, made):
+                    yield made
 
 
 def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimensions]:
@@ -659,7 +671,7 @@ def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimen
     found, places = [own], [i for (i,) in own]
     reduce = contraction.op.body[0]
     assert isinstance(reduce, Reduce)
-    is_free = is_commutative(reduce.combiner) and None not in map(extent_of, axes)
+    is_free = is_commutative(reduce.combiner) and None not in (extent_of(axes[i]) for i in places)
     is_free = is_free and all(const_int(domain_of(axes[i]).min) == 0 for i in places)
     if sum(extent_of(axes[i]) != 1 for i in places) < 2 or not is_free:
         return found
@@ -687,9 +699,11 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
     batch = [i for i in long if a.reads(axes[i]) == b.reads(axes[i])]
     mine = [i for i in long if i not in batch and a.reads(axes[i])]
     its = [i for i in long if i not in batch and b.reads(axes[i])]
-    known = None not in map(extent_of, op.axis)
+    kinds = groupby(range(len(op.axis)), lambda i: [each.reads(axes[i]) for each in (a, b)])
+    runs = _joined([[*run] for _, run in kinds], axes)
     for columns in (batch, mine, its):
         yield itself, {*columns}
+        yield runs, {*columns}
     for before, rows, columns, own, other in (
         (batch, mine, its, b, a),
         (batch, its, mine, a, b),
@@ -704,18 +718,27 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
         ]
         # Rows of the result that stay together are copied as one.
         together = [sorted([*before, *rows]), [], columns]
-        flattened = (False, True) if known else (False,)
         for (first, *rest), flattens in product(
-            ([before, rows, columns], in_memory, together), flattened
+            ([before, rows, columns], in_memory, together), (False, True)
         ):
             groups = [group for group in (first, *rest) if group]
             groups = _with_single(contraction, single, groups)
-            dims = tuple(map(tuple, groups if flattens else [[i] for g in groups for i in g]))
+            dims = tuple((i,) for group in groups for i in group)
+            dims = _joined(groups, axes) if flattens else dims
             is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
             is_wide = itself[-1][0] in long
             if not is_flat and is_wide and [i for dim in dims for i in dim if i in long] == long:
                 dims = itself
             yield dims, {*columns}
+
+
+def _joined(groups: Sequence[Sequence[int]], axes: Sequence[IterVar]) -> _Dimensions:
+    """A dimension for each group of axes; for an axis of symbolic extent, one of its own."""
+    dims = list[tuple[int, ...]]()
+    for group in groups:
+        for is_known, part in groupby(group, lambda i: extent_of(axes[i]) is not None):
+            dims += [tuple(part)] if is_known else [(i,) for i in part]
+    return tuple(dims)
 
 
 def _with_single(
