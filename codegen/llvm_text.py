@@ -245,6 +245,8 @@ AS_IT_IS = "nounwind noinline optnone "
 OWN_COPIES = 'nounwind "no-builtin-memcpy" "no-builtin-memmove" '
 """The attributes of a function of loops, which LLVM doesn't replace by calls of ``memcpy``."""
 
+_OWN_FILLS = '"no-builtin-memset" '  # of a function with tiles, which every call loses
+
 _KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
 _HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # in a name that its number makes unique
 _NOTHING: frozenset[object] = frozenset()
@@ -277,7 +279,7 @@ class FunctionText:
         self.params = tuple(Value(_without_attributes(t), f"%{name}") for t, name in pairs)
         listed = ", ".join(f"{type} %{name}" for type, name in pairs)
         self._head = f"define {linkage} {result} @{symbol(name)}"
-        self._signature = f"({listed}) {attributes}{{"
+        self._signature = f"({listed}) {attributes}"
         self._allocas: list[str] = []
         self._lines: list[str] = []
         self._rare: list[str] = []  # the lines of blocks that stand at the end
@@ -290,8 +292,9 @@ class FunctionText:
     def finish(self) -> Value:
         """Adds the finished function to its module, and returns it. A shared function returns the
         first equal one, if the module has it already."""
-        lines = [self._signature, "entry:", *self._allocas, *self._lines, *self._rare, "}"]
-        text = "\n".join(lines)
+        body = "\n".join(["entry:", *self._allocas, *self._lines, *self._rare, "}"])
+        fills = _OWN_FILLS if "@llvm.x86.tile" in body else ""
+        text = f"{self._signature}{fills}{{\n{body}"
         name = self.module.shared(self._called, text) if self._is_shared else self._called
         if name == self._called:
             self.module.add_function(self._head + text)

@@ -37,6 +37,8 @@ from minitvm.tir.structural_equal import structural_equal
 Place: TypeAlias = tuple[Stage, IterVar] | Literal["ahead"] | None
 """The place of a copy: a loop of a stage; ahead of the call; or, as a whole, before the loops."""
 
+_REST = 4  # instructions of the loop over the rest of a line
+
 
 # -- Copies --
 
@@ -61,7 +63,7 @@ def _part_of_line(line: int, lanes: int) -> int:
 
     def instructions(part: int) -> int:
         count, rest = divmod(line, part)
-        return count * part.bit_count() + (rest.bit_count() + 1 if rest else 0)
+        return count * part.bit_count() + (rest.bit_count() + _REST if rest else 0)
 
     return min(range(1, min(line, lanes) + 1), key=lambda part: (instructions(part), -part))
 
