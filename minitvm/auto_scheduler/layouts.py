@@ -28,9 +28,10 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
-from math import inf
+from math import inf, prod
 from typing import Any, TypeAlias, cast, final
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     NEAR,
@@ -44,7 +45,11 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
 )
-from minitvm.auto_scheduler.convolution import is_copied_by_its_axes, sums_over_images
+from minitvm.auto_scheduler.convolution import (
+    groups_of,
+    is_copied_by_its_axes,
+    sums_over_images,
+)
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -78,6 +83,8 @@ from minitvm.tir.structural_equal import structural_equal
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
 among the data axes and the reduction axes of a contraction."""
+_Written: TypeAlias = tuple[list[Stage], list[Stage]]
+"""The stages of the copies of factors; and those of a contraction and of its epilogue."""
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
 _MOST = 32  # layouts that are costed, those with the least bounds
@@ -103,7 +110,7 @@ def write_layouts(
     *,
     strict: bool,
     stays: bool,
-) -> tuple[list[Stage], list[Stage]] | None:
+) -> _Written | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles, and another
     reduction in the order in which its operand lies. Returns the stages of the copied factors; and
     those of the reduction and, if it has the same order, its epilogue. None of them is scheduled
@@ -113,6 +120,101 @@ def write_layouts(
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
+    write = partial(_write_best, target=target, by_hand=by_hand, strict=strict)
+    if any(groups_of(contraction)) and multiplies_dtypes(contraction, target):
+        trial = s.copy()
+        made = _write_in_groups(trial, trial[stage.op], write, by_hand, stays)
+        _, (computed, *_) = made
+        found = contraction_of(computed.op)
+        if found is not None and cycles_by_instruction(found, target) is not None:
+            return _write_in_groups(s, stage, write, by_hand, stays)
+    return write(s, stage, stays=stays)
+
+
+def _write_in_groups(
+    s: Schedule,
+    stage: Stage,
+    write: Callable[..., _Written | None],
+    by_hand: Container[Stage],
+    stays: bool,
+) -> _Written:
+    """Lets channels that are read by groups have an axis for the groups, along which there is a
+    product for each, and writes the layout of these products."""
+    contraction = contraction_of(stage.op)
+    assert contraction is not None
+    groups = groups_of(contraction)
+
+    def by_groups(*indices: Any) -> list[Any]:
+        pairs = zip(indices, groups, strict=True)
+        return [i for x, n in pairs for i in ((x // n, x % n) if n else (x,))]
+
+    choose(s, "layout", "{groups} groups, each a product of its own", stage=stage.name,
+           groups=prod((extent_of(x) or n) // n for x, n
+                       in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
+    last = stage if stays else epilogue_of(s, stage, by_hand)
+    total, epilogue = stage.op.output(0), list[Stage]()
+    if stays:
+        total = s.cache_write(total, "global")
+    if last is not stage:
+        epilogue = [s[s.cache_write(last.op.output(0), "global")]]
+    for each in (s[total], *epilogue):
+        each.transform_layout(by_groups)
+        each.simplify()
+    if stays or epilogue:
+        last.compute_view()
+    for tensor in dict.fromkeys(each.tensor for each in contraction.factors):
+        _split_joined(s, s[total], tensor)
+    return write(s, s[total], stays=False) or ([], [s[total], *epilogue])
+
+
+def _split_joined(s: Schedule, stage: Stage, tensor: Tensor) -> None:
+    """Lets a contraction read a view of a tensor that has a dimension for each of two axes, where
+    it reads the tensor's dimension at places that both of them give."""
+    op = compute_of(stage)
+    (load, *_) = reads_of(op, tensor)
+    axes = {axis.var: axis for axis in (*op.axis, *op.reduce_axis)}
+    inner = [_inner_of(index, extent, axes) for index, extent in
+             zip(load.indices, tensor.shape, strict=True)]  # fmt: skip
+    if any(inner):
+        view = s[s.cache_read(tensor, "global", [op])]
+        view.transform_layout(
+            lambda *indices: [
+                i
+                for x, n in zip(indices, inner, strict=True)
+                for i in ((x // n, x % n) if n else (x,))
+            ]
+        )
+        view.compute_view()
+        stage.simplify()
+
+
+def _inner_of(index: PrimExpr, extent: PrimExpr, axes: Mapping[Var, IterVar]) -> int:
+    """The extent of the inner one of two axes that give the places along a dimension; 0 if they
+    don't give all of them."""
+    form = Prover().affine(index)
+    terms = [(n, axes.get(x)) for x, n in form.terms.items() if isinstance(x, Var)]
+    found = sorted((n, extent_of(axis)) for n, axis in terms if axis is not None)
+    match found:
+        case [(1, int() as size), (weight, int() as count)] if weight == size:
+            is_whole = const_int(extent) == size * count and const_int(form.constant) in (0, None)
+            return size if is_whole and len(form.terms) == 2 else 0
+    return 0
+
+
+def _write_best(
+    s: Schedule,
+    stage: Stage,
+    target: Target,
+    by_hand: Container[Stage],
+    *,
+    strict: bool,
+    stays: bool,
+) -> _Written | None:
+    """Lets a contraction be computed in the layout that takes the fewest cycles; None if that is
+    its own."""
+    contraction = contraction_of(stage.op)
+    if contraction is None:
+        return None
     layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
     if layout is None:
         return None
@@ -556,7 +658,7 @@ def _may_change(contraction: Contraction, target: Target) -> bool:
         and not is_uneven(op)
         and len({each.tensor for each in factors}) == len(factors)
         and (_have_axes(contraction) or are_copied or _is_small(contraction))
-        and all(any(each.reads(axis) for each in factors) for axis in op.axis)
+        and all(any(each.reads(axis) for each in factors) for axis in long_axes(op.axis))
     )
 
 
@@ -723,8 +825,8 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
         ):
             groups = [group for group in (first, *rest) if group]
             groups = _with_single(contraction, single, groups)
-            dims = tuple((i,) for group in groups for i in group)
-            dims = _joined(groups, axes) if flattens else dims
+            alone = tuple((i,) for group in groups for i in group)
+            dims = _joined(groups, axes) if flattens else alone
             is_flat = any(len({*dim} - {*single}) > 1 for dim in dims)
             is_wide = itself[-1][0] in long
             if not is_flat and is_wide and [i for dim in dims for i in dim if i in long] == long:
@@ -736,8 +838,9 @@ def _joined(groups: Sequence[Sequence[int]], axes: Sequence[IterVar]) -> _Dimens
     """A dimension for each group of axes; for an axis of symbolic extent, one of its own."""
     dims = list[tuple[int, ...]]()
     for group in groups:
-        for is_known, part in groupby(group, lambda i: extent_of(axes[i]) is not None):
-            dims += [tuple(part)] if is_known else [(i,) for i in part]
+        for is_known, run in groupby(group, lambda i: extent_of(axes[i]) is not None):
+            part = tuple(run)
+            dims += [part] if is_known else [(i,) for i in part]
     return tuple(dims)
 
 

@@ -85,6 +85,49 @@ def test_windows(data: str, differences: dict[str, Any], dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+@pytest.mark.parametrize(("data", "weights"), [("first", "OI*"), ("last", "*IO")])
+def test_groups(data: str, weights: str, kernel: tuple[int, int]) -> None:
+    """Each group of channels is a product of its own; a view divides the channels."""
+    made = small(data=data, weights=weights, result=data, groups=2, channels=64, kernel=kernel,
+                 padding=tuple(k // 2 for k in kernel))  # fmt: skip
+    trace = check(made, AMX if HAS_BMI2 else ARM)
+    assert "_product(" in trace and "compute_view" in trace
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_groups_too_small_for_an_instruction() -> None:
+    assert "_product(" not in check(small(groups=16, data="last", result="last"), AMX)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("data", ["first", "last"])
+def test_symbolic_batches(data: str) -> None:
+    target, n = AMX if HAS_BMI2 else ARM, te.var("n")
+    shape = (n, 32, 7, 7) if data == "first" else (n, 7, 7, 32)
+    X, W = te.placeholder(shape, "int8", name="X"), te.placeholder((32, 32, 3, 3), "int8", name="W")
+    c, r, q = (te.reduce_axis((0, size)) for size in (32, 3, 3))
+
+    def element(n: Any, *at: Any) -> Any:
+        f, y, x = at if data == "first" else (at[2], *at[:2])
+        place = (c, y + r, x + q) if data == "first" else (y + r, x + q, c)
+        return te.sum(X[tuple((n, *place))].astype("int32") * W[f, c, r, q].astype("int32"), [c, r, q])
+
+    out = (n, 32, 5, 5) if data == "first" else (n, 5, 5, 32)
+    Y = te.compute(out, element, name="Y")
+    assert "_product(" in tvm.auto_schedule(Y, target).trace()
+    f = tvm.build(Y, [X, W, Y], target)
+    rng = np.random.default_rng(3)
+    w = rng.integers(-3, 4, (32, 32, 3, 3)).astype("int8")
+    for batch in (0, 1, 3):
+        x = rng.integers(-3, 4, [batch, *map(int, shape[1:])]).astype("int8")
+        found = np.full([batch, *map(int, out[1:])], -77, "int32")
+        f(x, w, found)
+        whole = small(batch=batch, data=data, result=data, size=(7, 7), padding=(0, 0))
+        np.testing.assert_array_equal(found, exact(whole, x.astype("int32"), w.astype("int32")))
+
+
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("channels", [3, 33, 97])
 @pytest.mark.parametrize("data", ["first", "last"])
 def test_lines_that_end_anywhere(data: str, channels: int) -> None:
