@@ -10,7 +10,7 @@ forms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, inf, prod
+from math import gcd, inf
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
@@ -30,6 +30,7 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles_apart,
     cost,
     cycles_of_evicted_rows,
+    usual_size,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -141,12 +142,11 @@ def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> 
     whose channels are the rows."""
     op, weights, image = contraction.op, contraction.a, contraction.b
     images = [axis for axis in op.axis if axis is not row and image.reads(axis)]
-    width = prod(extent_of(axis) or 1 for axis in columns_of(contraction))
-    channels = extent_of(row) or 1
+    width, channels = usual_size(columns_of(contraction)), usual_size([row])
     _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
     _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
-    as_rows *= prod(extent_of(axis) or 1 for axis in images) // width
-    rows = prod(extent_of(axis) or 1 for axis in contraction.rows if axis is not row)
+    as_rows *= usual_size(images) // width
+    rows = usual_size(axis for axis in contraction.rows if axis is not row)
     return rows * as_columns * share_of_terms(op, weights), rows * as_rows
 
 

@@ -7,14 +7,13 @@ with other orders of its axes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import inf, prod
+from collections.abc import Sequence
+from math import inf
 
 from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
     Factor,
-    extent_of,
     factors_of,
     long_axes,
 )
@@ -24,7 +23,7 @@ from minitvm.auto_scheduler.convolution import (
     reused_axis,
     row_of,
 )
-from minitvm.auto_scheduler.cost import USUAL, Tile, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import Tile, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.few_rows import is_left_plain, is_streamed, streamed_cycles
 from minitvm.auto_scheduler.instructions import cycles_by_instruction
 from minitvm.auto_scheduler.lanes import best_in_lanes
@@ -33,7 +32,6 @@ from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir.expr import IterVar
 
 _APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _ROWS = 4  # sums of a lane
@@ -125,11 +123,6 @@ def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
     width = usual_size(column)
     vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
     return vectors * len(factors) / target.processor.loads + _moved(factors, target)
-
-
-def usual_size(axes: Iterable[IterVar]) -> int:
-    """The iterations of some axes together; a symbolic extent is of the usual size."""
-    return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
 def _moved(factors: Sequence[Factor], target: Target) -> float:

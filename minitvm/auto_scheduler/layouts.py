@@ -58,8 +58,9 @@ from minitvm.auto_scheduler.cost import (
     layout_cycles,
     transfer_cycles,
     usual_bytes_of,
+    usual_size,
 )
-from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
+from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order

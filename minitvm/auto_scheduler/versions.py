@@ -29,7 +29,7 @@ from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
 from minitvm.auto_scheduler.convolution import is_convolution
-from minitvm.auto_scheduler.instructions import has_instruction
+from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -168,15 +168,15 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
             yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},))
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
+    tiled = [var for var in extents if var in _tiled_extents(found)]
+    if not tiled and any(multiplies_dtypes(each, target) for each in found):
+        return  # images of a batch, say, each of which is tiles of its own
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
         # The tiles of an image hardly depend on its size, if there is one.
         sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
         yield _Version("images", e.const(True), sizes)
         return
     if any(has_instruction(each, target) for each in found):
-        tiled = [var for var in extents if var in _tiled_extents(found)]
-        if not tiled:
-            return
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)

@@ -111,7 +111,9 @@ def test_symbolic_batches(data: str) -> None:
     def element(n: Any, *at: Any) -> Any:
         f, y, x = at if data == "first" else (at[2], *at[:2])
         place = (c, y + r, x + q) if data == "first" else (y + r, x + q, c)
-        return te.sum(X[tuple((n, *place))].astype("int32") * W[f, c, r, q].astype("int32"), [c, r, q])
+        return te.sum(
+            X[tuple((n, *place))].astype("int32") * W[f, c, r, q].astype("int32"), [c, r, q]
+        )
 
     out = (n, 32, 5, 5) if data == "first" else (n, 5, 5, 32)
     Y = te.compute(out, element, name="Y")
@@ -146,6 +148,23 @@ def test_copies_are_made_for_a_strip_of_rows() -> None:
     assert copy.attach_stage is not None
     lines = [each for each in schedule.trace().split("\n") if "cache_access" in each]
     assert len(lines) == 1, [X, W]
+
+
+def test_tiles_keep_their_configuration() -> None:
+    """No call, such as one of memset for the padding of a row, lies between tiles."""
+    arguments = program(small(channels=16, data="last", weights="*IO", result="last"), te, "int8")
+    assembly = tvm.build(arguments[-1], arguments, AMX).get_source("asm")
+    assert "tileload" in assembly and "memset" not in assembly
+
+
+def test_code_for_named_processors_has_the_features_of_their_rows() -> None:
+    """Zen has ``extrq``, which other machines with the features of its row lack."""
+    made = small(channels=12, data="last", result="last", kernel=(1, 1), padding=(0, 0))
+    arguments = program(made, te, "int8")
+    target = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=znver4"
+    assert "-sse4a" in tvm.Target(target).feature_string
+    assembly = tvm.build(arguments[-1], arguments, target).get_source("asm")
+    assert "extrq" not in assembly and "insertq" not in assembly
 
 
 @pytest.mark.usefixtures("anywhere")

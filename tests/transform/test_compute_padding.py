@@ -87,3 +87,17 @@ def test_lanes_are_not_clamped() -> None:
     """A minimum in each lane would read one element at a time."""
     made = str(compute_padding(padded(A[i + j])))
     assert "min(" not in made and "likely(i < n)" in made
+
+
+def test_a_guard_at_the_end_of_a_line_keeps_lanes_neighbours() -> None:
+    """Behind the end, a quotient and a remainder would go on with the next line."""
+    lines = tir.decl_buffer((2, 40), name="lines")
+    for size, is_kept in ((24, True), (32, False)):
+        value = lines[j // size, j % size]
+        store = IfThenElse(tir.likely(j < 24), BufferStore(S, value, (j,)))
+        body = For(
+            j, const(0), const(32), ForKind.VECTORIZED,
+            AttrStmt(S, "padded_buffer", const(1), store),
+        )  # fmt: skip
+        made = compute_padding(function("f", lines, body=Allocate(S, body)))
+        assert ("likely(j < 24)" in str(made)) == is_kept
