@@ -82,7 +82,11 @@ def both(x: Any, y: Any) -> Any:
         (lambda: scaled(X, W, out=X.astype("f8")), TypeError, "expected dtype float32"),
         (lambda: both(W, W, out=W), TypeError, "out: expected a tuple of 2 arrays"),
         (lambda: scaled(X, W, out=torch.ones(2, 3)), TypeError, "out: expected an array of numpy"),
-        (lambda: scaled(X, W, out=X.tolist()), TypeError, r"out: expected an array \(\w+\), got list: results"),
+        (
+            lambda: scaled(X, W, out=X.tolist()),
+            TypeError,
+            r"out: expected an array \(\w+\), got list: results",
+        ),
         (
             lambda: scaled(*map(jnp.asarray, (X, W)), out=jnp.asarray(X)),
             ValueError,
