@@ -556,8 +556,8 @@ class Stage(LoopNest, Attachable):
             if var.axis and var not in own:
                 raise CompileError(
                     f"{self.name}: set_store_predicate: expected a condition on the axes of "
-                    f"{self.name} ({names_of(self.all_iter_vars)}), or on thread axes that they are "
-                    f"bound to, found {var.name}"
+                    f"{self.name} ({names_of(self.all_iter_vars)}), or on thread axes that they "
+                    f"are bound to, found {var.name}"
                 )
         self.store_predicate = condition
 
