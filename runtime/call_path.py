@@ -26,6 +26,7 @@ from minitvm.runtime.cases_text import COMPARED_TYPES
 from minitvm.runtime.device import Device
 from minitvm.runtime.dlpack import VERSION, DLDevice, raw_dtype
 from minitvm.runtime.dtype import DType
+from minitvm.runtime.errors import REFUSALS
 from minitvm.runtime.frameworks import is_immutable
 from minitvm.runtime.heap_types import function, leaf
 from minitvm.runtime.native import NativeCode, Once
@@ -66,6 +67,7 @@ class CallPath:
             none=None,
             true=True,
             tuple_type=tuple,
+            refusals=REFUSALS,
             float_type=float,
             out_name=sys.intern("out"),
             record_name=sys.intern("record"),

@@ -90,6 +90,9 @@ RAISABLE: dict[str, type[Exception]] = {
     "InternalError": InternalError,
 }
 
+REFUSALS = (TypeError, ValueError, BufferError)
+"""The errors about arguments, raised before anything is written."""
+
 _DEVICE_KINDS: dict[type, type[DeviceError]] = {
     MemoryError: DeviceMemoryError,
     **{

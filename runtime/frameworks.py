@@ -66,9 +66,14 @@ def readable(array: Any) -> Any:
     Raises
     ------
     BufferError
-        For such a tensor; the message tells what to pass instead.
+        For such a tensor, and for an array that JAX is tracing; the message tells what to do.
     """
     if not _is_tensor(array):
+        if is_tracer(array):
+            raise BufferError(
+                "expected an array, got one that JAX is tracing, without numbers: call the "
+                "function that its jax_op() returns, or make it by jit"
+            )
         return array
     reason = why_unreadable(array)
     if reason is not None:
@@ -87,6 +92,12 @@ def why_unreadable(tensor: Any) -> str | None:
 
 def _is_tensor(value: object) -> bool:
     return is_a(value, "torch", "Tensor")
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether a value is a tracer: it stands for a value in a program that JAX traces."""
+    kinds = type(value).__mro__
+    return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kinds)
 
 
 def overriding_tensors(values: Sequence[Any]) -> list[Any]:

@@ -31,6 +31,7 @@ class Outputs:
 new_array: ptr  # numpy's PyArray_NewFromDescr, or null
 array_type: ptr  # np.ndarray
 tuple_type: ptr
+refusals: ptr  # the tuple of the classes of errors about arguments
 # torch's functions of foreign.TorchAllocator, or null; and torch's numbers of dtypes, up to a
 # zero.
 torch_empty: ptr

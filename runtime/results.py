@@ -118,6 +118,13 @@ class Results:
         kind = "argument" if position in self.inputs else "output"
         return f"{self.name}: {kind} {position} '{self.names[position]}'"
 
+    def about_outputs(self, text: Any) -> Any:
+        """The text of an error about arguments, where the outputs were given as ``out=``."""
+        for i, each in enumerate(self.results if isinstance(text, str) else ()):
+            place = "out" if len(self.results) == 1 else f"out[{i}]"
+            text = text.replace(f"argument {each.position} '{self.names[each.position]}'", place)
+        return text
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The inputs by position.
 
@@ -156,13 +163,12 @@ class Results:
         if out is None:
             return [None] * count
         arrays = list(out) if isinstance(out, tuple) else [out]
-        if len(arrays) != count:
+        if len(arrays) != count or isinstance(out, list):
             listed = ", ".join(self.names[each.position] for each in self.results)
             what = "an array" if count == 1 else f"a tuple of {count} arrays"
-            raise TypeError(
-                f"{self.name}: out: expected {what} ({listed}), got "
-                f"{f'a tuple of {len(arrays)}' if isinstance(out, tuple) else type(out).__name__}"
-            )
+            got = f"a tuple of {len(arrays)}" if isinstance(out, tuple) else type(out).__name__
+            remedy = ": results are written to arrays" if isinstance(out, list) else ""
+            raise TypeError(f"{self.name}: out: expected {what} ({listed}), got {got}{remedy}")
         return arrays
 
     @property

@@ -16,7 +16,7 @@ from minitvm.runtime.call_path_text import MOST_ARGUMENTS
 from minitvm.runtime.device import Device
 from minitvm.runtime.device_api.registry import exists
 from minitvm.runtime.dlpack import dtype_word, read_tensor
-from minitvm.runtime.errors import InternalError
+from minitvm.runtime.errors import REFUSALS, InternalError
 from minitvm.runtime.frameworks import override, overriding_tensors
 from minitvm.runtime.heap_types import HEADER, enable, storage
 from minitvm.runtime.ndarray import empty, numpy_dtype
@@ -163,7 +163,12 @@ class Returning(_Storage):
             ]
             _learn_to_make(like)
         outputs = dict(zip(results.outputs, (each.array for each in made), strict=True))
-        self.function._end(arguments, outputs)
+        try:
+            self.function._end(arguments, outputs)
+        except REFUSALS as error:
+            if out is not None:
+                error.args = tuple(map(results.about_outputs, error.args))
+            raise
         return results.returned([each.finish(each.array) for each in made])
 
     def _call_traced(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:

@@ -136,8 +136,7 @@ def returned(returning: ptr[Returning], frame: ptr[Frame], like: ptr, out: ptr) 
     memset(at(made.managed), 0, 8 * outputs)
     is_ready = True
     if out:
-        if not take_outputs(returning, out, frame, packed.written, is_foreign):
-            return None
+        is_ready = take_outputs(returning, out, frame, packed.written, is_foreign)
     else:
         if not find_extents(returning, frame, at(made.extents)):
             return None
@@ -166,6 +165,8 @@ def returned(returning: ptr[Returning], frame: ptr[Frame], like: ptr, out: ptr) 
             else:
                 explain(function, -1)
     drop_outputs(made, outputs)
+    if out and not is_foreign:
+        forgive(refusals)  # nothing was written: Python code makes the call, and names the output
     return None
 
 # PyObject* call_returning(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import lcm
+from math import lcm, prod
 from typing import Any, TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, extent_of, only_moves
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, only_moves
 from minitvm.auto_scheduler.cost import (
+    USUAL,
     Blocks,
     Nest,
     Tile,
@@ -32,7 +33,6 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
     cost,
-    usual_bytes_of,
 )
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -45,6 +45,7 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
+from minitvm.auto_scheduler.some_sizes import is_version
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
@@ -56,7 +57,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import ProducerLoad, Var
+from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
@@ -64,6 +65,13 @@ _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _PANEL = 8  # columns that are copied into a panel as one vector
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
+_PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
+
+
+def _size_of(axis: IterVar) -> int | None:
+    """The extent of an axis; in a version, of which tiles are padded, a symbolic one is known."""
+    known = extent_of(axis)
+    return _PADDED if known is None and is_version() else known
 
 
 def _is_narrow_product(contraction: Contraction) -> bool:
@@ -157,7 +165,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
-    if found is None or None in map(extent_of, (*op.axis[-2:], *op.reduce_axis)):
+    if found is None or None in map(_size_of, (*op.axis[-2:], *op.reduce_axis)):
         return None
     nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
     if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
@@ -314,9 +322,11 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
         )
     packed = DType.of(by.a), DType.of(by.b)
     made = nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
-    *steps, last = made.steps
+    *steps, last = map(_size_of, contraction.op.reduce_axis)
     return replace(
         made,
+        rows=tuple(map(_size_of, contraction.rows)),
+        columns=_size_of(contraction.column),
         steps=(*steps, last and _rounded_up(last, unit.depth)),
         copies_rows=_copies_rows(contraction, by) or only_moves(contraction.a.tensor.op),
     )
@@ -337,11 +347,18 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
         if only_moves(each.tensor.op) and each is not contraction.b:
             continue  # the copy moves the elements
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
-        size = usual_bytes_of(each.tensor)
+        size = _bytes_of(contraction, each)
         copying += (
             copy_cycles(size) if lines else copy_cycles_apart(size // each.tensor.dtype.itemsize)
         )
     return cost(nest, tile, Blocks(columns=tile.columns), target) + copying
+
+
+def _bytes_of(contraction: Contraction, factor: Factor) -> int:
+    """The size of a factor; symbolic extents are of the size that stands for them."""
+    axes = (*contraction.op.axis, *contraction.op.reduce_axis)
+    read = (_size_of(axis) or USUAL for axis in axes if factor.reads(axis))
+    return prod(read) * factor.tensor.dtype.itemsize
 
 
 def _copies_rows(contraction: Contraction, by: _Instruction) -> bool:
@@ -349,7 +366,7 @@ def _copies_rows(contraction: Contraction, by: _Instruction) -> bool:
     steps of padding."""
     a, k = contraction.a, contraction.op.reduce_axis[-1]
     depth = by.group if isinstance(by, DotProduct) else by.depth
-    return (extent_of(k) or 0) % depth > 0 or a.along(k) != 1 or str(a.tensor.dtype) != by.a
+    return (_size_of(k) or 0) % depth > 0 or a.along(k) != 1 or str(a.tensor.dtype) != by.a
 
 
 def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blocks:
@@ -382,19 +399,19 @@ def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -
 
 def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -> list[int]:
     """The multiples to which the axes are padded, so that all tiles and groups are full; rows of
-    symbolic extent are not padded."""
+    unknown extent are not padded."""
     padding = [1] * len(contraction.op.axis)
     steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
     padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
     row = contraction.op.axis.index(contraction.rows[-1])
-    if extent_of(contraction.rows[-1]) is not None:
+    if _size_of(contraction.rows[-1]) is not None:
         padding[row] = max(padding[row], tile.rows)
     return [*padding[:-1], blocks.columns or tile.columns, *steps]
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
     """Whether no axis is padded."""
-    extents = map(extent_of, (*contraction.op.axis, *contraction.op.reduce_axis))
+    extents = map(_size_of, (*contraction.op.axis, *contraction.op.reduce_axis))
     return all(
         each == 1 if n is None else n % each == 0 for n, each in zip(extents, padding, strict=True)
     )
@@ -402,7 +419,7 @@ def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
 
 def _sizes(contraction: Contraction) -> tuple[int, int, int]:
     axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
-    rows, columns, depth = (cast(int, extent_of(axis)) for axis in axes)
+    rows, columns, depth = (cast(int, _size_of(axis)) for axis in axes)
     return rows, columns, depth
 
 
@@ -449,7 +466,7 @@ def _write_panels(
     loops = in_panels(panels, width, parts, group)
     place_copy(panels, at)
     # Where extents are symbolic, the last panel and the last group are guarded.
-    is_whole = None not in map(extent_of, (column, op.reduce_axis[-1]))
+    is_whole = None not in map(_size_of, (column, op.reduce_axis[-1]))
     if is_whole and j == last:
         before = len(loops) - len(steps) - 2
         # Row after row is read, for all panels.

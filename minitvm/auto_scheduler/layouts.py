@@ -65,6 +65,7 @@ from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplie
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
@@ -774,7 +775,7 @@ def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimen
     found, places = [own], [i for (i,) in own]
     reduce = contraction.op.body[0]
     assert isinstance(reduce, Reduce)
-    is_free = is_commutative(reduce.combiner) and None not in (extent_of(axes[i]) for i in places)
+    is_free = is_commutative(reduce.combiner) and not any(may_vary(axes[i]) for i in places)
     is_free = is_free and all(const_int(domain_of(axes[i]).min) == 0 for i in places)
     if sum(extent_of(axes[i]) != 1 for i in places) < 2 or not is_free:
         return found
@@ -836,12 +837,12 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
 
 
 def _joined(groups: Sequence[Sequence[int]], axes: Sequence[IterVar]) -> _Dimensions:
-    """A dimension for each group of axes; for an axis of symbolic extent, one of its own."""
+    """A dimension for each group of axes; for an axis whose extent may vary, one of its own."""
     dims = list[tuple[int, ...]]()
     for group in groups:
-        for is_known, run in groupby(group, lambda i: extent_of(axes[i]) is not None):
+        for varies, run in groupby(group, lambda i: may_vary(axes[i])):
             part = tuple(run)
-            dims += [part] if is_known else [(i,) for i in part]
+            dims += [(i,) for i in part] if varies else [part]
     return tuple(dims)
 
 

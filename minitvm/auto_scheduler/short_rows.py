@@ -26,9 +26,7 @@ left as it is, since it waits for memory; it has a version for calls with short 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -59,6 +57,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of, running_axis
+from minitvm.auto_scheduler.some_sizes import is_version
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
@@ -76,7 +75,6 @@ _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 SHORT = 8  # vectors: from here on, sums of one row after the other are faster
 AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
-_takes_rows_for_short: ContextVar[bool] = ContextVar("takes_rows_for_short", default=False)
 
 
 def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
@@ -168,21 +166,11 @@ def _width_of(op: ComputeOp, target: Target) -> int:
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
-@contextmanager
-def rows_taken_for_short() -> Iterator[None]:
-    """Lets rows of unknown length count as short, for a version for such calls."""
-    token = _takes_rows_for_short.set(True)
-    try:
-        yield
-    finally:
-        _takes_rows_for_short.reset(token)
-
-
 def waits_for_memory(op: ComputeOp) -> bool:
     """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
     of reading: neighbouring lines of one row come faster than lines of several rows."""
     reduce = op.body[0] if op.reduce_axis else None
-    if _takes_rows_for_short.get():
+    if is_version():  # for short rows
         return False
     if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
         return False

@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     waiting_cycles,
 )
+from minitvm.auto_scheduler.some_sizes import is_version
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
@@ -140,20 +141,6 @@ def chosen_by(chooser: _Chooser) -> Iterator[None]:
         _chooser.reset(token)
 
 
-_divides_rows: ContextVar[bool] = ContextVar("_divides_rows", default=True)
-
-
-@contextmanager
-def rows_undivided() -> Iterator[None]:
-    """Lets no block have a part of the rows, whose number calls decide: each part of them packs the
-    columns' factor again."""
-    token = _divides_rows.set(False)
-    try:
-        yield
-    finally:
-        _divides_rows.reset(token)
-
-
 def _remainders(nest: Nest, tile: Tile) -> int:
     return (nest.height % tile.rows > 0) + (nest.width % tile.columns > 0)
 
@@ -231,7 +218,9 @@ def _blocks_with(
     most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
     unit, outermost = _outermost_rows(nest, tile)
     panels = -(-nest.width // tile.columns)
-    is_whole = None in nest.rows[:1] or not _divides_rows.get()
+    # A version leaves the rows, whose number calls decide, undivided: each part of them would pack
+    # the columns' factor again.
+    is_whole = None in nest.rows[:1] or is_version()
     most_row_parts = 1 if is_whole else min(target.num_cores, outermost)
     is_known = None not in (*nest.rows, *nest.steps) and len(nest.rows) == 1
     best, least = Blocks(), inf

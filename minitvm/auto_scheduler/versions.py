@@ -35,10 +35,9 @@ from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
     SHORT,
     are_short_rows,
-    rows_taken_for_short,
     waits_for_memory,
 )
-from minitvm.auto_scheduler.tiles import rows_undivided
+from minitvm.auto_scheduler.some_sizes import is_version, written_for
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -58,7 +57,6 @@ _FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
-_PADDED = 120  # a size for which they need it, and tiles are nearly full
 _SHORT = 16  # extents of which most would be padding
 _USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
 _IMAGE = (128, 192)  # the same, for images
@@ -71,18 +69,22 @@ Write = Callable[..., None]
 @record()
 class _Version:
     """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
-    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short."""
+    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short, tiles
+    of instructions for padded."""
 
     name: str
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
+    made_for: str = ""  # where it has no sizes
 
 
 def write_versions(
     attempt: Attempt, arguments: Iterable[Tensor], target: Target, write: Write
 ) -> None:
     """Gives a schedule versions, which `write` writes for a program and its arguments."""
+    if is_version():
+        return
     s = attempt.schedule
     outputs = s.calls.outputs
     found = [*_versions(in_order(outputs), target)]
@@ -104,15 +106,16 @@ def _write_version(
             return None
         ops, now = constant
         given = [now.get(each, each) for each in arguments]
-        with rows_undivided(), rows_taken_for_short():
+        with written_for({*sizes.values()}):
             made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
         text = made.schedule.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         schedule = _replayed(text, outputs)
-        pads = version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))
-        if schedule is not None and not pads:
-            extents = " x ".join(map(str, sizes.values())) or "short rows"
+        if schedule is None:
+            continue
+        if not (version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))):
+            extents = " x ".join(map(str, sizes.values())) or version.made_for
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
             schedule.choices = made.schedule.choices
@@ -135,7 +138,8 @@ def _pads(trace: str, outputs: Sequence[Operation], extents: Iterable[Var], stag
     """Whether multiples of _WHOLE are padded, which takes more than a number of stages."""
     multiples = {var: e.floordiv(var, _WHOLE) * _WHOLE for var in extents}
     found = with_sizes(outputs, multiples)
-    return found is None or len(replay(trace, found[0]).stages) > stages
+    made = found and _replayed(trace, found[0])
+    return made is None or len(made.stages) > stages
 
 
 def _has_unknown_parts(stage: Stage) -> bool:
@@ -165,7 +169,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
         for condition in _many_short_rows(ops, target):
-            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},))
+            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
+                           made_for="short rows")  # fmt: skip
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     tiled = [var for var in extents if var in _tiled_extents(found)]
@@ -181,9 +186,13 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
         yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
-        padded = (dict.fromkeys(extents, _PADDED),)
         long = (e.less_equal(_SHORT, var) for var in tiled)
-        yield _Version(f"extents of {_SHORT} or more", reduce(e.logical_and, long), padded)
+        name = f"extents of {_SHORT} or more"
+        yield _Version(name, reduce(e.logical_and, long), ({},), made_for="padded tiles")
+        return
+    if images := [each for each in found if _is_image(each)]:
+        if any(map(_has_symbolic_channels, images)):
+            yield _Version("images", e.const(True), usual)
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
     # Two factors of this size fit the L2 cache.
@@ -226,14 +235,25 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
 
 
 def _wants_some(contraction: Contraction) -> bool:
-    """Whether a contraction has rows, and its columns are no image that is read as it lies.
-    Products of gathered rows have one schedule for all sizes: their checks take long to build."""
+    """Whether a contraction has rows. Products of gathered rows have one schedule for all sizes:
+    their checks take long to build."""
+    return bool(contraction.rows) and not (contraction.a.is_gathered or contraction.b.is_gathered)
+
+
+def _is_image(contraction: Contraction) -> bool:
+    """Whether the columns are several axes of a factor, the last one side by side."""
     op, a, b = contraction.op, contraction.a, contraction.b
     columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
-    is_image = len(columns) > 1 and b.along(contraction.column) == 1
-    is_gathered = a.is_gathered or b.is_gathered
-    is_plain = not is_gathered and (not is_image or _has_windows(contraction))
-    return bool(contraction.rows) and is_plain
+    return len(columns) > 1 and b.along(contraction.column) == 1
+
+
+def _has_symbolic_channels(image: Contraction) -> bool:
+    """Whether the size of an image is symbolic, and the numbers of its channels aren't all known,
+    which decide whether channels or places are the columns of tiles."""
+    op, b = image.op, image.b
+    columns = {axis for axis in op.axis if axis not in image.rows and b.reads(axis)}
+    channels = {*op.axis, *op.reduce_axis} - columns
+    return all(any(extent_of(axis) is None for axis in axes) for axes in (columns, channels))
 
 
 def _has_windows(contraction: Contraction) -> bool:

@@ -124,12 +124,6 @@ def _elsewhere(place: Any) -> str:
     return f"expected an array in the CPU's memory, got one on {place}: copy it to the CPU"
 
 
-def is_tracer(value: Any) -> bool:
-    """Whether a value is a tracer: it stands for a value in a program that JAX traces."""
-    kinds = type(value).__mro__
-    return any(each.__name__ == "Tracer" and "jax" in each.__module__ for each in kinds)
-
-
 def sample(array: Described) -> NDArray:
     """An array for measuring: of random floats, or of integer zeros."""
     random = np.random.default_rng(0).random(array.shape, np.float32)

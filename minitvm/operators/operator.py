@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from minitvm.driver.build import build
 from minitvm.lowering.lower import lower
-from minitvm.operators.arrays import Described, fixed, is_tracer, library_of, sample, writable
+from minitvm.operators.arrays import Described, fixed, library_of, sample, writable
 from minitvm.operators.cases import ChoosingOperator
 from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
@@ -35,6 +35,7 @@ from minitvm.operators.torch_calls import (
 )
 from minitvm.operators.tracing import Traced, call, is_symbolic, trace
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.frameworks import is_tracer
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.record import record

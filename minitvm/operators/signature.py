@@ -11,13 +11,13 @@ from minitvm.operators.arrays import (
     Described,
     described,
     is_symbol,
-    is_tracer,
     library_of,
     why_refused,
 )
 from minitvm.operators.extents import Extents, extents_of
 from minitvm.operators.parameters import Kind, Parameter
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
+from minitvm.runtime.frameworks import is_tracer
 from minitvm.runtime.record import record
 
 # The dtype of a number: that of a literal, or the wider dtype if an array has that.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 from typing import cast as typed
 
 from minitvm.arith.prover import Prover
@@ -33,6 +33,7 @@ from minitvm.tir.expr import (
     const_int,
 )
 from minitvm.tir.functor import Node, find
+from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.stmt import Stmt
 
 # -- Operations -----------------------------------------------------------------------------------
@@ -192,6 +193,27 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], T
     return lambda self, other: typed(Tensor, function(other, self))
 
 
+_OF_ARRAYS = {
+    name: remedy
+    for names, remedy in (
+        (
+            "sum mean prod max min any all argmax argmin std var norm dot mm matmul",
+            "reduce over an axis, as in k = te.reduce_axis((0, x.shape[1])) and te.compute("
+            "(x.shape[0],), lambda i: te.sum(x[i, k], axis=k))",
+        ),
+        (
+            "T mT transpose permute swapaxes reshape view flatten ravel squeeze unsqueeze expand",
+            "say where each element comes from, as in te.compute((n, m), lambda i, j: x[j, i])",
+        ),
+        ("float double half bfloat16 int long to type", 'write x.astype("float32")'),
+        ("item tolist numpy", "it has no numbers while a program is written"),
+        ("size numel dim", "its extents are x.shape, their number is x.ndim"),
+    )
+    for name in names.split()
+}
+"""What arrays have as attributes and methods, and how it is written in a program."""
+
+
 @final
 @record(eq=False, repr=False)
 class Tensor(WholeTensor):
@@ -228,7 +250,7 @@ class Tensor(WholeTensor):
         """The axes of a tensor that was computed."""
         if isinstance(self.op, ComputeOp):
             return self.op.axis
-        raise AttributeError(f"{self.name}: a tensor of {type(self.op).__name__} has no axis")
+        raise AttributeError  # __getattr__ says it
 
     def __call__(self, *indices: Any) -> PrimExpr:
         """The element at some indices.
@@ -299,6 +321,18 @@ class Tensor(WholeTensor):
         )
 
     __rmatmul__ = __matmul__
+
+    if not TYPE_CHECKING:  # to which a missing attribute is an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Says how to write what an array has as an attribute or a method."""
+            if name == "axis":
+                kind = type(self.op).__name__
+                raise AttributeError(f"{self.name}: a tensor of {kind} has no axis")
+            remedy = f"write te.{name}(x)" if name in INTRINSICS else _OF_ARRAYS.get(name)
+            if remedy is None:
+                raise AttributeError(f"a tensor of a program has no attribute {name!r}")
+            raise AttributeError(f"{self.name}: a tensor of a program has no `{name}`: {remedy}")
 
     def __neg__(self) -> Tensor:
         return typed(Tensor, expr.negate(self))

@@ -132,6 +132,9 @@ class _Access:
     def advice(self) -> str:
         if self.is_store:
             return "guard the store with an if, or change the shape"
+        if (place := e.const_int(self.indices[self.axis])) is not None and place < 0:
+            of = f"{self.buffer.name}.shape[{self.axis}]"
+            return f"indices begin with 0: write {of} - {-place} to count from the end"
         return "guard the read with if_then_else (Select evaluates both sides) or change the shape"
 
 

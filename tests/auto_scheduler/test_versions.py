@@ -266,3 +266,62 @@ def test_the_number_of_products_of_narrow_numbers_needs_no_multiple() -> None:
         name="C",
     )
     assert conditions(C, AVX512) == ["m % 64 == 0 and n % 64 == 0", "16 <= m and 16 <= n"]
+
+
+def einsum(text: str, extents: dict[str, Any], dtype: str, total: str) -> list[Tensor]:
+    inputs, z = text.split("->")
+    read = inputs.split(",")
+    factors = [
+        te.placeholder([extents[axis] for axis in axes], dtype, name)
+        for name, axes in zip("XY", read, strict=True)
+    ]
+    steps = {axis: te.reduce_axis((0, extents[axis]), axis) for axis in read[0] if axis not in z}
+
+    def element(*axes: Any) -> Any:
+        at = dict(zip(z, axes, strict=True)) | steps
+        x, y = (f(*(at[a] for a in a_)).astype(total) for f, a_ in zip(factors, read, strict=True))
+        return te.sum(x * y, axis=[*steps.values()])
+
+    return [*factors, te.compute([extents[axis] for axis in z], element, name="Z")]
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "called"),
+    [
+        ("mk,kn->mn", {"k": 256, "n": 128}, [{"m": 100}, {"m": 16}, {"m": 129}, {"m": 64}]),
+        ("mk,nk->mn", {"k": 64, "n": 128}, [{"m": 100}, {"m": 3}, {"m": 33}]),
+        ("bsd,df->bsf", {"d": 64, "f": 65}, [{"b": 2, "s": 100}, {"b": 1, "s": 31}]),
+        ("bsd,dhe->bshe", {"d": 64, "h": 3, "e": 64}, [{"b": 2, "s": 64}, {"b": 1, "s": 17}]),
+        ("bshe,hed->bsd", {"d": 64, "h": 3, "e": 64}, [{"b": 2, "s": 64}, {"b": 1, "s": 17}]),
+    ],
+)
+def test_instructions_for_matrices_take_some_symbolic_sizes(
+    text: str, known: dict[str, int], called: list[dict[str, int]]
+) -> None:
+    """Whichever extents are symbolic, and however many axes are rows or columns."""
+    extents = {axis: known.get(axis, te.var(axis)) for axis in text if axis.isalpha()}
+    tensors = einsum(text, extents, "uint8", "int32")
+    _, padded = tvm.auto_schedule(tensors[-1], AMX).versions[-1]
+    assert "te.matrix_product(" in padded.trace()
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for sizes in called:
+        shapes = [[(known | sizes)[a] for a in axes] for axes in text.replace("->", ",").split(",")]
+        x, y = (abs(whole(*shape, dtype="int32")).astype("uint8") for shape in shapes[:2])
+        got = np.full(shapes[2], 77, "int32")
+        f(x, y, got)
+        np.testing.assert_array_equal(got, np.einsum(text, x.astype("int32"), y.astype("int32")))
+
+
+def test_an_image_read_as_it_lies_has_a_version() -> None:
+    """Not one of known channels, whose schedule is right for images of any size."""
+    text = "bchw,oc->bohw"
+    extents = {axis: te.var(axis) for axis in "bchwo"}
+    tensors = einsum(text, extents, "float32", "float32")
+    assert {*conditions(tensors[-1], AMX)} <= {"True"}  # unless it is the same schedule
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for b, c, h, w, o in ((2, 7, 5, 30, 9), (1, 70, 3, 65, 66), (1, 1, 1, 1, 1), (3, 0, 2, 5, 4)):
+        x, y, got = whole(b, c, h, w), whole(o, c), np.full((b, o, h, w), 77, "float32")
+        f(x, y, got)
+        np.testing.assert_array_equal(got, np.einsum(text, x, y))
+    known = einsum(text, extents | {"c": 64, "o": 64}, "float32", "float32")
+    assert conditions(known[-1], AMX) == []

@@ -312,3 +312,10 @@ def test_exported_programs() -> None:
         jax.export.export(program)(spec)
     exported = jax.export.export(program, disabled_checks=checks)(spec)
     assert exported.call(np.full(2, 3, "float32")).tolist() == [18, 18]
+
+
+def test_a_built_function_that_jax_traces() -> None:
+    f = programs.scaled()
+    for call in (f.returning(), lambda *args: f(*args, args[0])):
+        with pytest.raises(BufferError, match=r"argument 0 .*JAX is tracing.*: call .*jax_op\(\)"):
+            jax.jit(call)(jnp.arange(3.0), 2.0)

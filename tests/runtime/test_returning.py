@@ -216,10 +216,15 @@ def test_what_is_wrong_with_out(parts: Any) -> None:
         parts(x, out=x)
     with pytest.raises(TypeError, match=r"expected a tuple of 2 arrays .*got a tuple of 1"):
         parts(x, out=(x,))
-    with pytest.raises(ValueError, match=r"argument 2 'Z': expected shape\[0\] == 2 .*got 3"):
-        parts(x, out=(x.copy(), np.zeros(3, "float32")))
-    with pytest.raises(ValueError, match=r"argument 2 'Z': expected a writable array"):
-        parts(x, out=(None, fixed))
+    with pytest.raises(TypeError, match="got list: results are written to arrays"):
+        parts(x, out=[x.copy(), np.zeros(2, "float32")])
+    for call in (parts, parts._call_slowly):
+        with pytest.raises(ValueError, match=r"parts: out\[1\]: expected shape\[0\] == 2 .*got 3"):
+            call(x, out=(x.copy(), np.zeros(3, "float32")))
+        with pytest.raises(ValueError, match=r"parts: out\[1\]: expected a writable array"):
+            call(x, out=(None, fixed))
+        with pytest.raises(ValueError, match=r"out\[0\]: .* shares no memory with out\[1\]"):
+            call(x, out=(z := x.copy(), z[:, 0]))
 
 
 def test_an_input_called_out() -> None:

@@ -1062,6 +1062,39 @@ def test_set_store_predicate(golden: Golden) -> None:
     np.testing.assert_array_equal(y, [-5] * 3 + [2 * i + 1 for i in range(3, 8)] + [-5] * 5)
 
 
+def test_a_store_predicate_on_threads() -> None:
+    a, b, s = vectors()
+    outer, inner = s[b].split(b.op.axis[0], 4)
+    x, y = te.thread_axis("threadIdx.x"), te.thread_axis("threadIdx.y")
+    s[b].bind(inner, x)
+    with pytest.raises(tvm.CompileError, match=r"that they are bound to, found threadIdx\.y"):
+        s[b].set_store_predicate(te.all(x.var < 3, y.var > 0))
+    s[b].bind(outer, y)
+    s[b].set_store_predicate(te.all(x.var < 3, y.var > 0))
+    assert "if i.inner < 3 and i.outer > 0:" in text(s, [a, b])
+    assert text(te.replay(s.trace(), [b.op]), [a, b]) == text(s, [a, b])
+
+
+def test_the_first_thread_of_a_reduction_axis_stores() -> None:
+    """As classic programs write it, whose reductions run across threads."""
+    A, k = te.placeholder((64,), name="A"), te.reduce_axis((0, 64), name="k")
+    B = te.compute((1,), lambda i: te.sum(A[k], axis=k), name="B")
+
+    def schedule(*predicates: Callable[[Any], Any]) -> te.Schedule:
+        s = te.create_schedule(B.op)
+        _, inner = s[B].split(k, factor=16)
+        s.rfactor(B, inner)
+        thread = te.thread_axis("threadIdx.x")
+        s[B].bind(s[B].op.reduce_axis[0], thread)
+        for predicate in predicates:
+            s[B].set_store_predicate(predicate(thread.var))
+        return s
+
+    assert text(schedule(lambda x: x.equal(0)), [A, B]) == text(schedule(), [A, B])
+    with pytest.raises(tvm.CompileError, match="that the first thread of a reduction axis fulfils"):
+        schedule(lambda x: x.equal(1))
+
+
 def test_transform_layout(golden: Golden) -> None:
     a, b, c, s = rows((6, 10))
     loops = s[b].transform_layout(lambda i, *j: [j[0] // 4, i, j[0] % 4])

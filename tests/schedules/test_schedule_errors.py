@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "scope_output": (lambda p: p.s[p.D].set_scope("local"), "D: set_scope: expected a stage inside of the program, got an output"),
     "scope_placeholder": (lambda p: p.s[p.A].set_scope("local"), "A: set_scope: expected a stage inside of the program, got a placeholder"),
     "predicate_none": (lambda p: p.s[p.C].set_store_predicate(None), "C: set_store_predicate: expected an expression or a number"),
-    "predicate_axis": (lambda p: p.s[p.C].set_store_predicate(p.k < 3), r"C: set_store_predicate: expected a condition on the axes of C \(i, j\), found k"),
+    "predicate_axis": (lambda p: p.s[p.C].set_store_predicate(p.k < 3), r"C: set_store_predicate: expected a condition on the axes of C \(i, j\), or on thread axes that they are bound to, found k"),
     "align_axis": (lambda p: p.s[p.R].storage_align(p.k, 4, 0), r"R: storage_align: expected one of its data axes \(x\), got iter_var"),
     "align_0": (lambda p: p.s[p.B].storage_align(p.B.op.axis[0], 0, 0), "B: storage_align: expected whole numbers, got 0, 0"),
     "align_half": (lambda p: p.s[p.B].storage_align(p.B.op.axis[0], 8, 0.5), "B: storage_align: expected whole numbers, got 8, 0.5"),

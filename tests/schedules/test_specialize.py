@@ -123,11 +123,18 @@ def test_wrong_versions() -> None:
     s, other = versions()
     with pytest.raises(CompileError, match="specialize: expected a schedule, got int 8"):
         s.specialize(n <= 8, 8)  # type: ignore[arg-type]  # the mistake
-    elsewhere = te.create_schedule(te.compute((n,), lambda i: i).op)
+    elsewhere = te.create_schedule(te.compute((n,), lambda i: i, name="Z").op)
+    alike = te.create_schedule(te.compute((n,), lambda i: i, name="Y").op)
     nested, _ = versions()
     nested.specialize(n <= 8, other)
-    for each in (s, elsewhere, nested):
-        with pytest.raises(CompileError, match="another schedule of the same outputs, without"):
+    for each, found in (
+        (s, r"this one: schedule a copy\(\)"),
+        (elsewhere, "one of Z in place of Y"),
+        (alike, "one of another Y: make it for the same operations"),
+        (nested, r"one with versions \(n <= 8\): give them to this schedule"),
+    ):
+        text = f"another schedule of the same outputs, without versions, got {found}$"
+        with pytest.raises(CompileError, match=text):
             s.specialize(n <= 8, each)
 
 

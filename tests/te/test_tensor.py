@@ -254,3 +254,21 @@ def test_symbolic_shapes() -> None:
         te.placeholder((n,)) + te.placeholder((m,))
     with pytest.raises(CompileError, match=r"that broadcast, got \(4, 3\) and \(4,\)"):
         matrix() + te.placeholder((4,))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sum", r"A: a tensor of a program has no `sum`: reduce over an axis"),
+        ("T", r"A: a tensor of a program has no `T`: say where each element comes from"),
+        ("float", r"A: .* no `float`: write x\.astype"),
+        ("item", r"A: .* no `item`: it has no numbers while a program is written"),
+        ("exp", r"A: .* no `exp`: write te\.exp\(x\)"),
+        ("nothing", r"a tensor of a program has no attribute 'nothing'"),
+    ],
+)
+def test_what_arrays_have_and_tensors_lack(name: str, text: str) -> None:
+    A = te.placeholder((3,), name="A")
+    assert not hasattr(A, name)
+    with pytest.raises(AttributeError, match=f"^{text}"):
+        getattr(A, name)

@@ -139,11 +139,26 @@ class Schedule(GraphPrimitives):
             raise CompileError(f"specialize: expected a condition on extents, got {condition}")
         if not isinstance(version, Schedule):
             raise CompileError(f"specialize: expected a schedule, got {described(version)}")
-        if version is self or version.versions or version.calls.outputs != self.calls.outputs:
+        if (found := self._not_a_version(version)) is not None:
             raise CompileError(
-                "specialize: expected another schedule of the same outputs, without versions"
+                "specialize: expected another schedule of the same outputs, without versions, got "
+                f"{found}"
             )
         self.versions.append((condition, version))
+
+    def _not_a_version(self, other: Schedule) -> str | None:
+        """What another schedule is, and the remedy, if it can't be a version of this one."""
+        if other is self:
+            return "this one: schedule a copy()"
+        mine, its = ([op.name for op in each.calls.outputs] for each in (self, other))
+        if mine != its:
+            return f"one of {', '.join(its)} in place of {', '.join(mine)}"
+        if other.calls.outputs != self.calls.outputs:
+            return f"one of another {', '.join(its)}: make it for the same operations"
+        if other.versions:
+            listed = ", ".join(str(each) for each, _ in other.versions)
+            return f"one with versions ({listed}): give them to this schedule"
+        return None
 
     # -- Groups ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.accumulation import checked_accumulation
@@ -25,8 +26,8 @@ from minitvm.te.schedules.views import viewed_by
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import free_vars
+from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce, Var
+from minitvm.tir.functor import free_vars, substitute
 
 
 class Attachable(Traced):
@@ -524,10 +525,15 @@ class Stage(LoopNest, Attachable):
     def set_store_predicate(self, predicate: Any) -> None:
         """Store only where a condition on the axes holds.
 
+        A thread axis that a loop of this stage is bound to stands for this loop. All threads of a
+        reduction axis hold the reduction's result, of which the first one stores it:
+        ``tx.var.equal(0)``, as classic programs have it, lets it be stored.
+
         Raises
         ------
         CompileError
-            When `predicate` is no condition, or uses an axis that doesn't belong to this stage.
+            When `predicate` is no condition, uses an axis that doesn't belong to this stage, or
+            never holds.
         """
         if self.accumulates is not None:
             raise CompileError(
@@ -536,14 +542,36 @@ class Stage(LoopNest, Attachable):
             )
         with e.naming(f"{self.name}: set_store_predicate"):
             condition = e.as_condition(predicate)
+        threads = self._thread_values()
+        if threads.keys() & {*free_vars(condition)}:
+            held = Analyzer().simplify(substitute(condition, threads))
+            if e.const_int(held) == 0:
+                raise CompileError(
+                    f"{self.name}: set_store_predicate: expected a condition that the first thread "
+                    f"of a reduction axis fulfils, whose result is stored, got {condition}"
+                )
+            condition = held
         own = {axis.var for axis in self.all_iter_vars}
         for var in free_vars(condition):
             if var.axis and var not in own:
                 raise CompileError(
                     f"{self.name}: set_store_predicate: expected a condition on the axes of "
-                    f"{self.name} ({names_of(self.all_iter_vars)}), found {var.name}"
+                    f"{self.name} ({names_of(self.all_iter_vars)}), or on thread axes that they "
+                    f"are bound to, found {var.name}"
                 )
         self.store_predicate = condition
+
+    def _thread_values(self) -> dict[Var, PrimExpr]:
+        """The axes of threads to which loops are bound: those loops; of a reduction, the first of
+        its iterations."""
+        bound = [(axis, attrs.thread) for axis, attrs in self.iter_var_attrs.items()]
+        return {
+            thread.var: e.const(0, thread.var.dtype)
+            if axis.iter_type is IterType.COMM_REDUCE
+            else e.cast(thread.var.dtype, axis.var)
+            for axis, thread in bound
+            if thread is not None
+        }
 
     @primitive
     def storage_align(self, axis: IterVar, factor: Any, offset: Any) -> None:
