@@ -54,7 +54,7 @@ class Match:
 def match_computation(
     intrin: TensorIntrin, op: ComputeOp, domain: Mapping[IterVar, Range], stage: str, axis: str
 ) -> Match:
-    """The places of the operands of `intrin` in the part of `op` that it replaces.
+    """The regions of the operands of `intrin` in the part of `op` that the intrinsic replaces.
 
     Parameters
     ----------
