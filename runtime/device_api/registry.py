@@ -96,7 +96,7 @@ def unregister_device(name: str) -> None:
         for each in mine:
             if each.used_bytes:
                 raise ValueError(
-                    f"unregister_device: {each.device}: expected no array to live there, found "
+                    f"unregister_device: {each.device}: expected no array on it, found "
                     f"{each.used_bytes} bytes of them"
                 )
         # Afterwards the name is free, even after a failure.

@@ -528,7 +528,7 @@ def test_what_prepack_refuses() -> None:
     with message(
         ValueError,
         "f: prepack: expected an argument that was built as prepacked ('B'), got 'A': build(..., "
-        "prepacked=[...]) says which are",
+        "prepacked=[...])",
     ):
         tvm.prepack(f, "A", np.zeros((20, 50), "float32"))
     with pytest.raises(ValueError, match=r"^g: prepack: .*prepacked \(none\), got 'B'"):
