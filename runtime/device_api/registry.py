@@ -97,7 +97,7 @@ def unregister_device(name: str) -> None:
             if each.used_bytes:
                 raise ValueError(
                     f"unregister_device: {each.device}: expected no array on it, found "
-                    f"{each.used_bytes} bytes of them"
+                    f"{each.used_bytes} bytes in use"
                 )
         # Afterwards the name is free, even after a failure.
         with contextlib.ExitStack() as ends:

@@ -309,7 +309,7 @@ def test_a_range_inside_of_what_it_depends_on() -> None:
     s = te.create_schedule(b.op)
     (i,), (k,) = b.op.axis, b.op.reduce_axis
     with pytest.raises(
-        tvm.CompileError, match=r"^rfactor of B: expected a loop that is as long for"
+        tvm.CompileError, match=r"^rfactor of B: expected a loop of one length for"
     ):
         s.rfactor(b, k)
     s[b].reorder(k, i)
