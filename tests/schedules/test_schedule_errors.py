@@ -308,9 +308,7 @@ def test_a_range_inside_of_what_it_depends_on() -> None:
     )
     s = te.create_schedule(b.op)
     (i,), (k,) = b.op.axis, b.op.reduce_axis
-    with pytest.raises(
-        tvm.CompileError, match=r"^rfactor of B: expected a loop of one length for"
-    ):
+    with pytest.raises(tvm.CompileError, match=r"^rfactor of B: expected a loop of one length for"):
         s.rfactor(b, k)
     s[b].reorder(k, i)
     with pytest.raises(
