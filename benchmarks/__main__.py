@@ -130,8 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measures minitvm and its peers in turn, on one thread (the groups "
-        "ladder, threads, gemm, conv, einsum and memory: also on two). Medians; losses are "
-        "printed as wins are.",
+        "ladder, threads, gemm, conv, einsum, graphs, memory and reductions: also on two). "
+        "Medians; losses are printed as wins are.",
     )
     listed = ", ".join(GROUPS)
     parser.add_argument(
@@ -145,15 +145,16 @@ def _parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="PART",
-        help="of gemm, conv, einsum, memory, math, operators and symbolic what has this in its "
-        "name, as float32/squares, 'NT 64' or 'rms_norm backward large'",
+        help="only rows whose name contains this, as float32/squares, 'NT 64' or 'rms_norm "
+        "backward large': in the groups gemm, conv, einsum, graphs, memory, reductions, semirings, "
+        "math, model, operators and symbolic",
     )
     parser.add_argument(
         "--threads",
         type=_positive,
         metavar="N",
-        help="gemm, conv, einsum and memory on this number alone; operators and symbolic on this "
-        "number",
+        help="gemm, conv, einsum, graphs, memory and reductions on this number alone; operators "
+        "and symbolic on this number",
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="rounds in one process")
     parser.add_argument(

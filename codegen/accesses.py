@@ -1,7 +1,7 @@
 """The addresses of a buffer's elements, and the instructions that read and write them.
 
-The lanes of a vector are neighbours, neighbours in reverse, one element for all, every so many-th
-element, or anywhere; each has instructions of its own.
+The lanes of a vector may be neighbours, neighbours in reverse, one element for all, elements with a
+constant step, or any elements; each case has instructions of its own.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
 
 
 def _with_constant_lanes(emitter: Emitter, index: PrimExpr) -> tuple[PrimExpr, list[int] | None]:
-    """An index of many lanes as one of a single lane, and what is constant in each; the index
-    itself, and None, where it isn't such a sum."""
+    """An index of many lanes as the sum of an index of a single lane and a constant for each lane;
+    the index itself, and None, if it isn't such a sum."""
     constants = constant_lanes(emitter, index)
     if constants is not None:
         return e.const(0, index.dtype.element), constants
@@ -475,8 +475,8 @@ def emit_store(emitter: Emitter, node: BufferStore, value: Value) -> None:
 
 
 def first_lanes(emitter: Emitter, predicate: PrimExpr) -> PrimExpr | None:
-    """The number of the first lanes for which a condition ``ramp(0, 1) < broadcast(n)`` holds,
-    which may be any number; None for any other condition."""
+    """The number of the first lanes for which a condition ``ramp(0, 1) < broadcast(n)`` holds: n,
+    which may be any number. None for any other condition."""
     if isinstance(predicate, Var):
         return emitter.first_lanes.get(predicate)
     if (
@@ -495,8 +495,8 @@ def first_lanes(emitter: Emitter, predicate: PrimExpr) -> PrimExpr | None:
 def _store_first(
     text: FunctionText, memory: Value, pointer: Value, align: int, count: Value
 ) -> None:
-    """Stores the first `count` lanes: all, or else what each bit of the number says, from half of
-    the lanes down to one. Without registers for masks, processors of AMD take 18 cycles for a
+    """Stores the first `count` lanes: all of them, or else a part for each bit of the number, from
+    half of the lanes down to one. Without mask registers, processors of AMD take 18 cycles for a
     masked store, and others have none."""
     lanes, scalar = lanes_of(memory.type), element_type(memory.type)
     whole, part, join = text.blocks("whole", "part", "stored")
@@ -523,7 +523,7 @@ def _store_first(
 
 
 def _part(text: FunctionText, vector: Value, begin: int, width: int) -> Value:
-    """So many lanes of a vector."""
+    """Some of the lanes of a vector."""
     if width == 1:
         return text.extract(vector, begin)
     return text.shuffle(vector, poison(vector.type), range(begin, begin + width))

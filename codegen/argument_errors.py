@@ -1,10 +1,10 @@
 """The error messages of compiled functions about their arguments.
 
 A check in a function's entry is a comparison, a branch and a call of one of the functions made
-here, which finds the mistake where several are possible. They are the same for every kernel, so one
-module of them is compiled once a process, without optimisation: they run only when an argument is
-wrong. They set a Python error, taking the GIL for that, and return -1. Where only the layout of the
-arrays is wrong, and the caller asks for the variant that takes it
+here, which finds out which mistake it is, if several are possible. They are the same for every
+kernel, so one module of them is compiled once a process, without optimisation: they run only when
+an argument is wrong. They set a Python error, taking the GIL for that, and return -1. Where only
+the layout of the arrays is wrong, and the caller asks for the variant that takes it
 (:mod:`minitvm.runtime.arrangement`), they return NEEDS_VARIANT without an error.
 """
 

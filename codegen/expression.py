@@ -59,7 +59,7 @@ def _emit_arithmetic(emitter: Emitter, node: e.Arithmetic) -> Value:
 
 
 def _goes_around(node: e.FloorMod) -> bool:
-    """Whether lanes count up, and begin anew at a divisor that isn't known."""
+    """Whether lanes count up modulo a divisor that isn't known."""
     return (
         isinstance(node.a, e.Ramp)
         and isinstance(node.b, e.Broadcast)

@@ -1,8 +1,8 @@
 """The functions of numbers (:mod:`minitvm.tir.intrinsics`), on scalars and lane by lane on vectors.
 
-LLVM computes the functions that it has instructions for. The others are our own
-(:mod:`elementary`), or with strict floating point the C library's. ``float16`` and ``bfloat16``
-are computed in float32 and rounded.
+LLVM computes the functions for which it has instructions. The others are our own
+(:mod:`elementary`), or with strict floating point the C library's. ``float16`` and ``bfloat16`` are
+computed in float32 and rounded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Loops that copy a row of vectors from one buffer to another.
 
-Vectors copy a short row faster than the C library's ``memcpy``, which first has to find out what it
-copies; a long one is faster by ``memcpy``, which doesn't read the lines that it overwrites. LLVM
-would call ``memcpy`` for each row, so functions are emitted with
+Vectors copy a short row faster than the C library's ``memcpy``, which first examines its arguments.
+``memcpy`` copies a long row faster, since it doesn't read the lines that it overwrites. LLVM would
+call ``memcpy`` for each row, so functions are emitted with
 :data:`minitvm.codegen.llvm_text.OWN_COPIES`.
 """
 

@@ -29,9 +29,9 @@ def guarded(name: str, is_near: Value, near: Lanes, args: Sequence[Lanes], far: 
 
 
 def mended(is_plain: Value, plain: Lanes, mend: Callable[[], Lanes]) -> Lanes:
-    """`plain` in a vector in all of whose lanes `is_plain` holds, and otherwise what `mend` emits,
-    which is the same in such lanes. A single number isn't tested, so that LLVM can vectorise its
-    loop."""
+    """`plain`, if `is_plain` holds in all lanes of a vector, and otherwise the vector that `mend`
+    emits, which has the same values in such lanes. A single number isn't tested, so that LLVM can
+    vectorise its loop."""
     text = plain.text
     if plain.lanes == 1:
         return mend()

@@ -1,4 +1,4 @@
-"""One tensor as seven structures: what each of them is, and which of them share its memory.
+"""One tensor as seven structures, and the ones that share its memory.
 
 python examples/one_tensor_seven_views.py
 """

@@ -474,7 +474,7 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise CompileError(f"target: expected -{name}= a number, at least 1, got {text!r}")
+        raise CompileError(f"target: expected a number of at least 1 for -{name}=, got {text!r}")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Faces: modules that hand on names of other modules, with each name written once."""
+"""Faces: modules that re-export names of other modules, with each name written once."""
 
 from __future__ import annotations
 

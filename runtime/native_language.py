@@ -21,9 +21,10 @@ functions::
 Everything has the meaning that it has in C:
 
 - Types are ``i1 i8 i16 i32 i64``, unsigned ``u8 u16 u32 u64``, ``float double``, ``ptr`` and
-  ``ptr[T]``, ``array[T, n]``, and structures. Nothing is converted by itself, except that a literal
-  takes the type of what it meets, that any pointer is any other, and that functions of C take
-  numbers of either sign. ``i32(x)`` converts. ``//`` and ``%`` round toward zero.
+  ``ptr[T]``, ``array[T, n]``, and structures. Nothing is converted implicitly, with three
+  exceptions: a literal takes the type of the other operand, any pointer may stand for any other,
+  and functions of C take numbers of either sign. ``i32(x)`` converts. ``//`` and ``%`` round toward
+  zero.
 - ``p[i]`` and ``p.field`` read and write memory; ``at(p[i])`` is the address. A structure or an
   array in memory is its address. ``p + n`` moves a pointer by elements, one of ``ptr`` by bytes.
   ``load(T, p)`` and ``store(value, p)`` are for addresses without a type.

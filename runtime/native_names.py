@@ -18,7 +18,7 @@ class Type:
     text: str  # of LLVM
     bits: int = 0  # of a number
     is_signed: bool = True
-    of: Type | None = None  # the elements of an array, or what a pointer points to
+    of: Type | None = None  # of the elements of an array, or of the target of a pointer
 
     def __str__(self) -> str:
         return self.text if self.is_signed else f"u{self.bits}"
@@ -71,7 +71,7 @@ class Value:
 @final
 @record()
 class Function:
-    """What a call has to know: the types, and whether more arguments may follow."""
+    """The signature of a function: the types, and whether more arguments may follow."""
 
     name: str
     result: Type

@@ -125,7 +125,7 @@ class NativeValues(ast.NodeVisitor):
         self._emit(f"store {self._typed(value, self._pointed(slot), self._node)}, {slot}")
 
     def _pointed(self, pointer: Value, node: ast.AST | None = None) -> Type:
-        """The type of what a pointer points to."""
+        """The type to which a pointer points."""
         if pointer.type is None or pointer.type.of is None:
             raise refused(node or self._node, "expected a pointer with a type")
         return pointer.type.of

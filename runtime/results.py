@@ -255,7 +255,7 @@ def _is_parameter(name: str) -> bool:
 
 @runtime_checkable
 class ToldResults(Protocol):
-    """A function that tells its results."""
+    """A function that can describe its results."""
 
     def results(self) -> Results: ...
 

@@ -1,4 +1,4 @@
-"""Functions of others as stages: a BLAS, and a function of Python.
+"""Outside functions as stages: a BLAS, and a function of Python.
 
 python examples/classic/extern.py
 """

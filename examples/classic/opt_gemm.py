@@ -2,8 +2,8 @@
 of them lose to an untouched schedule.
 
 The classic story begins with plain loops, blocks them, and ends two hundred times faster. Here the
-expression alone is fast: `build` schedules what nobody touched. The first step by hand takes the
-schedule over, and with it the duty to take all the others.
+bare expression is fast: `build` schedules untouched programs. After the first primitive by hand,
+all further steps must be done by hand as well.
 
 python examples/classic/opt_gemm.py [size]
 """

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, of all positions or of those up to each (causal).
+"""Scaled dot-product attention: over all positions, or over those up to each position (causal).
 
 python examples/operators/attention.py
 """

@@ -1,4 +1,4 @@
-"""A linear layer with weights of int8, on rows that are brought to int8 as they come.
+"""A linear layer with weights of int8, on rows that are quantised to int8 in the call.
 
 python examples/operators/int8_linear.py
 """

@@ -1,4 +1,4 @@
-"""SwiGLU: two linear layers of which one, through SiLU, opens and closes the other.
+"""SwiGLU: the elementwise product of two linear layers, one of them through SiLU.
 
 python examples/operators/swiglu.py
 """

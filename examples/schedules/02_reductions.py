@@ -1,8 +1,8 @@
 """Reductions: along one axis and several, in pieces, with a reducer of one's own, as convolution.
 
-A reduce axis is a loop that no dimension of the result has. It can be split, reordered and unrolled
-like the others; what it can't be is parallel, since all threads would write one element. `rfactor`
-gives each part of the reduction an element of its own, and so a loop that can.
+A reduction axis is a loop along no dimension of the result. It can be split, reordered and unrolled
+like other loops, but it can't be parallel, since all threads would write one element. `rfactor`
+gives each part of the reduction an element of its own, so the loop over the parts can be parallel.
 
 python examples/schedules/02_reductions.py
 """

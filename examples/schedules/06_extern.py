@@ -1,7 +1,7 @@
 """Stages that aren't expressions: a call to Python, or loops written by hand, among scheduled ones.
 
 `te.extern` makes a tensor from a statement. To the schedule it is a stage that reads and writes
-whole tensors, so it has no loops to split, and what it reads can't be inlined into it.
+whole tensors, so it has no loops to split, and the tensors that it reads can't be inlined into it.
 
 python examples/schedules/06_extern.py
 """

@@ -1,7 +1,7 @@
 """Stencils and convolutions: how much of a stage to keep, and where to pad.
 
-What a scheduled program computes is held here to the *unscheduled* program, run by the reference
-interpreter, which defines what programs mean.
+The results of a scheduled program are compared with those of the *unscheduled* program in the
+reference interpreter, which defines the meaning of programs.
 
 python examples/schedules/08_stencils_and_convolutions.py
 """

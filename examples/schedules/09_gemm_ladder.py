@@ -1,8 +1,8 @@
 """Matrix multiplication from plain loops to the machine's speed, one decision at a time.
 
-Each rung is the rung below with one thing changed, and prints what that brings: the time, the rate,
-its share of what the arithmetic units can do (measured, see `peak`), and the speed-up over the rung
-below. Tile sizes come from the target's registers, not from the size of the matrices.
+Each rung is the rung below with one change, and prints the effect: the time, the rate, its share of
+the peak of the arithmetic units (measured, see `peak`), and the speed-up over the rung below. Tile
+sizes come from the target's registers, not from the size of the matrices.
 
 python examples/schedules/09_gemm_ladder.py 1024     # N, for N x N matrices
 """

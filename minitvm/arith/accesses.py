@@ -1,4 +1,4 @@
-"""Gathers the accesses of a statement, and tells where two of them meet at one element or at
+"""Gathers the accesses of a statement, and finds where two of them touch one element, or
 neighbours."""
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ def loads(*nodes: PrimExpr) -> bool:
 
 
 def reads_tensors(*nodes: PrimExpr) -> bool:
-    """Whether an element of a tensor is read. Data say such a value."""
+    """Whether an element of a tensor is read. Such a value depends on data."""
     return contains(ProducerLoad, *nodes)
 
 
 def has_effect(node: Stmt, own: Container[Buffer] = ()) -> bool:
-    """Whether a statement does anything that is seen outside of it. Nothing outside reads the
-    memory of `own`. A prefetch changes no result."""
+    """Whether a statement has an effect outside of itself. Nothing outside reads the memory of
+    `own`. A prefetch has no effect."""
     match node:
         case Evaluate(Call(op="prefetch")):
             return False

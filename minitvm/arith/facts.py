@@ -1,6 +1,6 @@
 """The facts at one point of a program: constraints on atoms, their ranges, their definitions.
 
-An atom is a term that arithmetic doesn't look into. A fact is a choice between systems of
+An atom is a term whose parts arithmetic doesn't examine. A fact is a choice between systems of
 constraints. A constraint is an affine form that is at least zero.
 """
 

@@ -78,7 +78,7 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
 
 
 def is_symbolic(prover: Prover, form: Affine) -> bool:
-    """Whether a form has a variable that the program doesn't bound."""
+    """Whether a form has a variable to which the program sets no bound."""
     ranges = (prover.interval(Affine({var: 1})) for var in variables(form))
     return any(max(map(abs, each)) > LARGEST for each in ranges)
 

@@ -149,7 +149,7 @@ class _Reader:
 
     def _is_mostly_below(self, form: Affine, is_tie: bool) -> bool:
         """Whether most values of a form are below zero; whether all are but a few, where its ends
-        aren't known. Of as many values below as above, `is_tie`."""
+        aren't known. If as many values are below as above, the answer is `is_tie`."""
         least, greatest = self._prover.interval(form)
         if -least > LARGEST and greatest > LARGEST:
             _, last = self._without_short_loops(form)
@@ -190,8 +190,8 @@ class _Reader:
         return most if counts[most] >= _LEAST else None
 
     def _quotient_of_size(self, form: Affine, size: Affine) -> int | None:
-        """The same for a divisor that isn't known: the quotient that all values have but a few, as
-        those of ``(j + 5) % n``; or that which is one of two, but for a few values."""
+        """The same for a divisor that isn't known: the quotient that all but a few values have, as
+        for ``(j + 5) % n``; or one of two quotients, if all but a few values have one of them."""
         proves = self._prover.proves
         least, greatest = self._without_short_loops(form)
         first = next((form.terms.get(n, 0) for n, times in size.terms.items() if times == 1), 0)

@@ -17,8 +17,8 @@ from minitvm.tir.stmt import PrimFunc, Stmt
 
 
 def prover_of(func: PrimFunc) -> Prover:
-    """A prover with the facts at the begin of a function: no dimension is negative, and what holds
-    in all calls."""
+    """A prover with the facts at the begin of a function: no dimension is negative, and the
+    conditions of the function hold in all calls."""
     prover = Prover()
     prover.bind_sizes(func.buffer_map.values())
     for each in func.attrs.holds:

@@ -348,7 +348,7 @@ class Simplifier(ScopedMutator):
 
     def _is_pure(self, node: PrimExpr) -> bool:
         """Whether `node` may be evaluated any number of times, and its parts in any order: a call
-        out of the program may write memory that is read around it."""
+        of a function outside of the program may write memory that is read around it."""
         known = self._pure.get(node)
         if known is None:
             known = not is_impure(node) and all(map(self._is_pure, children(node)))

@@ -177,9 +177,9 @@ def code_size(node: Stmt) -> int:
 def estimated_work(node: Stmt) -> PrimExpr:
     """The operations of `node`, as a ``float64`` expression of the variables outside of it.
 
-    An extent that depends on the loops around it counts as in each of up to four iterations, or as
-    in the middle one of more; one that is read from data, as 16. A C function, whose work is
-    unknown, counts as enough for threads.
+    An extent that depends on a loop around it is evaluated in each iteration of that loop if there
+    are up to four, and in the middle one otherwise. An extent that is read from data counts as 16.
+    A C function, whose work is unknown, counts as enough for threads.
 
     >>> from minitvm.tir.buffer import decl_buffer
     >>> n, i, j = Var("n"), Var("i"), Var("j")

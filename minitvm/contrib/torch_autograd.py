@@ -1,8 +1,8 @@
 """The autograd kernel of an operator: torch's own, except where there is nothing to record.
 
 torch's kernel is Python code that finds out late that there is nothing to record, and dispatches
-again below autograd. Where nothing watches the running operators and no argument requires grad, the
-built function itself is called instead, as in calls that go past the dispatcher.
+again below autograd. If nothing watches the running operators and no argument requires grad, the
+built function itself is called instead, as in calls that bypass the dispatcher.
 """
 
 from __future__ import annotations

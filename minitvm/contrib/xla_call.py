@@ -9,7 +9,7 @@ as a ``DLTensor`` and calls :attr:`PackedFunc.c_function`.
 
     %y = custom_call @minitvm_call(%x) {function = "twice", key = 0x5be5...}
                                                               |
-      handler:  callees, by key  ->  { call, resource, last_error, what each argument is }
+      handler: callees, by key -> { call, resource, last_error, kinds of arguments }
 
 The key is a digest of the function's machine code, so that a program which XLA has cached on disk
 finds the function in another process, and never finds another function.

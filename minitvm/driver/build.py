@@ -75,16 +75,16 @@ def build(
         its work, estimated at the call, is worth it, and it calls nothing of Python.
     auto_schedule
         Whether an untouched program is scheduled for the target: `inputs` are tensors, or a
-        schedule on which no primitive was applied. Of another schedule, which is built as it is, a
-        :class:`PerformanceWarning` names the stages left as slow plain loops, once.
+        schedule to which no primitive was applied. Any other schedule is built as it is; one
+        :class:`PerformanceWarning` names its stages that are left as slow plain loops.
     prepacked
         Placeholders that don't change from call to call, such as weights: the function takes the
         arrays that :func:`minitvm.prepack` makes of them, in the layout that the schedule reads.
         For programs that are scheduled here; in a schedule of yours use ``compute_ahead``.
     debug
-        ``"bounds"`` checks every access of memory where it happens, which is slower and leaves
-        nothing to trust: an access that leaves its tensor raises an ``IndexError``, also where a
-        pass of yours, or a proof, was wrong. See docs/bounds.md.
+        ``"bounds"`` checks every access of memory where it happens, which is slower: an access that
+        leaves its tensor raises an ``IndexError``, even if a pass of yours, or a proof, was wrong.
+        See docs/bounds.md.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def _built_in_row_major(
     scheduled: Callable[..., Module],
     in_place: Callable[[], IRModule],
 ) -> Module | None:
-    """The module of a program whose column-major arguments are walked as row-major ones; None where
+    """The module of a program whose column-major arguments are scheduled as row-major ones; None if
     a message would show indices in reverse order."""
     shows = []
 

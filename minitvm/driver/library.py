@@ -131,7 +131,9 @@ def load_module(path: str | os.PathLike[str]) -> Module:
     try:
         description, saved = _read(content)
     except (CompileError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise ValueError(f"{where}: expected what export_library writes: {error}") from None
+        raise ValueError(
+            f"{where}: expected a library as export_library writes it: {error}"
+        ) from None
     is_current = description["made_by"] == _MADE_BY
     programs = [_program(where, each, is_current) for each in saved]
     modules: list[Module] = []
@@ -209,7 +211,7 @@ def _program(where: str, saved: _Saved, is_current: bool) -> CompiledProgram:
         raise ValueError(
             f"{where}: {', '.join(saved.loops.functions)}: expected a machine that runs code for "
             f"{str(saved.options.target)!r} as it was there, but {saved.missing}: build it on this "
-            "one, or for a CPU of both, as with target='llvm -mcpu=x86-64-v3'"
+            "one, or for features of both, as with target='llvm -mcpu=x86-64-v3'"
         )
     return CompiledProgram(saved.loops, saved.options, saved.object_code if is_current else None)
 

@@ -70,7 +70,7 @@ def prepack(function: Module | Function, argument: str, array: Any) -> NDArray:
         listed = ", ".join(map(repr, known)) or "none"
         raise ValueError(
             f"{func.name}: prepack: expected an argument that was built as prepacked ({listed}), "
-            f"got {argument!r}: build(..., prepacked=[...]) says which are"
+            f"got {argument!r}: name it in build(..., prepacked=[...])"
         )
     packing = program.lowered[known[argument]]
     packed = empty(_packed_shape(packing, array), _buffers(packing)[1].dtype)

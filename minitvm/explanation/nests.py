@@ -1,8 +1,8 @@
-"""The loop nests of a function: what each computes, in vectors or not, and its share of the time.
+"""The loop nests of a function: their operations, their vectors, and their shares of the time.
 
-A nest is the loops that fill one buffer from others; nests of one shared loop (a softmax's maximum,
-powers, sum and quotient, row by row) are told apart. Their machine code is found by marks in the
-assembly, and their time by a clock that is read where a nest begins and ends.
+A nest consists of the loops that fill one buffer from others. Nests inside of one shared loop, such
+as the stages of a softmax that is computed row by row, are separate. Their machine code is found by
+marks in the assembly, and their time by a clock that is read where a nest begins and ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from minitvm.transform.reuse_storage import STACK_BYTES
 
 _LEAST_CYCLES = 50  # of a nest that is timed by itself: reading the clock takes as long
 _ROUNDS = 5
-_MOST_LOOKED_AT = 64  # statements of a nest, of which unrolled loops make many
+_MOST_LOOKED_AT = 64  # statements of a nest; unrolled loops make many
 _READINGS = 64  # of the clock, one after the other
 _FAR = 1 << 20  # a distance in a tensor of symbolic shape
 _NEAR = 4  # elements apart: such lanes are picked from vectors of neighbours
@@ -68,7 +68,7 @@ class Nest:
     lanes
         The elements that are computed at once: 1 where it isn't in vectors.
     notes
-        The reasons why it isn't in vectors, or slow though it is.
+        The reasons why it isn't in vectors, or is slow in vectors.
     predicted
         The share of the time, by instructions counted; None where a size is symbolic.
     measured
@@ -253,7 +253,7 @@ def _leaves(node: Stmt, path: Path) -> Iterator[tuple[Leaf, Path]]:
 
 
 def _trips(path: Path, sizes: Sizes) -> Amount:
-    """How often what `path` is around runs."""
+    """How often the statement inside of `path` runs."""
     once = s.Evaluate(e.const(0))
     body: Stmt = once
     for each in reversed(path):
@@ -410,7 +410,8 @@ def _why_apart(indices: Sequence[PrimExpr]) -> str:
 def _obstacles(
     leaf: Leaf, known: Mapping[Var, PrimExpr], loop: s.For, options: CodegenOptions
 ) -> Iterator[tuple[str, bool]]:
-    """What keeps a plain loop from running in vectors, or slows it down; and whether it keeps."""
+    """The obstacles that keep a plain loop from running in vectors, or slow it down; and whether
+    they keep it from running in vectors."""
     var = loop.loop_var
     extent = e.const_int(loop.extent)
     if extent is not None and extent < 4:
@@ -575,8 +576,8 @@ def _begins(part: _Part) -> int:
 def _clocked(
     func: PrimFunc, found: Sequence[_Found], is_long: Sequence[bool], clock: str
 ) -> PrimFunc:
-    """A function that adds the time of each long nest to an element of another argument: and, to
-    the last two, the time of reading the clock so many times, and that of all."""
+    """A function with another argument, to whose elements it adds the time of each long nest; to
+    the last two, the time of `_READINGS` readings of the clock, and the time of the whole call."""
     ticks, handle = decl_buffer((len(found) + 2,), "int64", "ticks"), Var("ticks", HANDLE)
 
     def timed(i: int, node: Stmt) -> Stmt:

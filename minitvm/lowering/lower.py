@@ -349,7 +349,8 @@ def _loops(
         return schedule_ops(version, kept, shell)
 
     def knowing(func: PrimFunc, *conditions: PrimExpr) -> PrimFunc:
-        """A version in whose calls some conditions hold, and those of the versions before don't."""
+        """A version for calls in which its conditions hold and those of the versions before it
+        don't."""
         negations = (e.Not(each) for each, _ in others)
         holds = [each for one in (*conditions, *negations) for each in _least_extents(one)]
         return replace(func, attrs=replace(func.attrs, holds=tuple(holds)))
@@ -397,8 +398,8 @@ def _with_values(
 
 
 def _least_extents(condition: PrimExpr) -> Iterator[PrimExpr]:
-    """The comparisons ``n >= 8`` of extents that hold where a condition does. An extent below a
-    number would count as one that is known, nearly."""
+    """The comparisons ``n >= 8`` of extents that a condition implies. Upper bounds aren't among
+    them: an extent below a number would be treated almost like a known one."""
     match condition:
         case e.And(a, b):
             yield from (*_least_extents(a), *_least_extents(b))

@@ -439,8 +439,8 @@ class _Shared:
 @final
 @record()
 class _Iteration:
-    """The iteration in which a statement stands: the values of the axes, in terms of the loops'
-    variables, some of which have other names."""
+    """The iteration in which a statement stands: the values of the axes, in terms of the loop
+    variables. Some of these variables were renamed."""
 
     values: Mapping[IterVar, PrimExpr]
     renamed: Mapping[Var, Var] = field(default_factory=dict)

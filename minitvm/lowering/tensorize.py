@@ -54,7 +54,7 @@ class Match:
 def match_computation(
     intrin: TensorIntrin, op: ComputeOp, domain: Mapping[IterVar, Range], stage: str, axis: str
 ) -> Match:
-    """The places of the operands of `intrin` in the part of `op` that it replaces.
+    """The regions of the operands of `intrin` in the part of `op` that the intrinsic replaces.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ class _Matching:
                 like = "" if target is None else f", as {target.name} of the intrinsic does"
                 raise CompileError(
                     f"{self._where}: expected {what} {axis.name} to run over {needed} inside"
-                    f"{like}, found {self._simple(dom.extent)}: split it, and tensorize outside of "
-                    "just what the intrinsic does"
+                    f"{like}, found {self._simple(dom.extent)}: split it, and tensorize the loop "
+                    "around exactly the computation of the intrinsic"
                 )
             begin = e.cast(axis.var.dtype, dom.min)
             made[axis.var] = begin

@@ -1,6 +1,6 @@
 """Both IRs, expressions and loops: nodes, printer, verifier, interpreter, loops written by hand.
 
-The package hands on the names of classic ``tvm.tir``.
+The package re-exports the names of classic ``tvm.tir``.
 """
 
 import typing as _typing

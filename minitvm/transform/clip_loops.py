@@ -14,7 +14,7 @@ from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 def clip_loops(func: PrimFunc) -> PrimFunc:
     """Leaves out the iterations at the ends of a loop in which guards of all its statements fail.
 
-    Before, where blocks of 5 panels of 32 columns are computed::
+    Before, for blocks of 5 panels with 32 columns each::
 
         for p in range(5):
             for j in vectorized(32):
@@ -28,16 +28,16 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
                 if likely(block * 160 + p * 32 + j < n):
                     C[block * 160 + p * 32 + j] = 0.0
 
-    The loops clipped are those of constant extent between others, as a split by a constant leaves
-    them. The guards must be stable in the loop. A guard on the loop's own variable alone is
-    removed. Loops with little work keep their extents: :func:`partition_loops` makes a main part in
-    which these are constants.
+    Only loops of constant extent that lie between other loops are clipped, such as the middle loops
+    that splits by constants leave. The guards must be stable in the loop. A guard on the loop's own
+    variable alone is removed. Loops with little work keep their extents: :func:`partition_loops`
+    makes a main part in which these are constants.
     """
     return with_body(func, _ClipLoops(prover_of(func)).stmt(func.body))
 
 
 _CLIPPED = (ForKind.SERIAL, ForKind.PARALLEL)
-_MANY = 32  # statements run in an iteration, beside which the loop's counter costs little
+_MANY = 32  # statements run in an iteration: beside these the loop's counter costs little
 
 
 class _ClipLoops(ScopedMutator):

@@ -50,18 +50,18 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
             with attr(S, "padded_buffer", 1):
                 S[j] = S[j] + T[k, j]
 
-    So a tile at the edge runs the same code as all others; no element of the result depends on
-    padding. The elements read must have been written: where a buffer's own padding is left out,
-    guards that say which of its elements are read are kept.
+    So a tile at the edge runs the same code as all others. No element of the result depends on
+    padding. The elements that are read must have been written: if the padding of a buffer isn't
+    computed, the guards of its reads are kept.
 
-    Where the guard of unrolled rows has a symbolic size, the last row is read in place of rows that
+    If the guard of unrolled rows has a symbolic size, the last row is read in place of rows that
     don't exist::
 
         if likely(io * 8 + i < m): S[i, j] = S[i, j] + A[io * 8 + i, k] * T[k, j]
 
-    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. So it is where rows of a
-    buffer between stages aren't written. Conditions of the program
-    itself stay around the store.
+    becomes ``S[i, j] = S[i, j] + A[min(io * 8 + i, m - 1), k] * T[k, j]``. The same holds for rows
+    of an intermediate buffer that aren't written. Conditions of the program itself stay around the
+    store.
     """
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
 

@@ -25,7 +25,7 @@ from minitvm.tir.functor import (
 from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "prefetch_scope"
-_MOST_UNROLLED = 32  # requests: a loop's counter takes longer than they
+_MOST_UNROLLED = 32  # requests: of fewer, a loop's counter takes longer than they do
 
 
 def inject_prefetch(func: PrimFunc) -> PrimFunc:
@@ -49,12 +49,12 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
                 B[i, j] = A[i, j]
 
     One request is made for each cache line along the last dimension, and another one for the last
-    element, which may lie in a further line: unless the buffer is the function's own, whose memory
-    begins at a line, and whole lines are requested. A request changes nothing
-    and never fails, also where it lies outside of the buffer; ``prefetch`` does not read its
-    operand. An index may be read from a buffer, as in ``A[I[i, k], j]``: it is read ahead, too,
-    from one row of that buffer on into the next, and at last from the last element. Elements at
-    other indices that depend on data are left out.
+    element, which may lie in a further line. Memory of the function's own begins at a cache line;
+    whole lines of it need no such request. A request changes nothing and never fails, also where it
+    lies outside of the buffer; ``prefetch`` does not read its operand. An index may be read from a
+    buffer, as in ``A[I[i, k], j]``. It is then read ahead, too: from the next row of that buffer at
+    the end of a row, and from the last element at the end of the buffer. Elements at other indices
+    that depend on data are left out.
 
     Raises
     ------

@@ -14,7 +14,8 @@ from minitvm.tir.stmt import PrimFunc, with_body
 
 
 def join_indices(func: PrimFunc) -> PrimFunc:
-    """Rewrites the indices of an access as the digits of one number, where they are such digits.
+    """Rewrites the indices of an access, if they are the digits of one number, as digits of that
+    number.
 
     Before, for tensors of shape (100, 2)::
 

@@ -9,7 +9,7 @@ vector form swaps the order of the two accesses:
 * within one store, all lanes are read before any is written, and lanes are written in order;
 * inside an inner loop any order is possible, so the lanes must not meet at all.
 
-The loop is refused unless it is proved that no two accesses are swapped so.
+The loop is refused unless it is proved that no two such accesses are swapped.
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ class Use:
     body."""
 
     rows: list[Affine] = field(default_factory=list)
-    negates: PrimExpr | None = None  # the condition of a choice that fails where this one holds
+    negates: PrimExpr | None = None  # the condition of a choice that fails if this one holds
     divides: bool = False  # there is work where it holds and where it fails
     in_a_loop: bool = False
-    in_tiles: bool = False  # it holds for some tiles of a loop in that body, and fails for others
+    in_tiles: bool = False  # it holds for some tiles of a loop in that body, and not for others
     work: int = 0  # the work under it
 
 

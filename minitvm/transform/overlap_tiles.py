@@ -30,18 +30,18 @@ from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions
 from minitvm.transform.transpose_copies import VECTOR_BYTES
 
-_WHOLE = 4  # bytes of the least elements that masks go with where no registers hold these
+_WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
-_LITTLE = 4  # statements of a tile, of which a copy for the last tile costs little
-_LONG = 32  # statements of a tile, of which a copy takes long to compile
-_MANY = 8  # tiles, of which one takes little of the time
+_LITTLE = 4  # statements of a tile: a copy for the last tile costs little
+_LONG = 32  # statements of a tile: a copy takes long to compile
+_MANY = 8  # tiles: one of them takes little of the time
 
 
 def overlap_tiles(
     func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES, mask_registers: bool = False
 ) -> PrimFunc:
-    """Lets the last tile of an extent end where the extent does, so that no tile has a masked part,
-    wherever there are as many elements as in one tile.
+    """Lets the last tile of an extent end where the extent does, if the extent is as long as a
+    tile. So no tile has a masked part.
 
     Before::
 
@@ -60,7 +60,7 @@ def overlap_tiles(
         else:
             ...  # as before
 
-    A tile of few statements is written out for the last one, and the others have no minimum::
+    If a tile has few statements, the last tile is a copy, and the others need no minimum::
 
         for io in range(n // 16): ...                           # without guards
         if n // 16 < (n + 15) // 16:
@@ -82,22 +82,21 @@ def overlap_tiles(
         else:
             ...                                                 # 16 columns, under guards
 
-    Of a constant extent, a long tile is written once, also in a parallel loop, where compiling a
-    copy of it for the last one takes longer than computing some elements twice::
+    For a constant extent, a long tile has no copy, since compiling it takes longer than computing
+    some elements twice. This holds for parallel loops, too::
 
         for io in parallel((m + 15) // 16):
             io.begin = min(io * 16, m - 16)
             ...
 
-    In a parallel loop, two threads may store the same values to these elements. Where arrays may be
-    one, the loop keeps a last tile that is computed for those calls alone.
+    In a parallel loop, two threads may store the same values to these elements. If a call may pass
+    one array as input and output, the loop keeps a guarded last tile for such calls.
 
-    The last tile computes elements of the tile before it again. So what a tile stores to must not
-    be read in it, unless it is the tile's own memory. Where it is an array that a caller can pass
-    as an input, too, the condition asks whether both are apart. Everything in the tile has to be a
-    function of ``io * 16``.
+    The last tile computes elements of the tile before it again. So a tile must not read the memory
+    that it stores to, unless that is its own. If a caller can pass the same array as an input, the
+    condition tests whether both are apart. The whole tile must be a function of ``io * 16``.
 
-    A tile at the end of a constant extent overlaps where a mask takes longer: on targets without
+    At the end of a constant extent a tile overlaps if a mask takes longer: on targets without
     `mask_registers`, whose vectors have `vector_bytes`.
     """
     return with_body(func, _Overlap(func, vector_bytes, mask_registers).stmt(func.body))
@@ -130,7 +129,7 @@ class _Overlap(ScopedMutator):
         self._func = func
         self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
         self._vector_bytes = vector_bytes
-        # Of a vector of a target without registers for masks, otherwise 0.
+        # The bytes of a vector, on a target without mask registers; otherwise 0.
         self._masked_bytes = 0 if mask_registers else vector_bytes
         self._forms = Conditions(self._prover)
 
@@ -192,7 +191,7 @@ class _Overlap(ScopedMutator):
         if not any(mentions(lane, *found) for lane in lanes):
             return None
         last = first - Affine({var: -size})
-        # Whatever it consists of stays the same while the loop runs.
+        # Its operands stay the same while the loop runs.
         is_known = all(self._prover.is_index_arithmetic(atom) for atom in last.terms)
         if not is_known or any(mentions(var, atom) for atom in last.terms):
             return None
@@ -202,8 +201,9 @@ class _Overlap(ScopedMutator):
         return _Tiles(size, last, tuple(found))
 
     def _if_repeated(self, tile: _Accesses) -> PrimExpr | None:
-        """The condition under which a tile may be computed again, in parts: it reads nothing that
-        it writes but its own memory, whichever arrays a caller passes. None where it does."""
+        """The condition under which a part of a tile may be computed again: whichever arrays a
+        caller passes, the tile reads no memory that it writes, except for its own. None if it
+        does."""
         both = [(a, b) for a in tile.written for b in tile.read]
         if any(a.data is b.data for a, b in both):
             return None
@@ -224,7 +224,7 @@ class _Overlap(ScopedMutator):
         return not is_vector and (least < _WHOLE or vectors[0] == vectors[1])
 
     def _behind(self, loop: s.For, tiles: _Tiles) -> Stmt:
-        """The whole tiles of a constant extent, and then one that overlaps the last of them."""
+        """The whole tiles of a constant extent, then one that overlaps the last of them."""
         begin = Var(f"{loop.loop_var.name}.begin", loop.loop_var.dtype)
         body = Without(tiles.guards).stmt(loop.body)
         try:
@@ -343,7 +343,7 @@ class _Halved(Mutator):
 
 @final
 class _NoFunctionOfTheTile(Exception):
-    """A loop's variable stands where the first element of its tile can't."""
+    """A loop variable occurs outside of a multiple of the tile's size."""
 
 
 @final

@@ -111,7 +111,10 @@ class PassContext:
         self.timings: dict[str, float] = {}
         self._print_after = print_after
         if "check_bounds" in self.disabled_pass:
-            raise CompileError("PassContext: check_bounds is what makes a kernel safe: it stays")
+            raise CompileError(
+                "PassContext: disabled_pass: expected passes that can be left out, got "
+                "check_bounds, which keeps a kernel inside of its memory"
+            )
 
     @staticmethod
     def current() -> PassContext:

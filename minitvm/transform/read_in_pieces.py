@@ -1,8 +1,8 @@
-"""Reads of neighbours whose index is linear in parts, as choices of reads of neighbours in memory.
+"""Splits reads at piecewise linear indices into choices of reads of neighbours in memory.
 
 The lanes of a vector at the border of an image read ``X[min(j, n - 1)]``, and those of a rolled row
-``X[(j + 5) % n]``: neighbours of each other, but for one place between two lanes. Each part is read
-as it lies, under a mask, in place of one element after the other.
+``X[(j + 5) % n]``: neighbours of each other, except at one place between two lanes. Each part is
+read as a vector under a mask, instead of one element after the other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from minitvm.tir.functor import Mutator, children, mentions, substitute, with_fi
 @final
 @record()
 class Pieces:
-    """The `choice` of reads that takes the place of one read, where a condition holds
-    `in_each_lane` that is on, as surely where another one holds, which is the same
-    `in_all_lanes`."""
+    """The `choice` of reads that replaces one read. It may do so if the condition `in_each_lane`
+    holds in each lane that is on. That follows from the condition `in_all_lanes`, which is the same
+    in all lanes."""
 
     choice: PrimExpr
     in_each_lane: PrimExpr = e.const(True)
@@ -32,8 +32,8 @@ class Pieces:
 
 
 def pieces_of_read(load: BufferLoad, loop: s.For, prover: Prover) -> Pieces | None:
-    """The reads of a vector's lanes, the iterations of `loop`; None where the index isn't linear in
-    parts.
+    """The reads of a vector's lanes, the iterations of `loop`; None if the index isn't piecewise
+    linear.
 
     Before::
 
@@ -45,8 +45,8 @@ def pieces_of_read(load: BufferLoad, loop: s.For, prover: Prover) -> Pieces | No
         if_then_else(j <= n - 1, X[i, max(j, 0)], X[i, max(n - 1, 0)])
         if_then_else(begin + lane < n, X[i, begin + lane], X[i, begin + lane - n])
 
-    Here `begin` is ``(j + 5) % n`` in the first lane. The second form is right where
-    the lanes that are on are no more than the elements of a row.
+    Here `begin` is ``(j + 5) % n`` in the first lane. The second form is right if no more lanes are
+    on than a row has elements.
     """
     var = loop.loop_var
     if not load.indices or load.predicate is not None or load.buffer.strides:
@@ -89,7 +89,7 @@ def _rest(x: PrimExpr, size: PrimExpr) -> PrimExpr:
 
 
 def _has_pieces(node: PrimExpr, loop: s.For, prover: Prover) -> bool:
-    """Whether lanes on both sides of one place read neighbours, though not of each other."""
+    """Whether the lanes on each side of one place read neighbours, and the two sides lie apart."""
     var = loop.loop_var
     match node:
         case e.Min(a, b) | e.Max(a, b):
@@ -107,7 +107,7 @@ def _has_pieces(node: PrimExpr, loop: s.For, prover: Prover) -> bool:
 
 
 def _step(prover: Prover, x: PrimExpr, loop: s.For) -> int | None:
-    """By how much a number grows from lane to lane, if it is linear."""
+    """The step of a number from lane to lane, if it is linear."""
     if not mentions(loop.loop_var, x):
         return 0
     if not prover.is_index_arithmetic(x):

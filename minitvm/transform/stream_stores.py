@@ -29,7 +29,8 @@ _LEAST_BYTES = 16  # of a vector; wider vectors are put together
 
 
 def stream_stores(func: PrimFunc) -> PrimFunc:
-    """Decides when the stores in a loop with ``pragma_nontemporal`` can bypass the caches, and pay.
+    """Decides when the stores in a loop with ``pragma_nontemporal`` can bypass the caches, and
+    profit from it.
 
     Before::
 
@@ -172,7 +173,7 @@ def _stores(node: Stmt, loops: tuple[Var, ...]) -> Iterator[tuple[BufferStore, t
 
 @final
 class _Multiples:
-    """Finds the conditions under which indices are multiples of numbers. `names` are known values;
+    """Finds the conditions under which indices are multiples of numbers. `names` have known values;
     the values of `sizes` are known only at a call."""
 
     def __init__(self, names: Mapping[Var, PrimExpr], sizes: Container[Var]) -> None:

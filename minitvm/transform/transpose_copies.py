@@ -1,4 +1,5 @@
-"""Computes loops that read across in blocks, which are transposed in vector registers."""
+"""Computes loops that read across a tensor in blocks, and transposes the blocks in vector
+registers."""
 
 from __future__ import annotations
 
@@ -93,12 +94,12 @@ def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFu
             B[0, ramp(k_begin, 1, 16)], B[1, ramp(k_begin, 1, 16)], 0, 16, 1, 17, ...
         )
 
-    Where the extents are symbolic, the loops get these forms beside each other: the blocks, blocks
-    of 4 x 4, two or three rows that are mixed, two or three columns that are picked from the
-    vectors in which they lie, and the loops as they were. The first one that fits is taken.
+    Loops of symbolic extents get several forms: the blocks, blocks of 4 x 4, two or three rows that
+    are mixed, two or three columns that are picked from the vectors in which they lie, and the
+    original loops. At a call, the first form that fits runs.
 
-    The two loops must be directly inside each other, around a single store, under conditions on the
-    lanes alone. A vector that is stored has `vector_bytes`; with 0 nothing changes.
+    One of the two loops must be directly inside the other, around a single store, which may be
+    under conditions on the lanes. A stored vector has `vector_bytes`; with 0 nothing changes.
     """
     if not vector_bytes:
         return func

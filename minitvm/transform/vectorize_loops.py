@@ -66,10 +66,10 @@ def vectorize_loops(
     another vectorized or parallel loop, vectors, a ``while``, or an inner loop whose bounds differ
     between lanes.
 
-    Lanes of another number than a power of two are put together from narrower vectors. Where the
-    code of functions would be run for each, and masks cost nothing, on targets with
-    `mask_registers`, one vector of at most `vector_bytes` with masked lanes takes their place;
-    also where the lanes lie in registers (:mod:`minitvm.transform.whole_vectors`).
+    If the number of lanes isn't a power of two, they are divided among narrower vectors. There are
+    two exceptions on targets with `mask_registers`, where masks cost nothing: loops that call
+    functions, and lanes that lie in registers (:mod:`minitvm.transform.whole_vectors`), are one
+    vector of at most `vector_bytes` with masked lanes.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _is_vectorized(node: object) -> bool:
 
 class _Loops(ScopedMutator):
     """Goes down to the vectorized loops, with the facts that hold there; inner loops first.
-    `masked_bytes`: those of a vector of a target with registers for masks, otherwise 0."""
+    `masked_bytes`: the bytes of a vector, on a target with mask registers; otherwise 0."""
 
     def __init__(self, func: PrimFunc, masked_bytes: int) -> None:
         super().__init__(prover_of(func))
@@ -273,7 +273,7 @@ class _StaysSerial(Exception):
 @final
 @record(frozen=False)
 class _Region:
-    """A part of the body in which some lanes are off. `mask` tells the lanes that are on, and
+    """A part of the body in which some lanes are off. `mask` holds the lanes that are on, and
     `firm` the lanes that would be on without ``likely`` guards; None for all lanes. `conditions`
     are the mask's conditions in scalar form, where they have one. `is_reached`: at least one lane
     is on.

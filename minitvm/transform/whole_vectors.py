@@ -1,4 +1,4 @@
-"""Pads registers of an odd number of lanes, so that they are whole vectors."""
+"""Pads buffers in registers to whole vectors, if their number of lanes is no power of two."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def in_whole_vectors(node: s.Allocate, masked_bytes: int) -> s.Allocate | None:
                 C.local[i, j] = C.local[i, j] + a * B[k, j]
 
     All accesses must be those of lanes, ``[..., j]``, in loops over all of them. Where masks cost
-    nothing, one such vector takes the time of the least of those which make up nine lanes.
-    `masked_bytes` are those of a vector of a target with registers for masks, otherwise 0.
+    nothing, one such vector takes no longer than the narrowest of the vectors that would make up
+    nine lanes. `masked_bytes` are the bytes of a vector, on a target with mask registers; otherwise
+    0.
     """
     buffer = node.buffer
     if not buffer.shape or buffer.scope != "local":

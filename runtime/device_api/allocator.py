@@ -450,7 +450,7 @@ class Allocator(_Managed):
             self._free(block, streams, is_chunk)
 
     def tidy(self) -> None:
-        """Does the work that was left to the next holder of the lock."""
+        """Does the work that another thread left to the next holder of the lock."""
         while (self._freed or self._ending) and self._lock.acquire(blocking=False):
             try:
                 if self._is_settling:

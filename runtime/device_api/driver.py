@@ -154,7 +154,9 @@ class Driver:
         self, name: str, device: BareDevice | None, instead: str = ""
     ) -> UnsupportedByDevice:
         return UnsupportedByDevice(
-            self._say(device, name, f"expected a device that has it, {self.name} has not{instead}")
+            self._say(
+                device, name, f"expected a device with this function{instead}, got one without"
+            )
         )
 
     def _set_current(self, device: BareDevice | None) -> None:
@@ -408,7 +410,7 @@ class Driver:
         elif name in ("memory_copy_d2d", "memory_copy_p2p"):
             copy_through_host(self, device, self, devices[-1], target, source, size)
         else:
-            raise self._lacks(name, device, f", nor async_{name}")
+            raise self._lacks(name, device, f" or async_{name}")
 
     def _copy_on(
         self,

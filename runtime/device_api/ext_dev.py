@@ -689,7 +689,7 @@ failure
             where = call.where._replace(part=operation.name)
             with self._lock:
                 if operation.is_over:
-                    raise DeviceError(f"{where}: expected a kernel that runs, it has ended")
+                    raise DeviceError(f"{where}: expected a running kernel, got one that has ended")
                 place = self._memory.on_device(where, device, address, size)
                 operation.use(place.allocation)
             return place.address

@@ -191,7 +191,7 @@ class Stream:
     def put(self, item: Item) -> None:
         """Put an item behind the others."""
         if self._is_closed:
-            raise DeviceError(f"{self.name}: expected one that lives, got one that was destroyed")
+            raise DeviceError(f"{self.name}: expected one that exists, got one that was destroyed")
         if self._is_stopped:  # no thread can be started when the interpreter ends
             self.queued += 1
             self._finish(item, self._run(item))

@@ -96,8 +96,8 @@ def unregister_device(name: str) -> None:
         for each in mine:
             if each.used_bytes:
                 raise ValueError(
-                    f"unregister_device: {each.device}: expected no array to live there, found "
-                    f"{each.used_bytes} bytes of them"
+                    f"unregister_device: {each.device}: expected no array on it, found "
+                    f"{each.used_bytes} bytes in use"
                 )
         # Afterwards the name is free, even after a failure.
         with contextlib.ExitStack() as ends:

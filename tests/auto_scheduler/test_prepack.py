@@ -527,8 +527,8 @@ def test_what_prepack_refuses() -> None:
         tvm.prepack(f, "B", np.zeros((50, 70)))
     with message(
         ValueError,
-        "f: prepack: expected an argument that was built as prepacked ('B'), got 'A': build(..., "
-        "prepacked=[...]) says which are",
+        "f: prepack: expected an argument that was built as prepacked ('B'), got 'A': name it in "
+        "build(..., prepacked=[...])",
     ):
         tvm.prepack(f, "A", np.zeros((20, 50), "float32"))
     with pytest.raises(ValueError, match=r"^g: prepack: .*prepacked \(none\), got 'B'"):

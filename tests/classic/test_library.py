@@ -212,7 +212,9 @@ def test_no_file_and_no_folder(tmp_path: Path) -> None:
 def test_descriptions_without_a_meaning(
     change: Callable[[dict[str, Any]], Any], library: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=r"^load_module: .*: expected what export_library writes"):
+    with pytest.raises(
+        ValueError, match=r"^load_module: .*: expected a library as export_library writes it"
+    ):
         load_module(changed(library, change, tmp_path / "other"))
 
 

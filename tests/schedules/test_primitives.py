@@ -588,7 +588,7 @@ def test_cache_access_of_uneven_sums_is_refused() -> None:
 
     b = te.compute((8,), element, name="B")
     s = te.create_schedule(b.op)
-    message = "cache_access of A: expected a loop that is as long for each element, got k of i"
+    message = "cache_access of A: expected a loop of one length for all elements, got k of i"
     with pytest.raises(tvm.CompileError, match=message):
         s.cache_access(a, "global", b)
 

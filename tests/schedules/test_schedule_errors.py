@@ -244,7 +244,8 @@ def test_a_stage_is_in_one_group() -> None:
     p = program()
     group = p.s.create_group(p.C, p.A)
     with pytest.raises(
-        tvm.CompileError, match=r"^create_group: \w is in group\(B, R, C\) already$"
+        tvm.CompileError,
+        match=r"^create_group: expected stages without a group, got \w of group\(B, R, C\)$",
     ):
         p.s.create_group(p.R, p.A)
     with pytest.raises(tvm.CompileError, match=r"^group_B_R_C: compute_at: expected a stage that"):
@@ -307,9 +308,7 @@ def test_a_range_inside_of_what_it_depends_on() -> None:
     )
     s = te.create_schedule(b.op)
     (i,), (k,) = b.op.axis, b.op.reduce_axis
-    with pytest.raises(
-        tvm.CompileError, match=r"^rfactor of B: expected a loop that is as long for"
-    ):
+    with pytest.raises(tvm.CompileError, match=r"^rfactor of B: expected a loop of one length for"):
         s.rfactor(b, k)
     s[b].reorder(k, i)
     with pytest.raises(

@@ -1,5 +1,5 @@
-"""The functions in which derivatives are written (:mod:`minitvm.tir.intrinsics`): the language's,
-and those that numpy has besides, under numpy's names. Constants vanish where they change nothing.
+"""The functions in which derivatives are written (:mod:`minitvm.tir.intrinsics`): functions of the
+language, and some of numpy's under numpy's names. Neutral constants are dropped.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def tensors_of_floats(what: str, given: Any) -> list[Tensor]:
             raise CompileError(f"{where}: expected a tensor, got {described(each)}")
         if not each.dtype.is_float:
             raise CompileError(
-                f"{where}: expected a tensor of floats, got {each.name} of {each.dtype}, of which "
-                "there are no derivatives"
+                f"{where}: expected a tensor of floats, got {each.name} of {each.dtype}, which "
+                "has no derivative"
             )
     return listed
 
@@ -234,7 +234,8 @@ class _Backward:
     def _is_cancelled(
         self, tensor: Tensor, results: Sequence[Tensor], order: Sequence[Operation]
     ) -> bool:
-        """Whether nothing depends on a tensor that chooses, whose gradient would be dear."""
+        """Whether the outputs don't depend on the tensor of a maximum or minimum, whose gradient
+        would be expensive."""
         op = tensor.op
         is_choice = isinstance(op, ComputeOp) and chooses(op)
         return is_choice and tensor not in results and cancels(tensor, results, order)
@@ -344,7 +345,7 @@ class _Backward:
         if self._leading:
             raise CompileError(
                 f"gradient: {scan.name}: expected adjoints of the outputs' own shapes, found "
-                f"{len(self._leading)} dimensions in front: of a scan, there is no Jacobian here"
+                f"{len(self._leading)} dimensions in front: a scan has no Jacobian here"
             )
 
 

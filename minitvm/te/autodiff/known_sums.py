@@ -1,4 +1,4 @@
-"""Sums in adjoints that are made of sums which are known: those are read, and not computed again.
+"""Sums in adjoints that follow from known sums: these are read, and not computed again.
 
 The adjoint of the mean in a norm adds up that of the deviations ``c[i, j] = x[i, j] - mean[i]``::
 

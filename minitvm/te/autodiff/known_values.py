@@ -1,4 +1,4 @@
-"""Products in adjoints that are values of the program itself: they are read, and not multiplied.
+"""Products in adjoints that the program computes anyway: they are read, and not multiplied again.
 
 The adjoint of a softmax ``y = exp(x) / s``, by the rules of a quotient and of exp, is::
 
@@ -33,7 +33,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Mutator, contains, find, substitute, walk_once
 
-_MOST_NODES = 300  # of an adjoint with the parts that it alone reads: it is gone through again
+_MOST_NODES = 300  # of an adjoint with the parts that it alone reads
 
 
 def reading_values(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:

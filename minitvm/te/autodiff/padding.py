@@ -22,7 +22,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, const_int
 from minitvm.tir.functor import find, mentions
 
-_MOST = 2.25  # times the elements of the tensor: the zeros around it are computed with
+_MOST = 2.25  # times the elements of the tensor: the zeros around it take part in the products
 
 
 def padded(

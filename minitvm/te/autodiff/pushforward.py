@@ -85,6 +85,6 @@ def transposed(
         if head in read:
             raise CompileError(
                 f"jvp: expected gradients that are linear in {head.name}, the gradient of an "
-                "output, found others, from which no tangent follows"
+                "output, found gradients that aren't, so no tangent follows"
             )
     return made

@@ -276,9 +276,9 @@ def _check_times(
             is_computed &= age is not None and (age >= 0 if tensor in states else age == 0)
     if not is_computed:
         raise CompileError(
-            f"gradient: {scan.name}: expected each step to read states of the step before through "
-            "other stages, older ones itself, and at places that data don't choose; found a step "
-            f"whose adjoint {op.name} needs other steps: this has no derivative here"
+            f"gradient: {scan.name}: expected only the update to read states older than the step "
+            "before, and steps that data don't choose; found a step whose adjoint "
+            f"{op.name} needs other steps, which has no derivative here"
         )
 
 

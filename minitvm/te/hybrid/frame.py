@@ -131,7 +131,7 @@ class Frame:
         """The error for a construct without a meaning in hybrid functions."""
         kind = type(node).__name__
         advice = _ADVICE.get(type(node), "see docs/hybrid.md for what there is")
-        return self.error(node, f"expected what a hybrid function may use, found {kind}: {advice}")
+        return self.error(node, f"expected a construct of hybrid functions, found {kind}: {advice}")
 
     @contextmanager
     def located(self, node: ast.AST) -> Iterator[None]:

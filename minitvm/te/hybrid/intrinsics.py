@@ -118,7 +118,7 @@ def _cast(name: str) -> Callable[[Any], Any]:
         return dtype.to_numpy().type(scalars.cast(dtype, _number(value)))
 
     run.__name__ = run.__qualname__ = name
-    run.__doc__ = f"`value` as {name}; what is out of range wraps, of floats saturates."
+    run.__doc__ = f"`value` as {name}; an integer out of range wraps, a float saturates."
     return run
 
 

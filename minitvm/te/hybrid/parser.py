@@ -277,7 +277,7 @@ def _loop_over(frame: Frame, node: ast.For, name: str, loop: Loop) -> Stmt:
         raise frame.error(
             node.iter,
             f"expected a constant number of iterations to vectorize, got {extent}: use range, "
-            "of which the compiler makes vectors as it can",
+            "which the compiler vectorizes where it can",
         )
     frame.names.pop(name, None)
     with _loop(frame, node, loop.kind) as block:

@@ -164,7 +164,7 @@ def is_float(value: Any) -> bool:
 
 
 def is_cheap(value: Any) -> bool:
-    """Whether a condition may be evaluated where Python would not."""
+    """Whether a condition may be evaluated where Python wouldn't evaluate it."""
     return isinstance(value, bool) or not contains((BufferLoad, e.Call), value)
 
 

@@ -1,7 +1,7 @@
 """Running reductions: along a data axis, each element reduces one term more than the one before.
 
-``C[j] = sum over k <= j of A[k]`` needs one addition for each element, ``C[j] = C[j - 1] + A[j]``,
-where plain loops begin each sum anew.
+``C[j] = sum over k <= j of A[k]`` then needs one addition for each element,
+``C[j] = C[j - 1] + A[j]``; plain loops compute each sum from its first term.
 """
 
 from __future__ import annotations

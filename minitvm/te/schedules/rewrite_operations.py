@@ -144,8 +144,8 @@ def rewritten(
     others: Mapping[Tensor, Tensor] | None = None,
 ) -> list[Tensor]:
     """`outputs` of a graph after `rewrite` has made each of `ops`, given after their inputs, anew.
-    Its second argument maps tensors to those that are to be read in their place: to `others` at
-    first, and to the outputs of what was made before."""
+    Its second argument maps tensors to those that are to be read in their place: at first `others`,
+    then also the outputs of the operations that were made before."""
     now = dict(others or {})
     for op in ops:
         made = rewrite(op, now)
@@ -489,7 +489,7 @@ def check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     extent = domain_of(axis).extent
     if any(node in own for node in walk_once(extent)) or reads_tensors(extent):
         raise CompileError(
-            f"{where}: expected a loop that is as long for each element, got {axis.name} of "
+            f"{where}: expected a loop of one length for all elements, got {axis.name} of "
             f"{extent} iterations: {remedy}"
         )
 

@@ -205,7 +205,10 @@ class Schedule(GraphPrimitives):
         inside.sort(key=self.stages.index)
         for stage in inside:
             if stage.group is not None:
-                raise CompileError(f"create_group: {stage.name} is in {stage.group} already")
+                raise CompileError(
+                    "create_group: expected stages without a group, got "
+                    f"{stage.name} of {stage.group}"
+                )
         group = Group(self, inside)
         for stage in inside:
             stage.group = group

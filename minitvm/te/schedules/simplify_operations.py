@@ -47,7 +47,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
 
     Expressions are simplified with the ranges of the axes. If a reduction leaves out terms, by a
     range that depends on other axes or by choosing its identity, the criterion becomes its
-    condition. Terms that are left out by a remainder have no iterations
+    condition. Terms that a condition on a remainder leaves out have no iterations
     (:mod:`minitvm.te.schedules.congruences`). A reduction of one term is no reduction.
 
     >>> from minitvm import te

@@ -235,8 +235,9 @@ class Stage(LoopNest, Attachable):
                     A[i] += X[i, k]
                     B[i] += X[i, k] * Y[i, k]
 
-        So what both read is loaded once, or is still in a cache. The loops of both stages are alike
-        down to `scope`: as many, of the same extents and kinds (Halide's ``compute_with``).
+        So an element that both read is loaded once, or is still in a cache. The loops of both
+        stages are alike down to `scope`: as many, of the same extents and kinds (Halide's
+        ``compute_with``).
 
         Parameters
         ----------
@@ -329,8 +330,8 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def accumulate(self, axis: IterVar) -> None:
-        """Compute each element along a data axis from the element before, where its reduction has
-        one term more than that one.
+        """Compute each element along a data axis from the element before it, to whose reduction it
+        adds one term.
 
         Before, for ``te.sum(A[k], axis=k, where=k <= j)``::
 
@@ -346,10 +347,10 @@ class Stage(LoopNest, Attachable):
                 C[j] = total
 
         If the terms grow from the last element to the first, so do the loops. The loops along the
-        axis may be split, and the other loops may be inside of them. The innermost loop of all may
-        be vectorized: each lane is combined with its neighbour, then with the lane two places
-        before, and so on. Except for this order within a vector, floats are rounded as in a sum
-        that is written out.
+        axis may be split, and the other loops may be inside of them. The innermost loop of the
+        stage may be vectorized: each lane is combined with its neighbour, then with the lane two
+        places before, and so on. Except for this order within a vector, floats are rounded as in a
+        sum that is written out.
 
         Parameters
         ----------
