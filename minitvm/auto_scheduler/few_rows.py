@@ -32,7 +32,7 @@ from minitvm.auto_scheduler.contraction import (
     slides,
 )
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused
+from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -173,11 +173,8 @@ def write_streamed(
     column, lane = stage.split(column, factor=lanes)
     *before, k = compute_of(stage).reduce_axis
     step, inner = stage.split(k, factor=together)
-    stage.reorder(*shared, outer, *before, step, column, *rows, inner, lane)
-    for axis in (*rows, inner):
-        stage.unroll(axis)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*shared, outer]))
+    loops, unrolled = [*before, step, column], [*rows, inner]
+    write_loops(stage, loops, lane, tasks=[*shared, outer], unrolled=unrolled)
 
 
 def split_in_parts(
@@ -189,9 +186,7 @@ def split_in_parts(
     part, _ = stage.split(longest_axis(compute_of(stage)), nparts=parts)
     made = factored(s, stage, part)
     column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*others, column]))
+    write_loops(stage, compute_of(stage).reduce_axis, lane, tasks=[*others, column])
     return made
 
 

@@ -23,7 +23,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import extent_of, is_uneven, product_of_extents
 from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import compute_of, write_loops
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.target import Target
@@ -84,11 +84,8 @@ def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) ->
     axes = made.axis[len(tasks) :]
     tasks += [axes[i] for i in outside]
     inside = [axis for i, axis in enumerate(axes) if i not in outside and i != place]
+    lane = None
     if inside:
-        column, lane = stage.split(inside[-1], factor=lanes)
-        inside[-1:] = [column, lane]
-        stage.vectorize(lane)
-    stage.reorder(*tasks, *made.reduce_axis, axes[place], *inside)
-    if tasks:
-        stage.parallel(fused(stage, tasks))
+        inside[-1], lane = stage.split(inside[-1], factor=lanes)
+    write_loops(stage, [*made.reduce_axis, axes[place], *inside], lane, tasks=tasks)
     return True

@@ -197,6 +197,27 @@ def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None
     stage.vectorize(tiles.column)
 
 
+def write_loops(
+    stage: Stage,
+    loops: Sequence[IterVar],
+    lane: IterVar | None = None,
+    *,
+    tasks: Sequence[IterVar] = (),
+    unrolled: Sequence[IterVar] = (),
+    vectors: tuple[int, int] = (0, 1),
+) -> None:
+    """Runs a stage in some loops, from outside to inside: those over `tasks`, which are fused and
+    run in parallel; `loops`; those that are written out; and that over the lanes of vectors.
+    `vectors`: the extent of this one and the lanes, where vectors needn't divide it."""
+    stage.reorder(*tasks, *loops, *unrolled, *(() if lane is None else (lane,)))
+    for axis in unrolled:
+        stage.unroll(axis)
+    if lane is not None:
+        in_vectors(stage, lane, *vectors)
+    if tasks:
+        stage.parallel(fused(stage, tasks))
+
+
 def in_vectors(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
     """Runs a loop in vectors of `lanes`. The last vector is masked, so that no vector has the odd
     length of a remainder."""
@@ -318,15 +339,11 @@ def write_sums(
 ) -> None:
     """Computes the sums of a tile at a loop of the stage that reads them. From outside to inside,
     the loops are those over `steps`, those over `together`, which are unrolled, and those of the
-    `tile`, whose last axis is vectorised. `vectors`: the extent of this axis and the lanes, where
-    vectors needn't divide it."""
+    `tile`, whose last axis is vectorised. `vectors`: as for :func:`write_loops`."""
     *rows, column = tile
     inner.compute_at(*at)
     rest = [axis for axis in compute_of(inner).axis if axis not in tile]
-    inner.reorder(*rest, *steps, *rows, *together, column)
-    for axis in (*rows, *together):
-        inner.unroll(axis)
-    in_vectors(inner, column, *vectors)
+    write_loops(inner, [*rest, *steps], column, unrolled=[*rows, *together], vectors=vectors)
 
 
 def innermost(axes: Sequence[IterVar], most: int) -> list[IterVar]:

@@ -50,6 +50,7 @@ from minitvm.auto_scheduler.loops import (
     fused_loop,
     innermost,
     loops_over,
+    write_loops,
     write_sums,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
@@ -210,8 +211,7 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
-    results.reorder(*whole.reduce_axis, whole.axis[-1])
-    results.vectorize(whole.axis[-1])
+    write_loops(results, whole.reduce_axis, whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
     return sums
 
@@ -438,9 +438,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
     along, *around = compute_of(vectors).reduce_axis
-    vectors.reorder(*others, *around, along, vector, lane)
-    vectors.unroll(vector)
-    vectors.vectorize(lane)
+    write_loops(vectors, [*others, *around, along], lane, unrolled=[vector])
     made = [vectors]
     if not is_commutative(_combiner(compute_of(stage))):
         return made
@@ -449,9 +447,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Sta
         total = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], halves)
         *others, lane = compute_of(total).axis
         (vector,) = compute_of(total).reduce_axis
-        total.reorder(*others, vector, lane)
-        total.unroll(vector)
-        total.vectorize(lane)
+        write_loops(total, others, lane, unrolled=[vector])
         made.insert(0, total)
         halves //= 2
     return made

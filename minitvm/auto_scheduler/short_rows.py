@@ -56,6 +56,7 @@ from minitvm.auto_scheduler.loops import (
     lie_along,
     loops_over,
     run_parallel,
+    write_loops,
 )
 from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import lanes_of, running_axis
@@ -239,21 +240,15 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         turned.compute_at(*at)
         lie_along(turned, len(op.axis) - 1)
         turned.vectorize(turned.leaf_iter_vars[-1])
-    *_, row = compute_of(stage).axis
-    (lane,) = compute_of(stage).reduce_axis
-    stage.reorder(lane, row)
-    stage.unroll(lane)
-    stage.vectorize(row)
+    write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     if size is None and calls_functions(s, stage):
-        vectors.reorder(row, step, lane)  # the steps of one row don't wait for each other
+        write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
+    elif size is None:
+        write_loops(vectors, [step], lane, unrolled=[row])
     else:
-        vectors.reorder(step, row, lane)
-        vectors.unroll(row)
-        if size is not None:
-            vectors.unroll(step)
-    vectors.vectorize(lane)
+        write_loops(vectors, [], lane, unrolled=[step, row])
 
 
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -263,12 +258,7 @@ def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
         while (which := _first_across(compute_of(stage), tensor)) is not None:
             copy = s.cache_access(tensor, "local", stage.op, which)
             _write_copy(s[copy], compute_of(stage), at)
-    *_, row = compute_of(stage).axis
-    steps = compute_of(stage).reduce_axis
-    stage.reorder(*steps, row)
-    for step in steps:
-        stage.unroll(step)
-    stage.vectorize(row)
+    write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
 
 
 def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
