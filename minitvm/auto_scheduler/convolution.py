@@ -48,15 +48,13 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     """Whether the sums have constant sizes, and the columns' factor is read through windows or has
     columns of several dimensions side by side. An image with symbolic sizes must be read without
     panels: by channels that fill vectors, or depthwise."""
-    columns = columns_of(contraction)
-    tensor = contraction.b.tensor
-    reduced = contraction.op.reduce_axis
-    if None in map(extent_of, reduced) or not reduced:
-        return _is_depthwise_by_channels(contraction)
-    if None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target):
-        return _is_depthwise_by_channels(contraction)
-    loads = reads_of(contraction.op, tensor)
-    if not columns or len(loads) != 1:
+    columns, reduced = columns_of(contraction), contraction.op.reduce_axis
+    loads = reads_of(contraction.op, contraction.b.tensor)
+    if (
+        None in map(extent_of, reduced)
+        or not (reduced and columns and len(loads) == 1)
+        or (None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target))
+    ):
         return _is_depthwise_by_channels(contraction)
     windows = any(not isinstance(index, Var) for index in loads[0].indices)
     if not windows and len(columns) == 1:

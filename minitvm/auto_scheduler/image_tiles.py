@@ -32,14 +32,15 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import reduce
 from math import prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_tile
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     NEAR,
     Contraction,
+    Factor,
     contraction_of,
     extent_of,
     long_axes,
@@ -77,7 +78,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import in_panels
+from minitvm.auto_scheduler.packing import in_panels, write_copy
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -85,6 +86,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar, Reduce
 from minitvm.tir.functor import mentions
@@ -211,7 +213,7 @@ class _Writer:
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
             panels = s[s.cache_access(b.tensor, "global", s[self.sums].op)]
-        s[self.sums].transform_layout(lambda *i: [*i[:first], flat(i[first:], sizes)])
+        s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
         # Loops that change the windows are outside; panels don't depend on loops that change the
         # weights.
         place = own.index(row)
@@ -364,11 +366,10 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
 def _write_image(image: Stage, target: Target) -> None:
     """Pads an image: rows in vectors, channels in parallel."""
     *outer, column = compute_of(image).axis
-    lanes = target.lanes(image.op.output(0).dtype)
-    extent = extent_of(column)
-    if extent is None or extent > lanes:
-        _, column = image.split(column, factor=lanes)
-    image.vectorize(column)
+    if (extent_of(column) or FAR) > target.lanes(image.op.output(0).dtype):
+        write_copy(image, target)
+    else:
+        image.vectorize(column)
     if image.attach_stage is None and outer:
         image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
 
@@ -456,17 +457,16 @@ def _write_panel(
     ):
         return None
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
-    data = [axis for axis in contraction.op.axis if weights.reads(axis)]
-    reduced = contraction.op.reduce_axis
-    summed = [axis for axis in reduced if weights.reads(axis)]
-    places = [summed.index(reduced[i]) for i in order if reduced[i] in summed]
+    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
+    first, places = _dimensions_of(contraction, weights, order)
     in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))
-    sizes, first = [extent_of(summed[i]) or 1 for i in places], len(data) - 1
+    sizes = [extent_of(summed[i]) or 1 for i in places]
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
         steps = [indices[first + 1 + i] for i in places]
         is_flat = steps and places == in_memory
-        return indices[:first], indices[first], [flat(steps, sizes)] if is_flat else steps
+        made = [place_in_memory(steps, sizes)] if is_flat else steps
+        return indices[:first], indices[first], made
 
     *loops, inner = in_panels(panel, tile.columns, parts)
     if places != in_memory:  # loops in the order of memory read one line after the other
@@ -475,10 +475,15 @@ def _write_panel(
     return panel
 
 
-def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """The place in row-major order."""
-    pairs = list(zip(indices, sizes, strict=True))
-    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+def _dimensions_of(
+    contraction: Contraction, factor: Factor, order: Sequence[int], columns: int = 1
+) -> tuple[int, list[int]]:
+    """The dimensions of a copy of a factor, which has the data axes that the factor reads, the
+    columns last, and then its reduction axes: the number of those before the columns, and the
+    places of steps in this order among the reduction axes."""
+    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if factor.reads(k)]
+    first = sum(map(factor.reads, contraction.op.axis)) - columns
+    return first, [reduced.index(i) for i in order if i in reduced]
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
@@ -502,15 +507,10 @@ def _flatten(
 ) -> tuple[list[IterVar], list[IterVar]]:
     """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
     this order; returns the loops over panels, and the loops inside of a panel."""
-    count = len(sizes)
-    # The copy has the data axes that the factor reads, the columns last, and then its reduction
-    # axes.
-    data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
-    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if contraction.b.reads(k)]
-    steps = [reduced.index(i) for i in order if i in reduced]
-    first = len(data) - count
+    first, steps = _dimensions_of(contraction, contraction.b, order, len(sizes))
+    last = first + len(sizes)
     panels.transform_layout(
-        lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
+        lambda *i: [*i[:first], place_in_memory(i[first:last], sizes), *i[last:]]
     )
     loops = in_panels(
         panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in steps])
@@ -536,14 +536,13 @@ def _write_panels(
     """Copies windows, a few neighbours at a time. `is_whole`: the copy holds all terms of the
     reduction."""
     outer, (*reduced, column) = loops
-    column_outer, column_inner = panels.split(column, factor=step)
+    column, lane = panels.split(column, factor=step)
+    first, rest = reduced[:1], reduced[1:]
+    panels.reorder(*first * shared, *outer, column, *first * (not shared), *rest, lane)
     if shared:
-        panels.reorder(*reduced[:1], *outer, column_outer, *reduced[1:], column_inner)
         panels.parallel(panels.leaf_iter_vars[0])
-    else:
-        panels.reorder(*outer, column_outer, *reduced, column_inner)
-    if is_whole and prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
-        for axis in reduced[1:]:
+    if is_whole and prod(extent_of(axis) or 1 for axis in rest) <= _COPIES:
+        for axis in rest:
             panels.unroll(axis)
     if step > 1:
-        panels.vectorize(column_inner)
+        panels.vectorize(lane)
