@@ -20,6 +20,7 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.operation_graph import read_by_ranges
+from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
@@ -319,6 +320,12 @@ def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | N
 def can_be_packed(contraction: Contraction) -> bool:
     """Whether the columns' factor can be packed into panels that a row of tiles reads."""
     return bool(contraction.rows) and plain_axes_of(contraction, contraction.b) is not None
+
+
+def is_in_order(op: ComputeOp, strict: bool) -> bool:
+    """Whether a reduction's steps must be combined one after the other."""
+    is_rounded = any(body.dtype.is_float for body in op.body)
+    return (strict and is_rounded) or not can_be_reordered(op)
 
 
 def is_uneven(op: ComputeOp) -> bool:

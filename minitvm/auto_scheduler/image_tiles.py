@@ -1,7 +1,7 @@
 """Writes convolutions: contractions whose tiles read an image through windows.
 
 All forms have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`.
-:mod:`minitvm.auto_scheduler.convolution` decides which axes are columns, and which factor is
+:mod:`minitvm.auto_scheduler.forms` decides which axes are columns, and which factor is
 packed. With the output channels as columns, each row of a tile reads the image at a constant
 distance from the first row, for any stride, dilation and size: so the image is read where it lies,
 without a copy. ::
@@ -47,15 +47,6 @@ from minitvm.auto_scheduler.contraction import (
     order_of_steps,
     product_of_extents,
 )
-from minitvm.auto_scheduler.convolution import (
-    best_tile_of,
-    channel_of,
-    columns_of,
-    groups_of,
-    neighbours_of,
-    reused_axis,
-    row_of,
-)
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
@@ -63,6 +54,15 @@ from minitvm.auto_scheduler.cost import (
     kept_level,
     steps_in,
     usual_bytes_of,
+)
+from minitvm.auto_scheduler.forms import (
+    best_tile_of,
+    channel_of,
+    columns_of,
+    groups_of,
+    neighbours_of,
+    reused_axis,
+    row_of,
 )
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (

@@ -42,13 +42,9 @@ from minitvm.auto_scheduler.contraction import (
     distances_of,
     extent_of,
     factors_of,
+    is_in_order,
     is_uneven,
     long_axes,
-)
-from minitvm.auto_scheduler.convolution import (
-    groups_of,
-    is_copied_by_its_axes,
-    sums_over_images,
 )
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
@@ -59,10 +55,16 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     usual_bytes_of,
 )
-from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy, usual_size
+from minitvm.auto_scheduler.forms import (
+    cycles_of_reduction,
+    cycles_of_strategy,
+    groups_of,
+    is_copied_by_its_axes,
+    sums_over_images,
+    usual_size,
+)
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
-from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.sums import epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core

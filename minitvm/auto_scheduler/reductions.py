@@ -38,7 +38,6 @@ from minitvm.auto_scheduler.contraction import (
     slides,
     uneven_axes,
 )
-from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
 from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     Loop,
@@ -54,9 +53,9 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
+from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
-from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
@@ -269,12 +268,6 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
 
 
 # -- Results along the reduction --
-
-
-def is_in_order(op: ComputeOp, strict: bool) -> bool:
-    """Whether a reduction's steps must be combined one after the other."""
-    is_rounded = any(body.dtype.is_float for body in op.body)
-    return (strict and is_rounded) or not can_be_reordered(op)
 
 
 def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, alone: bool) -> None:

@@ -26,10 +26,10 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
+    is_in_order,
     product_of_extents,
     rows_in_common,
 )
-from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
@@ -48,7 +48,6 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
-    is_in_order,
     is_streamed,
     rows_of,
     runs_in_columns,
@@ -57,6 +56,7 @@ from minitvm.auto_scheduler.reductions import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
+from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy

@@ -28,7 +28,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
-from minitvm.auto_scheduler.convolution import is_convolution
+from minitvm.auto_scheduler.forms import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (

@@ -11,17 +11,9 @@ from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
-from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
-from minitvm.auto_scheduler.few_rows import (
-    is_plain_reduction,
-    is_streamed,
-    line_of,
-    write_streamed,
-)
-from minitvm.auto_scheduler.forms import tile_in_lanes
+from minitvm.auto_scheduler.forms import is_convolution, tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
-from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.inlining import (
     becomes_part,
@@ -37,16 +29,22 @@ from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
-from minitvm.auto_scheduler.phases import write_phases, write_unstacked
+from minitvm.auto_scheduler.places import write_phases, write_unstacked, write_windows
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_lines import write_short_lines
+from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.streams import (
+    is_plain_reduction,
+    is_streamed,
+    line_of,
+    write_grouped,
+    write_streamed,
+)
 from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
-from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
