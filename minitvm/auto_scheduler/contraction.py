@@ -110,8 +110,7 @@ def _column_of(op: ComputeOp) -> IterVar:
 
 def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if it is symbolic."""
-    assert axis.dom is not None
-    return e.const_int(axis.dom.extent)
+    return e.const_int(domain_of(axis).extent)
 
 
 def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:
@@ -335,14 +334,9 @@ def is_uneven(op: ComputeOp) -> bool:
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
-    used = set(find(Var, *_ends(op)))
+    doms = map(domain_of, op.reduce_axis)
+    used = {var for dom in doms for var in find(Var, dom.min, dom.extent)}
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
-
-
-def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
-    for axis in op.reduce_axis:
-        assert axis.dom is not None
-        yield from (axis.dom.min, axis.dom.extent)
 
 
 def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:

@@ -244,8 +244,7 @@ class _Rows:
         """Schedules the stages, on all threads."""
         s, root, target = self.s, self.root, self.target
         rows = self._rows(len(compute_of(root).axis))
-        short = self._short_rows(rows)
-        if short:
+        if short := self._short_rows(rows):
             if root not in short:
                 self._choose()
                 self._write_columns(root, rows)

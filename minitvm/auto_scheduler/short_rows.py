@@ -40,7 +40,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from math import lcm, prod
 from typing import TypeAlias
 
@@ -135,7 +134,13 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     size = product_of_extents(op.reduce_axis)
     assert isinstance(reduce, Reduce)
     values = len([*value_operations(*reduce.source)])
-    each = values + len([x for x in walk_once(*reduce.combiner.result) if not _is_leaf(x)])
+    each = values + len(
+        [
+            x
+            for x in walk_once(*reduce.combiner.result)
+            if not isinstance(x, Var | IntImm | FloatImm)
+        ]
+    )
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
@@ -153,7 +158,9 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
-        copies = [vectors * transpose if _is_row(op, x) else size * lanes for x in across]
+        # Elements that are read in the order of memory are transposed in vectors.
+        steps_of = (step_of(x.load.indices[-1], op.reduce_axis[-1].var) for x in across)
+        copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
 
@@ -162,16 +169,6 @@ def _asks_data(reduce: Reduce) -> bool:
     """Whether data say which elements are read, under a condition."""
     conditions = [each.args[0] for each in walk_once(*reduce.source) if is_lazy(each)]
     return reads_tensors(reduce.condition, *conditions)
-
-
-def _is_row(op: ComputeOp, factor: Factor) -> bool:
-    """Whether the elements of a row are read in the order of memory, so that vectors of them can be
-    transposed."""
-    return step_of(factor.load.indices[-1], op.reduce_axis[-1].var) == 1
-
-
-def _is_leaf(node: object) -> bool:
-    return isinstance(node, Var | IntImm | FloatImm)
 
 
 def _reads_along(op: ComputeOp) -> list[Factor]:
@@ -214,7 +211,14 @@ def write_short_rows(
     lanes = lanes_of(compute_of(stages[0]), target)
     writers = [_writer_of(compute_of(stage), target, strict) for stage in stages]
     for stage, write in zip(stages, writers, strict=True):
-        _choose(s, stage, write, target)
+        text = "{rows} rows together: {width} partial results of each are the lanes of a vector, "
+        text += "and the vectors are transposed in registers"
+        if write is _write_steps:
+            text = "{rows} rows together: their elements are transposed in registers, and combined "
+            text += "step by step"
+        op = compute_of(stage)
+        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
+               width=_width_of(op, target))  # fmt: skip
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
@@ -230,17 +234,6 @@ def write_short_rows(
         stage.compute_at(root, blocks.axis)
         write(s, stage, (root, blocks.axis), target)
     return run_parallel(root, [*outer, blocks], target)[-1]
-
-
-def _choose(s: Schedule, stage: Stage, write: _Write | None, target: Target) -> None:
-    op = compute_of(stage)
-    note = partial(choose, s, "strategy", stage=stage.name, rows=lanes_of(op, target))
-    if write is _write_steps:
-        note("{rows} rows together: their elements are transposed in registers, and combined step "
-             "by step")  # fmt: skip
-    else:
-        note("{rows} rows together: {width} partial results of each are the lanes of a vector, and "
-             "the vectors are transposed in registers", width=_width_of(op, target))  # fmt: skip
 
 
 def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -272,8 +265,12 @@ def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     op = compute_of(stage)
     for tensor in dict.fromkeys(each.tensor for each in _reads_along(op)):
         while (which := _first_across(compute_of(stage), tensor)) is not None:
-            copy = s.cache_access(tensor, "local", stage.op, which)
-            _write_copy(s[copy], compute_of(stage), at)
+            copy = s[s.cache_access(tensor, "local", stage.op, which)]
+            (load,) = reads_of(compute_of(stage), copy.op.output(0))
+            row = compute_of(stage).axis[-1].var
+            lie_along(copy, [mentions(row, index) for index in load.indices].index(True))
+            copy.compute_at(*at)
+            copy.vectorize(copy.leaf_iter_vars[-1])
     write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
 
 
@@ -286,15 +283,6 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
         if row.var in used and any(k.var in used for k in op.reduce_axis):
             return which
     return None
-
-
-def _write_copy(copy: Stage, op: ComputeOp, at: tuple[Stage, IterVar]) -> None:
-    """Transposes the elements that the rows of a block read."""
-    (load,) = reads_of(op, copy.op.output(0))
-    place = [mentions(op.axis[-1].var, index) for index in load.indices].index(True)
-    lie_along(copy, place)
-    copy.compute_at(*at)
-    copy.vectorize(copy.leaf_iter_vars[-1])
 
 
 # -- Short lines --

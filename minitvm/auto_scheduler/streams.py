@@ -83,15 +83,19 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     if size is not None and size <= target.cache_bytes(2) // 4:
         return False
     streamed = streamed_cycles(contraction, target)
-    return streamed <= ALIKE * max(cycles_of(contraction, target), _came(contraction, target))
+    # Tiles read pieces of its lines.
+    came = _came(contraction, extent_of(contraction.column) or USUAL, target)
+    return streamed <= ALIKE * max(cycles_of(contraction, target), came)
 
 
-def _came(contraction: Contraction, target: Target) -> float:
-    """The cycles in which the columns' factor comes for tiles, which read pieces of its lines."""
-    b, line = contraction.b.tensor, line_of(contraction)
-    size, piece = usual_bytes_of(b), (extent_of(contraction.column) or USUAL) * b.dtype.itemsize
+def _came(contraction: Contraction, piece: int, target: Target) -> float:
+    """The cycles in which the columns' factor comes, in pieces of lines of so many elements."""
+    b, line = contraction.b.tensor, product_of_extents(line_of(contraction)) or USUAL
+    size = usual_bytes_of(b)
     came = transfer_cycles(size, size, target)
-    return came * (in_pieces(target.level_of(size), piece, target) if len(line) > 1 else 1)
+    if piece < line:
+        came *= in_pieces(target.level_of(size), piece * b.dtype.itemsize, target)
+    return came
 
 
 def is_left_plain(contraction: Contraction) -> bool:
@@ -128,16 +132,12 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     which the columns' factor comes from its cache. Of the fewer, a part in their proportion isn't
     hidden. A sum is read and written once in a few steps; elements of
     the rows' factor are read again for each product, unless all of them stay in registers."""
-    op, b, cpu = contraction.op, contraction.b.tensor, target.processor
-    lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
+    op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
     stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
-    came = transfer_cycles(size, size, target)
-    piece = results_in_cache(op, target, rows) * b.dtype.itemsize
-    if piece < (product_of_extents(line_of(contraction)) or USUAL) * b.dtype.itemsize:
-        came *= in_pieces(target.level_of(size), piece, target)
+    came = _came(contraction, results_in_cache(op, target, rows), target)
     computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
     fewer, more = sorted((computed, came))
     return more + fewer * fewer / more
