@@ -66,10 +66,10 @@ from minitvm.auto_scheduler.forms import (
 )
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
-    Loop,
     Places,
     Tiles,
     compute_of,
+    extent_in,
     fused,
     in_vectors,
     innermost,
@@ -184,11 +184,11 @@ class _Writer:
         self._write_sums(places, tiles, tile, self._steps(found))
         self._request_image(found, tile)
         for each in copies:
-            each.compute_at(self.stage, tiles.loops[-1].axis)
+            each.compute_at(self.stage, tiles.loops[-1])
         _write_copies(copies, place, channel)
-        task = fused(self.stage, [each.axis for each in tiles.tasks])
-        images_inside = [each.axis for each in tiles.loops[:-2]]
-        count = prod(each.extent or 1 for each in tiles.tasks)
+        task = fused(self.stage, tiles.tasks)
+        images_inside = tiles.loops[:-2]
+        count = prod(extent_in(self.stage, each) or 1 for each in tiles.tasks)
         is_many = count >= _TASKS_OF_CHANNELS or not images_inside
         self.stage.parallel(task if is_many else fused(self.stage, images_inside))
         panel = _write_panel(s, found, self.sums, tile, self._order(found))
@@ -227,13 +227,11 @@ class _Writer:
             s[self.sums].reorder(*steps)
         self._write_sums(places, tiles, tile, [fused(s[self.sums], steps)], width)
         *outer, column = tiles.tasks
-        several = [each.axis for each in outer if each.extent != 1]
-        images = prod(each.extent or _TASKS for each in outer)
+        several = [each for each in outer if extent_in(self.stage, each) != 1]
+        images = prod(extent_in(self.stage, each) or _TASKS for each in outer)
         is_many = max(images, -(-width // tile.columns)) >= _TASKS
         tasks = [column] if is_many else tiles.loops[:-1]
-        self.stage.parallel(
-            fused(self.stage, [each.axis for each in (outer if images >= _TASKS else tasks)])
-        )
+        self.stage.parallel(fused(self.stage, outer if images >= _TASKS else tasks))
         if panels is None:
             return [self.stage, s[self.sums]]
         lanes = target.lanes(found.op.output(0).dtype)
@@ -244,7 +242,7 @@ class _Writer:
         across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
         is_whole = _is_whole(found.op) and not across
         _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
-        for at in [column.axis] if is_many else several[-1:]:
+        for at in [column] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
         return [self.stage, s[self.sums], panels]
 
@@ -271,8 +269,7 @@ class _Writer:
         self._write_sums(places, tiles, tile, reduced)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
-        tasks = tiles.tasks or tiles.loops[:1]
-        self.stage.parallel(fused(self.stage, [each.axis for each in tasks]))
+        self.stage.parallel(fused(self.stage, tiles.tasks or tiles.loops[:1]))
         return [self.stage, s[self.sums]]
 
     def _write_tiles(
@@ -291,9 +288,8 @@ class _Writer:
         `panels`, each as wide as a tile (0: all). `turned`: sums are stored transposed."""
         extents = [*map(extent_of, found.op.axis[: len(axes)])]
         extents[-1] = width or extents[-1]
-        loops = [*map(Loop, axes, extents)]
         blocks = Blocks(columns=tile.columns * panels if panels else None)
-        tiles = write_tiles(self.stage, places, tile, blocks, None, loops)
+        tiles = write_tiles(self.stage, places, tile, blocks, None, axes)
         if turned:
             assert tiles.row is not None
             self.stage.reorder(tiles.column, tiles.row)
@@ -315,7 +311,7 @@ class _Writer:
         """The sums of a tile."""
         inner = self.s[self.sums]
         rows, _, column = places.of(inner)
-        at = self.stage, tiles.loops[-1].axis
+        at = self.stage, tiles.loops[-1]
         each = self._vectors(width or extent_of(column), tile)
         write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
 

@@ -44,7 +44,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     uneven_axes,
 )
-from minitvm.auto_scheduler.loops import Loop, calls_functions, compute_of, fused, fused_loop
+from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
@@ -140,7 +140,7 @@ def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> in
     return first
 
 
-def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> Loop:
+def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> IterVar:
     """Computes a line in vectors; returns the loop over them, or over the periods."""
     op = with_inlined(compute_of(stage), s.inlined)
     lanes = target.lanes(op.body[0].dtype)
@@ -151,8 +151,7 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     if not vectors and calls_functions(s, stage):
         lanes *= _vectors_at_once(product_of_extents(line), lanes)
     factor = max(1, vectors) * lanes
-    outer, inside = fused_loop(stage, line).split(stage, factor)
-    inner = inside.axis
+    outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:
         vector, inner = stage.split(inner, factor=lanes)
         stage.unroll(vector)

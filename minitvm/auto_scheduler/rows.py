@@ -39,7 +39,6 @@ from minitvm.auto_scheduler.lines import (
     write_pieces,
 )
 from minitvm.auto_scheduler.loops import (
-    Loop,
     Part,
     compute_of,
     fused,
@@ -364,7 +363,7 @@ class _Rows:
             stage.parallel(loop)
             request_gathered(s, stage, loop, line, target)
 
-    def _write_columns(self, stage: Stage, rows: int) -> Loop | None:
+    def _write_columns(self, stage: Stage, rows: int) -> IterVar | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors
         of an elementwise stage."""
         op, target = compute_of(stage), self.target

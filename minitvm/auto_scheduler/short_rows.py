@@ -67,7 +67,6 @@ from minitvm.auto_scheduler.loops import (
     factored_in_lanes,
     fused,
     lie_along,
-    loops_over,
     run_parallel,
     write_loops,
 )
@@ -223,16 +222,16 @@ def write_short_rows(
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
     axes = compute_of(root).axis
-    *outer, row = loops_over(axes[:rows])
-    blocks, inside = row.split(root, lanes)
+    *outer, row = axes[:rows]
+    blocks, inside = root.split(row, factor=lanes)
     is_each = rows == len(axes)
     if is_each:
-        root.vectorize(inside.axis)
+        root.vectorize(inside)
     for stage, write in zip(stages, writers, strict=True):
         assert write is not None
         stage.set_scope("local" if is_each else "global")
-        stage.compute_at(root, blocks.axis)
-        write(s, stage, (root, blocks.axis), target)
+        stage.compute_at(root, blocks)
+        write(s, stage, (root, blocks), target)
     return run_parallel(root, [*outer, blocks], target)[-1]
 
 

@@ -53,6 +53,7 @@ from minitvm.auto_scheduler.loops import (
     Tiles,
     calls_functions,
     compute_of,
+    extent_in,
     factored,
     fused,
     nest_of,
@@ -168,9 +169,9 @@ def _request_ahead(
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
     """Requests the memory of a tile's sums before they are computed."""
-    inside = next((each for each in reversed(tiles.loops) if each.extent != 1), None)
+    inside = next((each for each in reversed(tiles.loops) if extent_in(stage, each) != 1), None)
     if inside is not None:
-        stage.prefetch(tensor, inside.axis, 0)
+        stage.prefetch(tensor, inside, 0)
 
 
 def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
@@ -313,7 +314,7 @@ def _write_whole(
     run_in_vectors(stage, tiles, unroll_rows=not calls)
     if in_panels and tiles.tasks:
         *_, task = run_parallel(stage, tiles.tasks, target)
-        loops = [each.axis for each in tiles.loops]
+        loops = tiles.loops
     else:
         task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     made = list[_Made]()
@@ -346,8 +347,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     outside = blocks
     if s[last] is not stage:
         tasks, rows, column = write_blocks(s[last], places, blocks)
-        outer, inner = s[last].split(column.axis, factor=tile.columns)
-        s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
+        outer, inner = s[last].split(column, factor=tile.columns)
+        s[last].reorder(*tasks, *rows, outer, inner)
         s[last].vectorize(inner)
         for task in run_parallel(s[last], tasks, target)[-1:]:
             stage.compute_at(s[last], task)
@@ -359,7 +360,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
         run_parallel(stage, tiles.tasks, target)
     inside = order[blocks.cut + 1 :]
     order = [0, *(1 + sorted(inside).index(i) for i in inside)]
-    step = _write_sums(part, stage, tiles.loops[-1].axis, places, order, target)
+    step = _write_sums(part, stage, tiles.loops[-1], places, order, target)
     return _Made(part.op.output(0), step, stage, steps, tiles.strip, copy)
 
 
