@@ -8,7 +8,7 @@ strides along them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, prod
 from typing import final
@@ -302,6 +302,22 @@ def slides(op: ComputeOp, factor: Factor) -> bool:
         for axis in op.axis
         if axis is not column
     )
+
+
+def line_of(
+    axes: Sequence[IterVar], factors: Sequence[Factor], outside: Container[IterVar]
+) -> list[IterVar]:
+    """The last of some axes, as many as together run along one line of memory in all factors, and
+    aren't `outside`."""
+    *before, column = axes
+    line = [column]
+    for axis in reversed(before):
+        below = product_of_extents(line)
+        goes_on = below and all(each.along(axis) == each.along(column) * below for each in factors)
+        if axis in outside or not goes_on:
+            break
+        line.insert(0, axis)
+    return line
 
 
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

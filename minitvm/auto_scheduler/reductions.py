@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
+    line_of,
     product_of_extents,
     slides,
     uneven_axes,
@@ -99,15 +100,7 @@ def _line_of(op: ComputeOp) -> int:
     """The number of the last data axes that together run along one line of memory in every read,
     and of which the outer ones change no range. In a window of several columns, too, only the steps
     of a reduction leave the line."""
-    column = op.axis[-1]
-    reads, uneven = factors_of(op), uneven_axes(op)
-    line = 1
-    while line < len(op.axis) and (below := product_of_extents(op.axis[-line:])):
-        axis = op.axis[-line - 1]
-        if axis in uneven or any(each.along(axis) != each.along(column) * below for each in reads):
-            break
-        line += 1
-    return line
+    return len(line_of(op.axis, factors_of(op), uneven_axes(op)))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:

@@ -188,20 +188,10 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         isinstance(each, Select)
         or is_lazy(each)
         or (isinstance(each, Reduce) and const_int(each.condition) != 1)
-        for reader in _all_readers(s, stage)
-        for each in walk_once(*compute_of(reader).body)
+        for reader in s.stages
+        if isinstance(reader.op, ComputeOp) and s.consumes(reader, stage)
+        for each in walk_once(*reader.op.body)
     )
-
-
-def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
-    """The stages that read a stage, directly or through other stages."""
-    found: set[Stage] = set()
-    waiting = [stage]
-    while waiting:
-        fresh = {each for each in s.readers(waiting.pop()) if isinstance(each.op, ComputeOp)}
-        waiting += fresh - found
-        found |= fresh
-    return found
 
 
 def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:

@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_in_order,
     is_uneven,
+    line_of,
     plain_axes_of,
     product_of_extents,
     slides,
@@ -90,7 +91,7 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
 
 def _came(contraction: Contraction, piece: int, target: Target) -> float:
     """The cycles in which the columns' factor comes, in pieces of lines of so many elements."""
-    b, line = contraction.b.tensor, product_of_extents(line_of(contraction)) or USUAL
+    b, line = contraction.b.tensor, product_of_extents(line_of_columns(contraction)) or USUAL
     size = usual_bytes_of(b)
     came = transfer_cycles(size, size, target)
     if piece < line:
@@ -116,7 +117,7 @@ def is_plain_reduction(contraction: Contraction) -> bool:
         return is_left_plain(contraction)
     is_in_columns = contraction.column is op.axis[-1] and not is_uneven(op)
     is_once = bytes_of(b.tensor) is not None and plain_axes_of(contraction, b) is not None
-    return is_in_columns and is_once and len(line_of(contraction)) == 1
+    return is_in_columns and is_once and len(line_of_columns(contraction)) == 1
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:
@@ -143,16 +144,11 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     return more + fewer * fewer / more
 
 
-def line_of(contraction: Contraction) -> list[IterVar]:
+def line_of_columns(contraction: Contraction) -> list[IterVar]:
     """The axes along which a line of the columns' factor lies: the column, and those before it that
     continue the line."""
-    found = [contraction.column]
-    for axis in reversed(contraction.op.axis[: contraction.op.axis.index(contraction.column)]):
-        before = contraction.b.along(found[0]) * (extent_of(found[0]) or 0)
-        if contraction.a.reads(axis) or contraction.b.along(axis) != before or not before:
-            break
-        found.insert(0, axis)
-    return found
+    axes = contraction.op.axis[: contraction.op.axis.index(contraction.column) + 1]
+    return line_of(axes, [contraction.b], [*filter(contraction.a.reads, axes)])
 
 
 def write_streamed(

@@ -230,26 +230,24 @@ def pays_together(group: Sequence[Sums]) -> bool:
     return cost(nest, tile, Blocks(), target) * ALIKE <= alone
 
 
-@final
-@record()
-class _Copy:
-    """A factor that is copied; `tensor` is the copy if the contraction reads it already."""
-
-    factor: Factor
-    tensor: Tensor | None
-
-
-def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
-    """The factors that are copied: into panels, and in strips of rows."""
+def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[tuple[Factor, Tensor | None]]:
+    """The factors that are copied: into panels, and in strips of rows. With each its copy, if the
+    contraction reads it already."""
     contraction = sums.contraction
     found = beside(contraction, contraction.b, contraction.column) if packs else []
     if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
         found += beside(contraction, contraction.a, contraction.rows[-1])
-    return [_Copy(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
+    return [(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
 
 
 def _write_factors(
-    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, blocks: Blocks, *, is_placed: bool
+    sums: Sums,
+    made: _Made,
+    copies: Sequence[tuple[Factor, Tensor | None]],
+    tile: Tile,
+    blocks: Blocks,
+    *,
+    is_placed: bool,
 ) -> Iterator[tuple[Contraction, Factor, Stage]]:
     """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
@@ -262,18 +260,18 @@ def _write_factors(
     if made.widened is not None:
         write_copy(s[made.widened], target)
         s[made.widened].compute_at(made.stage, made.strips)
-    for copy in copies:
-        tensor = copy.tensor
+    for factor, tensor in copies:
         if tensor is None:
-            tensor = s.cache_read(copy.factor.tensor, "global", [made.sums])
-        if copy.factor.reads(contraction.column):
-            write_panels(s[tensor], contraction, copy.factor, tile.columns, target)
+            tensor = s.cache_read(factor.tensor, "global", [made.sums])
+        copy = s[tensor]
+        if factor.reads(contraction.column):
+            write_panels(copy, contraction, factor, tile.columns, target)
             if is_placed:
-                place_copy(s[tensor], None if made.panels is None else (made.stage, made.panels))
-            yield contraction, copy.factor, s[tensor]
+                place_copy(copy, None if made.panels is None else (made.stage, made.panels))
+            yield contraction, factor, copy
         else:
-            write_panels(s[tensor], contraction, copy.factor, tile.rows, target)
-            place_copy(s[tensor], None if blocks.shares_rows else (made.stage, made.strips))
+            write_panels(copy, contraction, factor, tile.rows, target)
+            place_copy(copy, None if blocks.shares_rows else (made.stage, made.strips))
 
 
 @final

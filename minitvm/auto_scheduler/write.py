@@ -37,7 +37,7 @@ from minitvm.auto_scheduler.short_rows import write_short_lines
 from minitvm.auto_scheduler.streams import (
     is_plain_reduction,
     is_streamed,
-    line_of,
+    line_of_columns,
     write_grouped,
     write_streamed,
 )
@@ -550,7 +550,7 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
     if sums.inline_columns:
         s[contraction.b.tensor].compute_inline()
     places = places_of(contraction)
-    line = len(line_of(contraction))
+    line = len(line_of_columns(contraction))
     write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
     return (sums.stage,)
 
