@@ -256,12 +256,17 @@ def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
     return len(indices) == len(axes) and set(indices) == set(axes)
 
 
+def reduce_of(op: ComputeOp) -> Reduce:
+    """What a reduction computes; the first one of several results."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    return reduce
+
+
 def factors_of(op: ComputeOp) -> list[Factor]:
     """The elements that one step of a reduction reads, each once. Reads inside of indices don't
     count."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    found: list[Factor] = []
+    reduce, found = reduce_of(op), list[Factor]()
     waiting: list[PrimExpr] = [*reduce.source, reduce.condition]
     while waiting:
         node = waiting.pop(0)

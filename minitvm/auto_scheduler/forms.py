@@ -25,6 +25,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     long_axes,
+    reduce_of,
     steps_of,
 )
 from minitvm.auto_scheduler.cost import (
@@ -50,7 +51,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import walk_once
 
 # -- Convolutions --
@@ -253,8 +254,7 @@ def best_tile_of(
     columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
-    dtype, itemsize, reduce = op.output(0).dtype, a.tensor.dtype.itemsize, op.body[0]
-    assert isinstance(reduce, Reduce)
+    dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
     lanes, steps = target.lanes(dtype), steps_of(op, a)
     nest = Nest(
         tuple(extent_of(axis) for axis in rows),
@@ -267,7 +267,7 @@ def best_tile_of(
         a.bytes_along(steps),
         b.bytes_along(steps),
         vectors(dtype, target),
-        MULTIPLY_ADD if is_fused(reduce, target) else SEPARATE,
+        MULTIPLY_ADD if is_fused(reduce_of(op), target) else SEPARATE,
         a_bytes=bytes_at_once(op, a, b),
         pads_columns=True,
         is_packed=True,

@@ -35,7 +35,7 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.choice import choose, choose_tile
+from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
@@ -46,6 +46,7 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     order_of_steps,
     product_of_extents,
+    reduce_of,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
@@ -60,6 +61,7 @@ from minitvm.auto_scheduler.forms import (
     channel_of,
     columns_of,
     groups_of,
+    is_convolution,
     neighbours_of,
     reused_axis,
     row_of,
@@ -79,6 +81,7 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.packing import in_panels, write_copy
+from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -88,7 +91,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
 _TASKS = 4  # images or tiles of columns from which on threads share them
@@ -97,19 +100,14 @@ _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
 
-def write_convolution(
-    s: Schedule,
-    contraction: Contraction,
-    last: Tensor,
-    target: Target,
-    kept: Collection[Stage],
-    *,
-    in_order: bool,
-) -> list[Stage]:
-    """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
-    the scheduled stages. The tensors of `kept` are arguments, and stay where they are. `in_order`:
-    sums are not computed in parts."""
-    if not in_order and fills_lanes_with_steps(contraction, target):
+def write_convolution(given: Sums) -> list[Stage] | None:
+    """Writes the schedule of a convolution and of the stage that reads its sums; returns the
+    scheduled stages. None for any other contraction."""
+    s, contraction, target, kept = given.schedule, given.contraction, given.target, given.kept
+    if not is_convolution(contraction, target):
+        return None
+    choose_form(s, contraction, "convolution")
+    if not given.in_order and fills_lanes_with_steps(contraction, target):
         done, at = write_lanes_of_steps(s, contraction, target)
         image = s[contraction.b.tensor]
         if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
@@ -117,16 +115,16 @@ def write_convolution(
             _write_image(image, target)
             done.append(image)
         return done
-    takes_sums = last.op is contraction.op
-    sums = sums_in_registers(s, contraction, last)
+    last, takes_sums = given.last, given.last is given.stage
+    sums = sums_in_registers(s, contraction, last.op.output(0))
     groups = _split_groups(s, sums)
     found = contraction_of(s[sums].op)
     assert found is not None
     channel = channel_of(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = _is_own(image, kept)
-    axes = _grouped(s[last], groups)
-    writer = _Writer(s, sums, s[last], target, in_order)
+    axes = _grouped(last, groups)
+    writer = _Writer(s, sums, last, target, given.in_order)
     if channel is not None:
         done = writer.write_channels(axes, channel, takes_sums)
     elif row_of(found) is not None and columns_of(found):
@@ -134,8 +132,8 @@ def write_convolution(
     else:
         done = writer.write_depthwise(found, axes)
         if is_own and _pads_by_channel(s, found, image):
-            image.compute_at(s[last], s[last].leaf_iter_vars[0])
-    if is_own and isinstance(image.op, ComputeOp) and not image.op.reduce_axis:
+            image.compute_at(last, last.leaf_iter_vars[0])
+    if is_own and not compute_of(image).reduce_axis:
         _write_image(image, target)
         done.append(image)
     return done
@@ -240,7 +238,8 @@ class _Writer:
         # Lines along a step are transposed into panels, in blocks that aren't written out.
         inner = [found.op.reduce_axis[i] for i in self._order(found)[1:]]
         across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
-        is_whole = _is_whole(found.op) and not across
+        condition = reduce_of(found.op).condition
+        is_whole = not (across or any(mentions(k.var, condition) for k in found.op.reduce_axis))
         _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
         for at in [column] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
@@ -512,13 +511,6 @@ def _flatten(
         panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in steps])
     )
     return loops[: first + 1], loops[first + 1 :]
-
-
-def _is_whole(op: ComputeOp) -> bool:
-    """Whether the reduction loops run over all terms: no condition clips them."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    return not any(mentions(axis.var, reduce.condition) for axis in op.reduce_axis)
 
 
 def _write_panels(

@@ -220,17 +220,11 @@ def _is_in_pieces(stage: Stage) -> bool:
     nodes = [*walk_once(*op.body)]
     if any(isinstance(each, Call) and not is_lazy(each) for each in nodes):
         return False
-    loads = [each for each in nodes if isinstance(each, ProducerLoad)]
-    if not any(_is_dear_under_masks(each, last.var) for each in loads):
-        return False
+    loads = [x for x in nodes if isinstance(x, ProducerLoad) and mentions(last.var, *x.indices)]
+    if not any(x.dtype.bits < 32 or step_of(x.indices[-1], last.var) == -1 for x in loads):
+        return False  # no load is dear under masks
     conditions = [condition for condition, *_ in choices_in(*op.body)]
     return any(_moves(each, last.var, others) for each in walk_once(*conditions))
-
-
-def _is_dear_under_masks(load: ProducerLoad, var: Var) -> bool:
-    if not any(mentions(var, index) for index in load.indices):
-        return False
-    return load.dtype.bits < 32 or step_of(load.indices[-1], var) == -1
 
 
 def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
@@ -238,8 +232,7 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
     `var`."""
     if not isinstance(node, e.LT | e.LE | e.GT | e.GE) or not mentions(var, node):
         return False
-    is_read = reads_tensors(node)
-    return not is_read and any(mentions(other, node) for other in others)
+    return not reads_tensors(node) and any(mentions(other, node) for other in others)
 
 
 # -- Rows that data choose --

@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_uneven,
     product_of_extents,
+    reduce_of,
     spread_of,
     steps_of,
 )
@@ -38,7 +39,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 
 _T = TypeVar("_T")
@@ -302,10 +303,8 @@ def split_steps(
     share one test for NaN. Under a mask their result is another register; two pairs bring it back
     to the first."""
     op = compute_of(stage)
-    (reduce, *_) = op.body
-    assert isinstance(reduce, Reduce)
     *before, k = (op.reduce_axis[i] for i in order)
-    (result, *others) = reduce.combiner.result
+    (result, *others) = reduce_of(op).combiner.result
     is_extremum = isinstance(result, (e.Min, e.Max)) and result.dtype.is_float
     if not is_extremum or others or is_uneven(op) or target.keeps_nan:
         return [*before, k], []

@@ -37,7 +37,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from minitvm.arith.accesses import step_of
@@ -91,7 +91,7 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     chosen = [
         [*find(ProducerLoad, *values)]
         for condition, *values in choices_in(*reduce.source)
-        if _is_of(condition, axis)
+        if {*find((Var, ProducerLoad), condition)} == {axis.var}
     ]
     indices = (index for each in find(ProducerLoad, *reduce.source) for index in each.indices)
     steps = [step_of(index, axis.var) for index in indices]
@@ -101,20 +101,16 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     )
 
 
-def _is_of(condition: PrimExpr, axis: IterVar) -> bool:
-    """Whether a condition depends on an axis and on nothing else."""
-    used = set(find((Var, ProducerLoad), condition))
-    return used == {axis.var}
-
-
 # -- Phases --
 
 
 def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
     """Lets another stage compute the elements of each phase; returns it. None for a stage whose
     terms don't depend on remainders of its places."""
-    op = compute_of(stage)
-    periods = _periods(op)
+    op, reduce = compute_of(stage), compute_of(stage).body[0]
+    if not isinstance(reduce, Reduce) or reduce.init:
+        return None
+    periods = [_period(op, reduce, axis) for axis in op.axis]
     if not any(periods):
         return None
     choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
@@ -132,30 +128,18 @@ def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
     return [phases]
 
 
-def _periods(op: ComputeOp) -> Sequence[int]:
-    """For each axis, the number of phases of its sums; 0 for an axis without phases."""
-    reduce = op.body[0]
-    if not isinstance(reduce, Reduce) or reduce.init:
-        return ()
-    return [_period(op, reduce, axis) for axis in op.axis]
-
-
 def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
+    """The number of phases along an axis; 0 if it has none. Its remainder chooses terms: a
+    condition depends on it, or a read whose element is the same for all quotients."""
     extent = extent_of(axis)
     places = [*_places_of(axis, *reduce.source, reduce.condition)]
     divisors = {e.const_int(each.b) for each in places}
     period = divisors.pop() if len(divisors) == 1 else None
     if period is None or period < 2 or extent is None or extent < period * _FEWEST:
         return 0
-    return period if _chooses_terms(op, reduce, axis) else 0
-
-
-def _chooses_terms(op: ComputeOp, reduce: Reduce, axis: IterVar) -> bool:
-    """Whether the remainder chooses terms: a condition depends on it, or a read whose element is
-    the same for all quotients."""
     kinds = [{*map(type, _places_of(axis, *x.load.indices))} for x in factors_of(op)]
     others = {*map(type, _places_of(axis, reduce.condition))}
-    return e.FloorMod in others or {e.FloorMod} in kinds
+    return period if e.FloorMod in others or {e.FloorMod} in kinds else 0
 
 
 def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:

@@ -36,6 +36,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     line_of,
     product_of_extents,
+    reduce_of,
     slides,
     uneven_axes,
 )
@@ -60,7 +61,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import CommReducer, IterVar, Reduce
+from minitvm.tir.expr import IterVar
 
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
@@ -276,7 +277,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     if not in_order:
         parts: Stage | None = None
         is_nest = len(reduced) > 1
-        if alone and not is_uneven(op) and is_commutative(_combiner(op)):
+        if alone and not is_uneven(op) and is_commutative(reduce_of(op).combiner):
             parts = _write_parts(s, stage, reduced, target)
         if parts is not None:
             stage = parts
@@ -329,17 +330,9 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     return [*axes[:first], fused(stage, axes[first:])]
 
 
-def _combiner(op: ComputeOp) -> CommReducer:
-    (reduce, *_) = op.body
-    assert isinstance(reduce, Reduce)
-    return reduce.combiner
-
-
 def _is_vectorized(op: ComputeOp) -> bool:
     """Whether LLVM makes vectors of partial results from a plain loop."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    combiner = reduce.combiner
+    reduce, combiner = reduce_of(op), reduce_of(op).combiner
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
     (result,) = combiner.result
@@ -350,13 +343,13 @@ def _is_vectorized(op: ComputeOp) -> bool:
 
 
 def _is_rounded(op: ComputeOp) -> bool:
-    return _combiner(op).result[0].dtype.is_float and not _is_extremum(op)
+    return reduce_of(op).combiner.result[0].dtype.is_float and not _is_extremum(op)
 
 
 def _is_extremum(op: ComputeOp) -> bool:
     """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
     for NaN."""
-    result = _combiner(op).result[0]
+    result = reduce_of(op).combiner.result[0]
     return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
 
 
@@ -423,7 +416,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     along, *around = compute_of(vectors).reduce_axis
     write_loops(vectors, [*others, *around, along], lane, unrolled=[vector])
     made = [vectors]
-    if not is_commutative(_combiner(compute_of(stage))):
+    if not is_commutative(reduce_of(compute_of(stage)).combiner):
         return made
     halves = lanes if width > lanes else lanes // 2
     while halves > 1:

@@ -57,6 +57,7 @@ from minitvm.auto_scheduler.contraction import (
     is_in_order,
     is_uneven,
     product_of_extents,
+    reduce_of,
 )
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
@@ -129,9 +130,7 @@ _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], N
 def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
-    reduce, lanes = op.body[0], lanes_of(op, target)
-    size = product_of_extents(op.reduce_axis)
-    assert isinstance(reduce, Reduce)
+    reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
     values = len([*value_operations(*reduce.source)])
     each = values + len(
         [

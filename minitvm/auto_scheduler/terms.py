@@ -13,7 +13,7 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.guards import conjuncts
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -59,8 +59,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     >>> terms_of(contraction_of(C.op), Target("llvm -mcpu=haswell"))
     Terms(operations=3.0, scalars=1, vectors=1, both=0, results=1, temporaries=1)
     """
-    op, reduce = contraction.op, contraction.op.body[0]
-    assert isinstance(reduce, Reduce)
+    op, reduce = contraction.op, reduce_of(contraction.op)
     column = contraction.column.var
     beside = {x.var for x in contraction.rows or op.axis if x is not contraction.column}
     combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
@@ -88,9 +87,8 @@ def share_of_terms(op: ComputeOp, weights: Factor) -> float:
     """The part of the terms that is left by conditions on axes that a factor reads alone, such as
     the ends of windows whose length depends on the phase of a place. Loops one inside the other are
     clipped by them."""
-    reduce, share = op.body[0], 1.0
-    assert isinstance(reduce, Reduce)
-    for condition in conjuncts(reduce.condition):
+    share = 1.0
+    for condition in conjuncts(reduce_of(op).condition):
         axes = [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, condition)]
         extents = [extent_of(axis) or 0 for axis in axes]
         if not axes or not all(map(weights.reads, axes)) or not 0 < prod(extents) <= _FEW_TERMS:

@@ -555,15 +555,6 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
     return (sums.stage,)
 
 
-def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction = sums.schedule, sums.contraction
-    if not is_convolution(contraction, sums.target):
-        return None
-    choose_form(s, contraction, "convolution")
-    last = sums.last.op.output(0)
-    return write_convolution(s, contraction, last, sums.target, sums.kept, in_order=sums.in_order)
-
-
 def _write_by(
     find: Callable[[Sums], DotProduct | MatrixProduct | None], sums: Sums
 ) -> Iterable[Stage] | None:
@@ -618,7 +609,7 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("streamed", _write_streamed),
     ("matrix-product instructions", partial(_write_by, _matrix_product_for)),
     ("dot-product instructions", partial(_write_by, _dot_product_for)),
-    ("convolution", _write_convolution),
+    ("convolution", write_convolution),
     (TOGETHER, _write_together),
     ("tiles", _write_tiled),
 )
