@@ -239,7 +239,7 @@ def _wants_some(contraction: Contraction) -> bool:
 def _has_windows(contraction: Contraction) -> bool:
     """Whether the columns' factor is read through windows, or not all of its elements are."""
     axes = (*contraction.op.axis, *contraction.op.reduce_axis)
-    single = {axis.var: 0 for axis in axes if extent_of(axis) == 1}
+    single = {axis.var: e.const(0, axis.var.dtype) for axis in axes if extent_of(axis) == 1}
     indices = [substitute(index, single) for index in contraction.b.load.indices]
     return not reads_tensors(*indices) and any(
         not isinstance(Analyzer().simplify(index), Var) for index in indices
