@@ -240,20 +240,14 @@ def _runs_along_sums(contraction: Contraction) -> bool:
     overlap."""
     b, reduced = contraction.b, contraction.op.reduce_axis
     apart = b.along(contraction.column)
-    across = apart != 1 and (
-        not contraction.a.reads(contraction.column) or _is_read_once(contraction.op, b)
-    )
+    # Each step of each sum reads an element of its own, at the axes themselves.
+    axes = {axis.var for axis in (*contraction.op.axis, *reduced)}
+    is_read_once = len(b.load.indices) == len(axes) and {*b.load.indices} == axes
+    across = apart != 1 and (not contraction.a.reads(contraction.column) or is_read_once)
     in_order = len(reduced) > 1 and any(
         b.along(axis) == 1 and (extent_of(axis) or FAR) <= apart for axis in reduced
     )
     return across and in_order and not contraction.rows
-
-
-def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
-    """Whether each step of each sum reads an element of its own, at the axes themselves."""
-    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
-    indices = factor.load.indices
-    return len(indices) == len(axes) and set(indices) == set(axes)
 
 
 def reduce_of(op: ComputeOp) -> Reduce:

@@ -257,15 +257,6 @@ def _row_of(stage: Stage, common: int) -> tuple[int, bool]:
     return sum(size * body.dtype.itemsize for body in compute_of(stage).body), None not in extents
 
 
-def _choose_block(s: Schedule, block: Block) -> None:
-    """Notes a block."""
-    names = ", ".join(each.name for each in reversed(block.members))
-    how = "{rows} rows" if block.part.rows is not None else "all rows of an outer step"
-    choose(s, "blocks", f"{how} at a time, together with {{stages}}: what they compute stays in "
-           "the L2 cache", stage=block.root.name, rows=block.part.rows or 0,
-           stages=names)  # fmt: skip
-
-
 @final
 class FusedBlocks:
     """The blocks of a program.
@@ -301,21 +292,23 @@ class FusedBlocks:
     def attach(self) -> bool:
         """Computes the members of each block in the loop over parts of its root, and the panels of
         their factors as far outside as possible."""
+        s = self._schedule
         for block in self.blocks:
-            _choose_block(self._schedule, block)
-            self._attach(block)
+            root, loop, part = block.root, self.loops[block.root], block.part
+            names = ", ".join(each.name for each in reversed(block.members))
+            how = "{rows} rows" if part.rows is not None else "all rows of an outer step"
+            choose(s, "blocks", f"{how} at a time, together with {{stages}}: what they compute "
+                   "stays in the L2 cache", stage=root.name, rows=part.rows or 0,
+                   stages=names)  # fmt: skip
+            for stage in block.members:
+                if not stage.inlined and stage.attach_stage is None:
+                    stage.compute_at(root, loop)
+            for last, contraction, factor, copy in self.panels:
+                if last in (root, *block.members):
+                    inside = s[factor.tensor] in block.members
+                    place = (root, loop) if inside else _place_of(block, loop, contraction, factor)
+                    place_copy(copy, place)
         return True
-
-    def _attach(self, block: Block) -> None:
-        root, loop = block.root, self.loops[block.root]
-        for stage in block.members:
-            if not stage.inlined and stage.attach_stage is None:
-                stage.compute_at(root, loop)
-        for last, contraction, factor, copy in self.panels:
-            if last in (root, *block.members):
-                inside = self._schedule[factor.tensor] in block.members
-                place = (root, loop) if inside else _place_of(block, loop, contraction, factor)
-                place_copy(copy, place)
 
 
 def _place_of(

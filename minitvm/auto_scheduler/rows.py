@@ -232,7 +232,7 @@ class _Rows:
     def write(self) -> bool:
         """Schedules the stages, on all threads."""
         s, root, target = self.s, self.root, self.target
-        rows = self._rows(len(compute_of(root).axis))
+        rows = min(self.inside.values(), default=len(compute_of(root).axis))
         if short := self._short_rows(rows):
             if root not in short:
                 self._choose()
@@ -260,7 +260,8 @@ class _Rows:
         self._choose()
         root = self.root
         axes = list(compute_of(root).axis)
-        rows = self._rows(max(0, len(axes) - 1) if part is None else part.axis + 1)
+        alone = max(0, len(axes) - 1) if part is None else part.axis + 1
+        rows = min(self.inside.values(), default=alone)
         self._write_columns(root, rows)
         loop = axes[0]
         if part is not None:
@@ -275,10 +276,6 @@ class _Rows:
         if self.inside:
             self._write_inside(axes[rows - 1], rows)
         return loop
-
-    def _rows(self, alone: int) -> int:
-        """The number of axes that are rows of all stages; `alone`: without others inside."""
-        return min(self.inside.values(), default=alone)
 
     def _write_inside(self, row: IterVar, rows: int, done: Container[Stage] = ()) -> None:
         """Schedules the stages inside of a row that aren't `done`."""
@@ -384,7 +381,11 @@ class _Rows:
         for each in {self.s[tensor] for tensor in op.input_tensors}:
             if each.inlined:
                 first = max(first, self._first_of_line(each))
-            elif each in self.inside and _is_read_along(op, each):
+            elif each in self.inside and any(
+                mentions(op.axis[-1].var, *load.indices)
+                for load in all_loads(op)
+                if load.producer in each.op.outputs
+            ):
                 first = max(first, len(op.axis) - self._unbroken(each))
         return min(first, last)
 
@@ -398,14 +399,3 @@ class _Rows:
         extent = product_of_extents(op.axis[first:])
         is_whole = extent is not None and extent % lanes_of(op, self.target) == 0
         return len(op.axis) if is_whole else len(op.axis) - first
-
-
-def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
-    """Whether an operation reads a different element of a stage at each step along its last
-    axis."""
-    return any(
-        mentions(op.axis[-1].var, index)
-        for load in all_loads(op)
-        if load.producer in stage.op.outputs
-        for index in load.indices
-    )

@@ -295,8 +295,10 @@ def write_short_lines(
 ) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
-    op = compute_of(stage)
-    if not _is_plain(op) or is_in_order(op, strict):
+    op, reduce = compute_of(stage), compute_of(stage).body[0]
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op) or is_in_order(op, strict):
+        return None
+    if not isinstance(reduce.condition, e.IntImm):
         return None
     together = _rows_together(op, target)
     if together > 1:
@@ -311,14 +313,6 @@ def write_short_lines(
            "then together", stage=stage.name, places=extent_of(piece),
            axis=piece.var.name)  # fmt: skip
     return [factored(s, stage, piece, len(op.axis))]
-
-
-def _is_plain(op: ComputeOp) -> bool:
-    """Whether an operation is a reduction of all terms of a rectangle."""
-    reduce = op.body[0]
-    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
-        return False
-    return isinstance(reduce.condition, e.IntImm)
 
 
 def _rows_together(op: ComputeOp, target: Target) -> int:

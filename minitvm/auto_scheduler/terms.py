@@ -6,7 +6,7 @@ changes along columns only is computed once for all rows of a tile: neither coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from itertools import product
 from math import prod
 from typing import final
@@ -18,7 +18,7 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Node, children, mentions, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
@@ -94,14 +94,11 @@ def share_of_terms(op: ComputeOp, weights: Factor) -> float:
         if not axes or not all(map(weights.reads, axes)) or not 0 < prod(extents) <= _FEW_TERMS:
             continue
         places = [*product(*map(range, extents))]
-        left = sum(_holds(condition, axes, place) for place in places)
-        share *= left / len(places)
+        begins = [(axis.var, domain_of(axis).min) for axis in axes]
+        at = ({v: first + i for (v, first), i in zip(begins, x, strict=True)} for x in places)
+        left = [e.const_int(Analyzer().simplify(substitute(condition, x))) != 0 for x in at]
+        share *= sum(left) / len(places)
     return share
-
-
-def _holds(condition: PrimExpr, axes: Sequence[IterVar], place: Sequence[int]) -> bool:
-    at = {axis.var: domain_of(axis).min + i for axis, i in zip(axes, place, strict=True)}
-    return e.const_int(Analyzer().simplify(substitute(condition, at))) != 0
 
 
 def is_fused(reduce: Reduce, target: Target) -> bool:
