@@ -77,6 +77,7 @@ from minitvm.auto_scheduler.loops import (
     innermost,
     lie_along,
     sums_in_registers,
+    write_loops,
     write_sums,
     write_tiles,
 )
@@ -117,13 +118,12 @@ def write_convolution(given: Sums) -> list[Stage] | None:
         return done
     last, takes_sums = given.last, given.last is given.stage
     sums = sums_in_registers(s, contraction, last.op.output(0))
-    groups = _split_groups(s, sums)
+    axes = _split_groups(s, sums, last)
     found = contraction_of(s[sums].op)
     assert found is not None
     channel = channel_of(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = _is_own(image, kept)
-    axes = _grouped(last, groups)
     writer = _Writer(s, sums, last, target, given.in_order)
     if channel is not None:
         done = writer.write_channels(axes, channel, takes_sums)
@@ -178,8 +178,8 @@ class _Writer:
         others = [i for i in range(len(own) - 1) if i not in images]
         places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
         panels = _panels_of_task(found, tile, target)
-        tiles = self._write_tiles(found, axes, places, tile, turned=turned, panels=panels)
-        self._write_sums(places, tiles, tile, self._steps(found))
+        steps = self._steps(found)
+        tiles = self._write_tiles(found, axes, places, tile, steps, turned=turned, panels=panels)
         self._request_image(found, tile)
         for each in copies:
             each.compute_at(self.stage, tiles.loops[-1])
@@ -219,11 +219,11 @@ class _Writer:
         rows = [i for i in range(first) if i not in (*around, place)]
         places = Places((*rows, place), (*around,), first)
         axes = [*axes[:first], fused(self.stage, axes[first:])]
-        tiles = self._write_tiles(found, axes, places, tile, width)
         steps = self._steps(found)
         if self._order(found) != [*range(len(steps))]:
             s[self.sums].reorder(*steps)
-        self._write_sums(places, tiles, tile, [fused(s[self.sums], steps)], width)
+        steps = [fused(s[self.sums], steps)]
+        tiles = self._write_tiles(found, axes, places, tile, steps, width)
         *outer, column = tiles.tasks
         several = [each for each in outer if extent_in(self.stage, each) != 1]
         images = prod(extent_in(self.stage, each) or _TASKS for each in outer)
@@ -264,8 +264,7 @@ class _Writer:
         rows = () if row is None else (own.index(row),)
         others = (i for i in range(len(own) - 1) if i not in rows)
         places = Places(rows, tuple(others), len(own) - 1)
-        tiles = self._write_tiles(found, axes, places, tile, panels=0)
-        self._write_sums(places, tiles, tile, reduced)
+        tiles = self._write_tiles(found, axes, places, tile, reduced, panels=0)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
         self.stage.parallel(fused(self.stage, tiles.tasks or tiles.loops[:1]))
@@ -277,42 +276,33 @@ class _Writer:
         axes: Sequence[IterVar],
         places: Places,
         tile: Tile,
+        steps: Sequence[IterVar],
         width: int | None = None,
         *,
         turned: bool = False,
         panels: int = 1,
     ) -> Tiles:
         """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums,
-        divided into tiles. `width` is the extent of several columns together. A task computes
-        `panels`, each as wide as a tile (0: all). `turned`: sums are stored transposed."""
-        extents = [*map(extent_of, found.op.axis[: len(axes)])]
-        extents[-1] = width or extents[-1]
+        divided into tiles; and in a tile the sums, over these `steps`. `width` is the extent of
+        several columns together. A task computes `panels`, each as wide as a tile (0: all).
+        `turned`: sums are stored transposed."""
+        width = width or extent_of(found.column) or tile.columns
+        vectors = min(width, tile.columns), self.target.lanes(self.sums.dtype)
         blocks = Blocks(columns=tile.columns * panels if panels else None)
         tiles = write_tiles(self.stage, places, tile, blocks, None, axes)
         if turned:
             assert tiles.row is not None
             self.stage.reorder(tiles.column, tiles.row)
             self.stage.vectorize(tiles.row)
-            return tiles
-        if tiles.row is not None:
-            self.stage.unroll(tiles.row)
-        in_vectors(self.stage, tiles.column, *self._vectors(extents[-1], tile))
-        return tiles
-
-    def _write_sums(
-        self,
-        places: Places,
-        tiles: Tiles,
-        tile: Tile,
-        steps: Sequence[IterVar],
-        width: int | None = None,
-    ) -> None:
-        """The sums of a tile."""
+        else:
+            if tiles.row is not None:
+                self.stage.unroll(tiles.row)
+            in_vectors(self.stage, tiles.column, *vectors)
         inner = self.s[self.sums]
         rows, _, column = places.of(inner)
         at = self.stage, tiles.loops[-1]
-        each = self._vectors(width or extent_of(column), tile)
-        write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
+        write_sums(inner, at, [*rows[-1:], column], steps, vectors=vectors)
+        return tiles
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""
@@ -335,10 +325,6 @@ class _Writer:
             choose(self.s, "prefetch", "{a} is requested {steps} steps ahead: each reads lines of "
                    "its own", stage=self.stage.name, a=image.name, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
-
-    def _vectors(self, width: int | None, tile: Tile) -> tuple[int, int]:
-        """The number of columns of a tile, and the lanes of a vector of them."""
-        return min(width or tile.columns, tile.columns), self.target.lanes(self.sums.dtype)
 
 
 def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
@@ -369,10 +355,10 @@ def _write_image(image: Stage, target: Target) -> None:
         image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
 
 
-def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
+def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
     """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
-    group; returns the size of the groups for each previous axis. An axis has groups if both factors
-    read it, and its extent is a multiple of the size."""
+    group; returns the loops of the stage that reads the sums, split in the same way. An axis has
+    groups if both factors read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     groups = groups_of(contraction)
@@ -385,12 +371,6 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
 
     if any(groups):
         s[sums].transform_layout(layout)
-    return groups
-
-
-def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
-    """The loops of the stage that reads the sums, split into groups as the loops of the sums
-    are."""
     made: list[IterVar] = []
     for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)
@@ -423,8 +403,7 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
         rest = list(compute_of(across).axis)
         column = rest.pop(channel)
         row = rest.pop(place)
-        across.reorder(*rest, column, row)
-        across.vectorize(row)
+        write_loops(across, [*rest, column], row)
 
 
 def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
