@@ -41,7 +41,7 @@ from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, parts_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
@@ -92,7 +92,7 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     last = max(axes.index(axis) for axis in part.axes)
     evaluated = _size(axes[: last + 1])
     size, dtype = _number(part.shape), part.value.dtype
-    tensors = [_elements(each) for each in (*op.outputs, *op.input_tensors)]
+    tensors = [_number(each.shape) for each in (*op.outputs, *op.input_tensors)]
     is_cheap = part.operations < _FEWEST
     most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
     if is_cheap or size > max(*tensors, most):
@@ -158,7 +158,7 @@ def _best_groups(
     order that takes the fewest cycles."""
     data, dtype = frozenset(op.axis), op.body[0].dtype
     # The sums kept between two steps are no larger than the largest tensor of the program.
-    tensors = map(_elements, (*op.outputs, *op.input_tensors))
+    tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
     largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
 
     def cycles(axes: _Axes, factors: Sequence[_Axes]) -> float:
@@ -207,10 +207,6 @@ def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:
 def _size(axes: Iterable[IterVar]) -> int:
     """The iterations of some axes together."""
     return _number(domain_of(axis).extent for axis in axes)
-
-
-def _elements(tensor: Tensor) -> int:
-    return _number(tensor.shape)
 
 
 def _number(extents: Iterable[PrimExpr]) -> int:

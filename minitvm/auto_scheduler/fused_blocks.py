@@ -148,7 +148,7 @@ class _Model:
         for stage in reversed(stages):
             self.nests[stage] = self._nest_of(stage, free)
         # The groups of different roots share most of their stages.
-        self.figures_of, self.row_of = cache(self._figures_of), cache(_row_of)
+        self.figures_of = cache(self._figures_of)
 
     def _nest_of(self, stage: Stage, free: Container[Stage]) -> Stage:
         if stage in self.products:
@@ -215,7 +215,7 @@ def _block_of(
         (1 + len({model.nests[reader] for reader, _ in model.readers(stage)})) * size
         for stage, size in zip(kept, sizes, strict=True)
     ]
-    rows_of_kept = [model.row_of(stage, common) for stage in kept]
+    rows_of_kept = [_row_of(stage, common) for stage in kept]
     row_bytes = sum(size for size, _ in rows_of_kept)
     unit = lcm(*heights)
     most = target.cache_bytes(2) // 2 // max(1, row_bytes)

@@ -145,14 +145,10 @@ def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
 def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:
     """The quotients and remainders of places along an axis in expressions."""
     for node in walk_once(*nodes):
-        if isinstance(node, e.FloorDiv | e.FloorMod) and _is_place(node.a, axis):
-            yield node
-
-
-def _is_place(node: PrimExpr, axis: IterVar) -> bool:
-    """Whether an expression is an axis plus a constant."""
-    terms = Prover().affine(node).terms
-    return len(terms) == 1 and terms.get(axis.var) == 1
+        if isinstance(node, e.FloorDiv | e.FloorMod):
+            terms = Prover().affine(node.a).terms
+            if len(terms) == 1 and terms.get(axis.var) == 1:  # the axis and a constant
+                yield node
 
 
 # -- Borders --

@@ -120,7 +120,12 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
     loops = tuple(
         (keys[leaf], each.kind) for leaf, each in zip(stage.leaf_iter_vars, attrs, strict=True)
     )
-    return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], _reads(s, op))
+    # The variables of places for those of the axes.
+    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
+    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
+    loads = all_loads(with_inlined(op, s.inlined))
+    reads = frozenset(structural_key(substitute(each, places)) for each in loads)
+    return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], reads)
 
 
 def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
@@ -142,14 +147,6 @@ def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
             case _:
                 return None
     return keys
-
-
-def _reads(s: Schedule, op: ComputeOp) -> frozenset[Hashable]:
-    """What an iteration reads, with the variables of places for those of the axes."""
-    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
-    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
-    loads = [substitute(each, places) for each in all_loads(with_inlined(op, s.inlined))]
-    return frozenset(map(structural_key, loads))
 
 
 @cache
