@@ -561,7 +561,7 @@ def _write_by(
     s, contraction, last, found = sums.schedule, sums.contraction, sums.last, find(sums)
     if found is None or (sums.program.strict and found.sum == "float32"):
         return None
-    _choose_product(sums, last)
+    _choose_products([sums])
     ahead = sums.ahead is contraction.b.tensor
     placed = write_by_instruction(
         s, contraction, last.op.output(0), found, sums.target, sums.moved, ahead=ahead
@@ -587,17 +587,14 @@ def _tile(group: Sequence[Sums]) -> Iterable[Stage]:
 
 def _choose_products(group: Sequence[Sums]) -> None:
     for each in group:
-        _choose_product(each, each.last)
+        choose_form(each.schedule, each.contraction, "matrix product")
+        if each.last is not each.stage:
+            text = "{last} takes the sums in the tile"
+            choose(each.schedule, "epilogue", text, last=each.last.name)
     if len(group) > 1:
         names = ", ".join(each.stage.name for each in group)
         text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
         choose(group[0].schedule, "strategy", text, stages=names)
-
-
-def _choose_product(sums: Sums, last: Stage) -> None:
-    choose_form(sums.schedule, sums.contraction, "matrix product")
-    if last is not sums.stage:
-        choose(sums.schedule, "epilogue", "{last} takes the sums in the tile", last=last.name)
 
 
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
