@@ -171,8 +171,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "a64fx": _cpu(_NEON | {"fullfp16", "sve"}, 64, 680, ways=4, latency=9),
     },
 }
-# A feature of AMD's CPUs that rows don't list, and that LLVM would use for shuffles of bytes: so code
-# runs on each machine that has the features of a row.
+# A feature of AMD's CPUs that rows don't list, and that LLVM would use for shuffles of bytes: so
+# code runs on each machine that has the features of a row.
 _UNLISTED = {"x86_64": "-sse4a"}
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # Features by which LLVM tunes, such as prefer-256-bit. LLVM lists them nowhere.

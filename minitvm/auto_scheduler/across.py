@@ -27,7 +27,7 @@ the same vectors of neighbours, one y after the other::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from math import isqrt, prod
 from typing import final
 
@@ -42,17 +42,18 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
 )
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
 from minitvm.auto_scheduler.tiles import MOST_PAGES, PAGE
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, mentions, substitute, with_fields
+from minitvm.tir.functor import children, mentions
 from minitvm.tir.structural_equal import structural_equal
 
 _FEW = 4  # so many rows are mixed into one vector
@@ -122,10 +123,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     if is_by_lines:
         outer, y = stage.split(y, factor=line)
         lines.append(outer)
-    stage.reorder(*tasks, *lines, y, x)
-    stage.vectorize(x)
-    if tasks:
-        stage.parallel(fused(stage, tasks))
+    write_loops(stage, [*lines, y], x, tasks=tasks)
 
 
 def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
@@ -154,10 +152,8 @@ def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
            "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
     outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
-    stage.reorder(*tasks, outer, y, x)
-    stage.unroll(y)
-    stage.vectorize(x)
-    stage.parallel(fused(stage, [*tasks, outer] if is_divided else tasks))
+    tasks, loops = ([*tasks, outer], []) if is_divided else (tasks, [outer])
+    write_loops(stage, loops, x, tasks=tasks, unrolled=[y])
 
 
 def _line(op: ComputeOp) -> int:
@@ -186,7 +182,8 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
         return None
     x = long[-1]
     axes = {axis.var: axis for axis in op.axis}
-    found = [distances_of(load, op) for load in reads_through(s, op)]
+    loads = [*all_loads(with_inlined(op, s.inlined))]
+    found = [distances_of(load, op) for load in loads]
     rows = Counter(
         var
         for each in found
@@ -199,8 +196,8 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     ((row, _),) = rows.most_common(1)
     y = axes[row]
     apart = max(each.get(x.var, 0) for each in found if each.get(row) == 1)
-    columns = [x] if apart <= NEAR else _joined(s, op, y)
-    lines = [y] if extent_of(y) is not None else _joined_rows(s, op, y)
+    columns = [x] if apart <= NEAR else _joined(loads, op, x, y, _line(op))
+    lines = [y] if extent_of(y) is not None else _joined(loads, op, y, x)
     others = [axis for axis in op.axis if axis not in (*columns, *lines)]
     height, width = product_of_extents(lines), product_of_extents(columns)
     if apart <= NEAR:
@@ -215,30 +212,20 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
     return _Across(lines, columns, apart, others) if is_enough else None
 
 
-def _joined(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
-    """The last axis, behind the axes that are joined to it. Axes are joined until a row of the
-    result surely consists of whole cache lines, as long as every tensor that is read has the same
-    dimensions one behind the other, and is read at the axes themselves."""
-    line = _line(op)
-    return _before(s, op, long_axes(op.axis)[-1], y, lambda size: size is None or size % line != 0)
-
-
-def _joined_rows(s: Schedule, op: ComputeOp, y: IterVar) -> list[IterVar]:
-    """An axis, behind the axes that are joined to it: all to which it can be joined, as in
-    :func:`_joined`."""
-    return _before(s, op, y, long_axes(op.axis)[-1], lambda size: True)
-
-
-def _before(
-    s: Schedule, op: ComputeOp, last: IterVar, other: IterVar, more: Callable[[int | None], bool]
+def _joined(
+    loads: Sequence[ProducerLoad],
+    op: ComputeOp,
+    last: IterVar,
+    other: IterVar,
+    line: int | None = None,
 ) -> list[IterVar]:
-    """An axis behind the axes that are joined to it, as long as there are to be `more`, whose
-    product of extents it is given, and `other` isn't one."""
-    found = [last]
-    loads = [*reads_through(s, op)]
-    long = long_axes(op.axis)
+    """An axis, behind the axes that are joined to it, as long as `other` isn't one, and every
+    tensor that is read has the same dimensions one behind the other, and is read at the axes
+    themselves; until they surely consist of whole parts of the size `line`."""
+    found, long = [last], long_axes(op.axis)
     for axis in reversed(long[: long.index(last)]):
-        if axis is other or not more(product_of_extents(found)):
+        size = product_of_extents(found)
+        if axis is other or (line is not None and size is not None and size % line == 0):
             break
         if not all(_goes_on(each, op, axis, found[0]) for each in loads):
             break
@@ -278,18 +265,3 @@ def _outside_loads(node: PrimExpr) -> Iterator[Var]:
     elif not isinstance(node, ProducerLoad):
         for each in children(node):
             yield from _outside_loads(each)
-
-
-def reads_through(s: Schedule, op: ComputeOp) -> Iterator[ProducerLoad]:
-    """The reads of tensors in a stage, in terms of its axes; of tensors that are computed where
-    they are read, their reads."""
-    for load in all_loads(op):
-        tensor = load.producer
-        if not isinstance(tensor, Tensor) or not s[tensor].inlined:
-            yield load
-            continue
-        inner = compute_of(s[tensor])
-        mapping = {axis.var: i for axis, i in zip(inner.axis, load.indices, strict=True)}
-        for each in reads_through(s, inner):
-            indices = tuple([substitute(index, mapping) for index in each.indices])
-            yield with_fields(each, indices=indices)

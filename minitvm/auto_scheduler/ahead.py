@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import prod
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
@@ -41,7 +41,7 @@ from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, parts_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
@@ -92,7 +92,7 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     last = max(axes.index(axis) for axis in part.axes)
     evaluated = _size(axes[: last + 1])
     size, dtype = _number(part.shape), part.value.dtype
-    tensors = [_elements(each) for each in (*op.outputs, *op.input_tensors)]
+    tensors = [_number(each.shape) for each in (*op.outputs, *op.input_tensors)]
     is_cheap = part.operations < _FEWEST
     most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
     if is_cheap or size > max(*tensors, most):
@@ -136,8 +136,7 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     if len(factors) < 2:
         return []
     conditions = [_axes_of(op, each) for each in conjuncts(reduce.condition)]
-    search = _Search(op, target, [each for each in conditions if each])
-    _, groups = search.best(frozenset(op.reduce_axis), [each for each in factors if each])
+    groups = _best_groups(op, [*filter(None, factors)], [*filter(None, conditions)], target)
     listed = [[axis for axis in op.reduce_axis if axis in group] for group in groups]
     try:
         for group in listed:
@@ -152,78 +151,62 @@ def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:
     return frozenset(axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used)
 
 
-@final
-class _Search:
-    """The search for the best order of the sums of an operation."""
+def _best_groups(
+    op: ComputeOp, factors: Sequence[_Axes], conditions: Sequence[_Axes], target: Target
+) -> _Groups:
+    """The groups of axes over which a product of factors is summed, one after the other, in the
+    order that takes the fewest cycles."""
+    data, dtype = frozenset(op.axis), op.body[0].dtype
+    # The sums kept between two steps are no larger than the largest tensor of the program.
+    tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
+    largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
 
-    def __init__(self, op: ComputeOp, target: Target, conditions: Sequence[_Axes]) -> None:
-        self._op, self._data = op, frozenset(op.axis)
-        self._conditions = conditions
-        self._target = target
-        self._dtype = op.body[0].dtype
-        self._found: dict[_Axes, tuple[float, _Groups]] = {}
-        tensors = [*op.outputs, *op.input_tensors]
-        # The sums kept between two steps are no larger than the largest tensor of the program.
-        self._largest = max(*map(_elements, tensors), target.cache_bytes(2) // self._dtype.itemsize)
-
-    def best(self, left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
-        """The cycles of the sums over the axes `left`, and the groups in which these are done."""
-        if left not in self._found:
-            self._found[left] = self._search(left, factors)
-        return self._found[left]
-
-    def _search(self, left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
-        if not left:
-            return self._cycles(self._data, factors), ()
-        best = self._cycles(self._data | left, factors), _Groups()
-        for group in self._next(left):
-            inside = [each for each in factors if each & group]
-            outside = [each for each in factors if not each & group]
-            if not inside or not outside or not has_terms(self._op, group):
-                continue
-            kept = self._kept(group, inside)
-            is_once = group == left and not _is_used_again(inside, kept)
-            if _size(kept) > self._largest or (is_once and kept >= self._data):
-                continue
-            rest, groups = self.best(left - group, [*outside, kept])
-            here = self._cycles(kept | group, inside)
-            # The sums of a tile pass to the stage that reads them in registers.
-            size = _size(kept) * self._dtype.itemsize
-            moved = 0.0 if group == left else _moving(size, self._target)
-            if (here + moved + rest) * _GAIN < best[0]:
-                best = here + moved + rest, (group, *groups)
-        return best
-
-    def _next(self, left: _Axes) -> Iterator[_Axes]:
-        """The axes that may be done next, the smallest groups first."""
-        axes, most = [axis for axis in self._op.reduce_axis if axis in left], len(left)
-        sizes = range(1, most + 1) if len(self._op.reduce_axis) <= _TOGETHER else {1, most}
-        return (frozenset(group) for size in sizes for group in combinations(axes, size))
-
-    def _kept(self, group: _Axes, inside: Sequence[_Axes]) -> _Axes:
-        conditions = [each for each in self._conditions if each & group]
-        return frozenset(chain(*inside, *conditions)) - group
-
-    def _cycles(self, axes: _Axes, factors: Sequence[_Axes]) -> float:
+    def cycles(axes: _Axes, factors: Sequence[_Axes]) -> float:
         """The cycles of the products of some factors, and of their sum: while the factors come from
         the caches that hold them, or no less than the arithmetic."""
-        arithmetic = _size(axes) * max(1, len(factors) - 1) / self._target.lanes(self._dtype)
-        sizes = [_size(each) * self._dtype.itemsize for each in factors]
-        return max(arithmetic, sum(transfer_cycles(n, n, self._target) for n in sizes))
+        arithmetic = _size(axes) * max(1, len(factors) - 1) / target.lanes(dtype)
+        sizes = [_size(each) * dtype.itemsize for each in factors]
+        return max(arithmetic, sum(transfer_cycles(n, n, target) for n in sizes))
+
+    known = dict[_Axes, tuple[float, _Groups]]()
+
+    def best(left: _Axes, factors: Sequence[_Axes]) -> tuple[float, _Groups]:
+        """The cycles of the sums over the axes `left`, and their groups."""
+        if left in known:
+            return known[left]
+        found = cycles(data | left, factors), _Groups()
+        for group in _next_groups(op, left) if left else ():
+            inside = [each for each in factors if each & group]
+            outside = [each for each in factors if not each & group]
+            if not inside or not outside or not has_terms(op, group):
+                continue
+            kept = frozenset(chain(*inside, *(each for each in conditions if each & group))) - group
+            # Elements of factors that are used for several sums stay in registers.
+            is_once = group == left and not any(kept - each for each in inside)
+            if _size(kept) > largest or (is_once and kept >= data):
+                continue
+            rest, groups = best(left - group, [*outside, kept])
+            here = cycles(kept | group, inside)
+            # The sums of a tile pass to the stage that reads them in registers.
+            moved = 0.0 if group == left else _moving(_size(kept) * dtype.itemsize, target)
+            if (here + moved + rest) * _GAIN < found[0]:
+                found = here + moved + rest, (group, *groups)
+        known[left] = found
+        return found
+
+    return best(frozenset(op.reduce_axis), factors)[1]
 
 
-def _is_used_again(inside: Sequence[_Axes], kept: _Axes) -> bool:
-    """Whether elements of factors are used for several sums, which then stay in registers."""
-    return any(kept - each for each in inside)
+def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:
+    """The axes of those `left` that may be done next, the smallest groups first."""
+    axes, most = [axis for axis in op.reduce_axis if axis in left], len(left)
+    sizes = range(1, most + 1) if len(op.reduce_axis) <= _TOGETHER else {1, most}
+    return (frozenset(group) for size in sizes for group in combinations(axes, size))
 
 
 def _size(axes: Iterable[IterVar]) -> int:
     """The iterations of some axes together."""
     return _number(domain_of(axis).extent for axis in axes)
-
-
-def _elements(tensor: Tensor) -> int:
-    return _number(tensor.shape)
 
 
 def _number(extents: Iterable[PrimExpr]) -> int:

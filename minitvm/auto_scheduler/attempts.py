@@ -111,11 +111,16 @@ def first_that_works(
     """
     dropped: dict[Step, str] = {}
     attempt = written(begin, write, dropped)
-    made, why = _used(attempt, use)
-    if made is None:
-        made = _without(begin, write, use, attempt, dropped, why)
+    try:
+        made = use(attempt.schedule)
+    except Exception as error:  # whatever it is, other schedules may do
+        why = _said(error)
+    else:
+        _report(dropped)
+        return made
+    made, dropped = _without(begin, write, use, attempt, dropped, why)
     _report(dropped)
-    return made[0]
+    return made
 
 
 def written(begin: Begin, write: Callable[[Attempt], None], dropped: dict[Step, str]) -> Attempt:
@@ -131,40 +136,31 @@ def written(begin: Begin, write: Callable[[Attempt], None], dropped: dict[Step, 
             return attempt
 
 
-def _used(attempt: Attempt, use: Callable[[Schedule], _T]) -> tuple[tuple[_T] | None, str]:
-    """The result of `use` for a schedule; None and the reason if it fails."""
-    try:
-        return (use(attempt.schedule),), ""
-    except Exception as error:  # whatever it is, other schedules may do
-        return None, _said(error)
-
-
 def _without(
     begin: Begin,
     write: Callable[[Attempt], None],
     use: Callable[[Schedule], _T],
     first: Attempt,
-    dropped: dict[Step, str],
+    dropped: Mapping[Step, str],
     why: str,
-) -> tuple[_T]:
+) -> tuple[_T, dict[Step, str]]:
     """The result of `use` for a schedule without the strategies of one stage, or without any, after
-    it failed for the `first` schedule."""
+    it failed for the `first` schedule; and what is dropped for that."""
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))
         plain = written(begin, write, nothing)
-    last = (use(plain.schedule),)  # the program's own errors come out of it
+    last = use(plain.schedule)  # the program's own errors come out of it
     for op in dict.fromkeys(op for op, _ in first.taken):
         fewer, attempt, reason = dict(dropped), first, why
         while mine := [step for step in attempt.taken if step[0] is op]:
             fewer[mine[-1]] = reason
             attempt = written(begin, write, fewer)
-            made, reason = _used(attempt, use)
-            if made is not None:
-                dropped.update(fewer)
-                return made
-    dropped.update(nothing)
-    return last
+            try:
+                return use(attempt.schedule), fewer
+            except Exception as error:
+                reason = _said(error)
+    return last, nothing
 
 
 def _said(error: Exception) -> str:

@@ -8,7 +8,7 @@ strides along them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, prod
 from typing import final
@@ -20,6 +20,7 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.operation_graph import read_by_ranges
+from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
@@ -109,8 +110,7 @@ def _column_of(op: ComputeOp) -> IterVar:
 
 def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if it is symbolic."""
-    assert axis.dom is not None
-    return e.const_int(axis.dom.extent)
+    return e.const_int(domain_of(axis).extent)
 
 
 def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:
@@ -240,28 +240,27 @@ def _runs_along_sums(contraction: Contraction) -> bool:
     overlap."""
     b, reduced = contraction.b, contraction.op.reduce_axis
     apart = b.along(contraction.column)
-    across = apart != 1 and (
-        not contraction.a.reads(contraction.column) or _is_read_once(contraction.op, b)
-    )
+    # Each step of each sum reads an element of its own, at the axes themselves.
+    axes = {axis.var for axis in (*contraction.op.axis, *reduced)}
+    is_read_once = len(b.load.indices) == len(axes) and {*b.load.indices} == axes
+    across = apart != 1 and (not contraction.a.reads(contraction.column) or is_read_once)
     in_order = len(reduced) > 1 and any(
         b.along(axis) == 1 and (extent_of(axis) or FAR) <= apart for axis in reduced
     )
     return across and in_order and not contraction.rows
 
 
-def _is_read_once(op: ComputeOp, factor: Factor) -> bool:
-    """Whether each step of each sum reads an element of its own, at the axes themselves."""
-    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
-    indices = factor.load.indices
-    return len(indices) == len(axes) and set(indices) == set(axes)
+def reduce_of(op: ComputeOp) -> Reduce:
+    """What a reduction computes; the first one of several results."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    return reduce
 
 
 def factors_of(op: ComputeOp) -> list[Factor]:
     """The elements that one step of a reduction reads, each once. Reads inside of indices don't
     count."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    found: list[Factor] = []
+    reduce, found = reduce_of(op), list[Factor]()
     waiting: list[PrimExpr] = [*reduce.source, reduce.condition]
     while waiting:
         node = waiting.pop(0)
@@ -304,6 +303,22 @@ def slides(op: ComputeOp, factor: Factor) -> bool:
     )
 
 
+def line_of(
+    axes: Sequence[IterVar], factors: Sequence[Factor], outside: Container[IterVar]
+) -> list[IterVar]:
+    """The last of some axes, as many as together run along one line of memory in all factors, and
+    aren't `outside`."""
+    *before, column = axes
+    line = [column]
+    for axis in reversed(before):
+        below = product_of_extents(line)
+        goes_on = below and all(each.along(axis) == each.along(column) * below for each in factors)
+        if axis in outside or not goes_on:
+            break
+        line.insert(0, axis)
+    return line
+
+
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:
     """The axis that indexes each dimension of a factor; None if a dimension is indexed otherwise,
     or the tensor is read at several places."""
@@ -321,6 +336,12 @@ def can_be_packed(contraction: Contraction) -> bool:
     return bool(contraction.rows) and plain_axes_of(contraction, contraction.b) is not None
 
 
+def is_in_order(op: ComputeOp, strict: bool) -> bool:
+    """Whether a reduction's steps must be combined one after the other."""
+    is_rounded = any(body.dtype.is_float for body in op.body)
+    return (strict and is_rounded) or not can_be_reordered(op)
+
+
 def is_uneven(op: ComputeOp) -> bool:
     """Whether the length of a stage's sums depends on other axes, or on data."""
     return bool(uneven_axes(op) or read_by_ranges(op))
@@ -328,14 +349,9 @@ def is_uneven(op: ComputeOp) -> bool:
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:
     """The axes on which the ranges of sums depend."""
-    used = set(find(Var, *_ends(op)))
+    doms = map(domain_of, op.reduce_axis)
+    used = {var for dom in doms for var in find(Var, dom.min, dom.extent)}
     return {axis for axis in (*op.axis, *op.reduce_axis) if axis.var in used}
-
-
-def _ends(op: ComputeOp) -> Iterator[PrimExpr]:
-    for axis in op.reduce_axis:
-        assert axis.dom is not None
-        yield from (axis.dom.min, axis.dom.extent)
 
 
 def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:

@@ -91,14 +91,18 @@ def blocks_in(
             continue
         best: Block | None = None
         most = 0.0
-        group = _Group(model, root)
+        members, rows = list[Stage](), model.rows_with(root)
         for stage in reversed(stages[: stages.index(root)]):
-            # Each group to be judged has one nest more than the one before.
-            if stage in taken or stage not in free or not group.joins(stage):
+            shared = 0 if stage in taken or stage not in free else model.rows_shared(stage, rows)
+            if not shared:
                 continue
-            block, gain = group.block() if model.nests[stage] is stage else (None, 0.0)
-            if block is not None and gain > most:
-                best, most = block, gain
+            members.append(stage)
+            rows[stage] = shared
+            # Each group to be judged has one nest more than the one before.
+            if model.nests[stage] is stage:
+                block, gain = _block_of(model, root, members, min(rows.values()))
+                if block is not None and gain > most:
+                    best, most = block, gain
         if best is not None:
             taken |= {best.root, *best.members}
             yield best
@@ -144,7 +148,7 @@ class _Model:
         for stage in reversed(stages):
             self.nests[stage] = self._nest_of(stage, free)
         # The groups of different roots share most of their stages.
-        self.figures_of, self.row_of = cache(self._figures_of), cache(_row_of)
+        self.figures_of = cache(self._figures_of)
 
     def _nest_of(self, stage: Stage, free: Container[Stage]) -> Stage:
         if stage in self.products:
@@ -164,6 +168,20 @@ class _Model:
         op = compute_of(stage)
         return len(op.axis) - 1 if stage in self.products else rows_of(op, self.target)
 
+    def rows_with(self, root: Stage) -> dict[Stage, int]:
+        """The number of leading axes by which the reads of stages have a row in common with the
+        root, at first those of the root itself. An epilogue takes the sums in its tiles."""
+        sums = (stage for stage, each in self.products.items() if each.last is root)
+        return dict.fromkeys((root, *sums), self.most_rows(root))
+
+    def rows_shared(self, stage: Stage, rows: Mapping[Stage, int]) -> int:
+        """The number of leading axes by which a stage has a row in common with all of its readers,
+        stages that `rows` holds; 0 where it has none, or another reader."""
+        found = self.readers(stage)
+        if stage in rows or not found or any(reader not in rows for reader, _ in found):
+            return 0
+        return min([self.most_rows(stage), *(min(n, rows[reader]) for reader, n in found)])
+
     def _figures_of(self, last: Stage) -> Sequence[_Figures]:
         """The figures of the contractions whose sums a stage reads in their tiles."""
         return [*map(self._measured, self.by_last.get(last, ()))]
@@ -180,109 +198,49 @@ class _Model:
         return _Figures(tile.rows, panels, cost(nest, tile, Blocks(), target), after - before)
 
 
-@final
-class _Group:
-    """Stages that may be computed in blocks of the rows of `root`, with figures that are added up
-    while stages join.
-
-    Attributes
-    ----------
-    members
-        The other stages, each after its readers.
-    rows
-        For each stage, the number of leading axes that its reads have in common with the root.
-    kept
-        The members whose elements are stored, and stay in the cache.
-    heights
-        The rows of tiles.
-    moved, far
-        The bytes that stages write and read, and the cycles of moving them without a block.
-    largest, panels
-        The bytes of the largest stage, and of the largest panels.
-    inside, more
-        The cycles of the contractions before the root, and the cycles that all take more in blocks.
-    is_clipped
-        Whether a condition leaves out some of a stage's steps.
-    """
-
-    def __init__(self, model: _Model, root: Stage) -> None:
-        self._model = model
-        self._root = root
-        self._members: list[Stage] = []
-        common = model.most_rows(root)
-        # An epilogue takes the sums in its tiles.
-        sums = (stage for stage, each in model.products.items() if each.last is root)
-        self._rows = {root: common, **dict.fromkeys(sums, common)}
-        self._common = common
-        self._kept: list[Stage] = []
-        self._heights: set[int] = set()
-        self._moved, self._far = 0, 0.0
-        self._largest, self._panels = 0, 0
-        self._inside, self._more = 0.0, 0.0
-        self._is_clipped = _is_clipped(root)
-        self._add_contractions(root)
-
-    def joins(self, stage: Stage) -> bool:
-        """Adds a stage if all of its readers are in the group, and read their own rows of it."""
-        model, rows = self._model, self._rows
-        found = model.readers(stage)
-        if stage in rows or not found or any(reader not in rows for reader, _ in found):
-            return False
-        shared = min([model.most_rows(stage), *(min(n, rows[reader]) for reader, n in found)])
-        if not shared:
-            return False
-        rows[stage] = shared
-        self._members.append(stage)
-        self._is_clipped |= _is_clipped(stage)
-        self._inside += self._add_contractions(stage)
-        self._common = min(self._common, shared)
-        if model.nests[stage] is stage:
-            size = usual_bytes_of(stage.op.output(0))
-            moved = (1 + len({model.nests[reader] for reader, _ in found})) * size
-            self._moved += moved
-            self._far += transfer_cycles(moved, 2 * size, model.target)
-            self._largest = max(self._largest, size)
-            self._kept.append(stage)
-        return True
-
-    def _add_contractions(self, last: Stage) -> float:
-        """Adds the contractions whose sums a stage reads in their tiles; returns their cycles."""
-        found = self._model.figures_of(last)
-        self._heights |= {each.height for each in found}
-        self._more += sum(each.more for each in found)
-        self._panels = max([self._panels, *(each.panels for each in found)])
-        return sum(each.cycles for each in found)
-
-    def block(self) -> tuple[Block | None, float]:
-        """The block of the group, None if there can be none, and the cycles that it saves."""
-        root, target = self._root, self._model.target
-        if not self._moved or not self._heights:
-            return None, 0.0
-        axis = self._common - 1
-        kept = [self._model.row_of(each, self._common) for each in self._kept]
-        row_bytes = sum(size for size, _ in kept)
-        unit = lcm(*self._heights)
-        most = target.cache_bytes(2) // 2 // max(1, row_bytes)
-        if unit > most and all(is_known for _, is_known in kept):
-            unit = max(self._heights)
-        rows = max(unit, most // unit * unit)
-        extent = extent_of(compute_of(root).axis[axis])
-        is_whole = extent is not None and rows >= extent
-        if is_whole and not axis:
-            return None, 0.0
-        part = Part(axis, None if is_whole else rows)
-        sums = self._model.by_last.get(root, ())
-        if any(places_of_part(places_of(each), part) is None for each in sums):
-            return None, 0.0
-        size = row_bytes * (extent if is_whole and extent else rows)
-        saved = self._far - transfer_cycles(self._moved, 2 * size, target)
-        # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
-        # while tiles are computed.
-        if not target.level_of(2 * self._largest) > 3 >= target.level_of(self._panels):
-            saved -= self._more
-        if self._is_clipped:
-            saved += self._inside / 2
-        return Block(root, part, tuple(self._members)), saved
+def _block_of(
+    model: _Model, root: Stage, members: Sequence[Stage], common: int
+) -> tuple[Block | None, float]:
+    """The block of the rows of `root` and of `members`, each after its readers, and the cycles that
+    it saves; None if there can be none. All reads have the first `common` axes in common."""
+    target, axis, together = model.target, common - 1, (root, *members)
+    figures = [each for stage in together for each in model.figures_of(stage)]
+    # The members whose elements are stored, and stay in the cache.
+    kept = [stage for stage in members if model.nests[stage] is stage]
+    heights = {each.height for each in figures}
+    if not kept or not heights:
+        return None, 0.0
+    sizes = [usual_bytes_of(stage.op.output(0)) for stage in kept]
+    moved = [
+        (1 + len({model.nests[reader] for reader, _ in model.readers(stage)})) * size
+        for stage, size in zip(kept, sizes, strict=True)
+    ]
+    rows_of_kept = [_row_of(stage, common) for stage in kept]
+    row_bytes = sum(size for size, _ in rows_of_kept)
+    unit = lcm(*heights)
+    most = target.cache_bytes(2) // 2 // max(1, row_bytes)
+    if unit > most and all(is_known for _, is_known in rows_of_kept):
+        unit = max(heights)
+    rows = max(unit, most // unit * unit)
+    extent = extent_of(compute_of(root).axis[axis])
+    is_whole = extent is not None and rows >= extent
+    if is_whole and not axis:
+        return None, 0.0
+    part = Part(axis, None if is_whole else rows)
+    sums = model.by_last.get(root, ())
+    if any(places_of_part(places_of(each), part) is None for each in sums):
+        return None, 0.0
+    size = row_bytes * (extent if is_whole and extent else rows)
+    far = sum(transfer_cycles(n, 2 * each, target) for n, each in zip(moved, sizes, strict=True))
+    saved = far - transfer_cycles(sum(moved), 2 * size, target)
+    # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
+    # while tiles are computed.
+    panels = max(each.panels for each in figures)
+    if not target.level_of(2 * max(sizes)) > 3 >= target.level_of(panels):
+        saved -= sum(each.more for each in figures)
+    if any(map(_is_clipped, together)):
+        saved += sum(each.cycles for stage in members for each in model.figures_of(stage)) / 2
+    return Block(root, part, tuple(members)), saved
 
 
 def _is_clipped(stage: Stage) -> bool:
@@ -297,15 +255,6 @@ def _row_of(stage: Stage, common: int) -> tuple[int, bool]:
     extents = [*map(extent_of, compute_of(stage).axis[common:])]
     size = prod(USUAL if each is None else each for each in extents)
     return sum(size * body.dtype.itemsize for body in compute_of(stage).body), None not in extents
-
-
-def _choose_block(s: Schedule, block: Block) -> None:
-    """Notes a block."""
-    names = ", ".join(each.name for each in reversed(block.members))
-    how = "{rows} rows" if block.part.rows is not None else "all rows of an outer step"
-    choose(s, "blocks", f"{how} at a time, together with {{stages}}: what they compute stays in "
-           "the L2 cache", stage=block.root.name, rows=block.part.rows or 0,
-           stages=names)  # fmt: skip
 
 
 @final
@@ -343,21 +292,23 @@ class FusedBlocks:
     def attach(self) -> bool:
         """Computes the members of each block in the loop over parts of its root, and the panels of
         their factors as far outside as possible."""
+        s = self._schedule
         for block in self.blocks:
-            _choose_block(self._schedule, block)
-            self._attach(block)
+            root, loop, part = block.root, self.loops[block.root], block.part
+            names = ", ".join(each.name for each in reversed(block.members))
+            how = "{rows} rows" if part.rows is not None else "all rows of an outer step"
+            choose(s, "blocks", f"{how} at a time, together with {{stages}}: what they compute "
+                   "stays in the L2 cache", stage=root.name, rows=part.rows or 0,
+                   stages=names)  # fmt: skip
+            for stage in block.members:
+                if not stage.inlined and stage.attach_stage is None:
+                    stage.compute_at(root, loop)
+            for last, contraction, factor, copy in self.panels:
+                if last in (root, *block.members):
+                    inside = s[factor.tensor] in block.members
+                    place = (root, loop) if inside else _place_of(block, loop, contraction, factor)
+                    place_copy(copy, place)
         return True
-
-    def _attach(self, block: Block) -> None:
-        root, loop = block.root, self.loops[block.root]
-        for stage in block.members:
-            if not stage.inlined and stage.attach_stage is None:
-                stage.compute_at(root, loop)
-        for last, contraction, factor, copy in self.panels:
-            if last in (root, *block.members):
-                inside = self._schedule[factor.tensor] in block.members
-                place = (root, loop) if inside else _place_of(block, loop, contraction, factor)
-                place_copy(copy, place)
 
 
 def _place_of(

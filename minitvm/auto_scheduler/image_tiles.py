@@ -1,7 +1,7 @@
 """Writes convolutions: contractions whose tiles read an image through windows.
 
 All forms have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`.
-:mod:`minitvm.auto_scheduler.convolution` decides which axes are columns, and which factor is
+:mod:`minitvm.auto_scheduler.forms` decides which axes are columns, and which factor is
 packed. With the output channels as columns, each row of a tile reads the image at a constant
 distance from the first row, for any stride, dilation and size: so the image is read where it lies,
 without a copy. ::
@@ -32,28 +32,21 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import reduce
 from math import prod
 from typing import Any, final
 
-from minitvm.auto_scheduler.choice import choose, choose_tile
+from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     NEAR,
     Contraction,
+    Factor,
     contraction_of,
     extent_of,
     long_axes,
     order_of_steps,
     product_of_extents,
-)
-from minitvm.auto_scheduler.convolution import (
-    best_tile_of,
-    channel_of,
-    columns_of,
-    groups_of,
-    neighbours_of,
-    reused_axis,
-    row_of,
+    reduce_of,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
@@ -63,21 +56,33 @@ from minitvm.auto_scheduler.cost import (
     steps_in,
     usual_bytes_of,
 )
+from minitvm.auto_scheduler.forms import (
+    best_tile_of,
+    channel_of,
+    columns_of,
+    groups_of,
+    is_convolution,
+    neighbours_of,
+    reused_axis,
+    row_of,
+)
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
-    Loop,
     Places,
     Tiles,
     compute_of,
+    extent_in,
     fused,
     in_vectors,
     innermost,
     lie_along,
     sums_in_registers,
+    write_loops,
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import in_panels
+from minitvm.auto_scheduler.packing import in_panels, write_copy
+from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -85,8 +90,9 @@ from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
 _TASKS = 4  # images or tiles of columns from which on threads share them
@@ -95,19 +101,14 @@ _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 
 
-def write_convolution(
-    s: Schedule,
-    contraction: Contraction,
-    last: Tensor,
-    target: Target,
-    kept: Collection[Stage],
-    *,
-    in_order: bool,
-) -> list[Stage]:
-    """Writes the schedule of a convolution and of `last`, the stage that reads its sums; returns
-    the scheduled stages. The tensors of `kept` are arguments, and stay where they are. `in_order`:
-    sums are not computed in parts."""
-    if not in_order and fills_lanes_with_steps(contraction, target):
+def write_convolution(given: Sums) -> list[Stage] | None:
+    """Writes the schedule of a convolution and of the stage that reads its sums; returns the
+    scheduled stages. None for any other contraction."""
+    s, contraction, target, kept = given.schedule, given.contraction, given.target, given.kept
+    if not is_convolution(contraction, target):
+        return None
+    choose_form(s, contraction, "convolution")
+    if not given.in_order and fills_lanes_with_steps(contraction, target):
         done, at = write_lanes_of_steps(s, contraction, target)
         image = s[contraction.b.tensor]
         if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
@@ -115,16 +116,15 @@ def write_convolution(
             _write_image(image, target)
             done.append(image)
         return done
-    takes_sums = last.op is contraction.op
-    sums = sums_in_registers(s, contraction, last)
-    groups = _split_groups(s, sums)
+    last, takes_sums = given.last, given.last is given.stage
+    sums = sums_in_registers(s, contraction, last.op.output(0))
+    axes = _split_groups(s, sums, last)
     found = contraction_of(s[sums].op)
     assert found is not None
     channel = channel_of(found, target)
     image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
     is_own = _is_own(image, kept)
-    axes = _grouped(s[last], groups)
-    writer = _Writer(s, sums, s[last], target, in_order)
+    writer = _Writer(s, sums, last, target, given.in_order)
     if channel is not None:
         done = writer.write_channels(axes, channel, takes_sums)
     elif row_of(found) is not None and columns_of(found):
@@ -132,8 +132,8 @@ def write_convolution(
     else:
         done = writer.write_depthwise(found, axes)
         if is_own and _pads_by_channel(s, found, image):
-            image.compute_at(s[last], s[last].leaf_iter_vars[0])
-    if is_own and isinstance(image.op, ComputeOp) and not image.op.reduce_axis:
+            image.compute_at(last, last.leaf_iter_vars[0])
+    if is_own and not compute_of(image).reduce_axis:
         _write_image(image, target)
         done.append(image)
     return done
@@ -178,15 +178,15 @@ class _Writer:
         others = [i for i in range(len(own) - 1) if i not in images]
         places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
         panels = _panels_of_task(found, tile, target)
-        tiles = self._write_tiles(found, axes, places, tile, turned=turned, panels=panels)
-        self._write_sums(places, tiles, tile, self._steps(found))
+        steps = self._steps(found)
+        tiles = self._write_tiles(found, axes, places, tile, steps, turned=turned, panels=panels)
         self._request_image(found, tile)
         for each in copies:
-            each.compute_at(self.stage, tiles.loops[-1].axis)
+            each.compute_at(self.stage, tiles.loops[-1])
         _write_copies(copies, place, channel)
-        task = fused(self.stage, [each.axis for each in tiles.tasks])
-        images_inside = [each.axis for each in tiles.loops[:-2]]
-        count = prod(each.extent or 1 for each in tiles.tasks)
+        task = fused(self.stage, tiles.tasks)
+        images_inside = tiles.loops[:-2]
+        count = prod(extent_in(self.stage, each) or 1 for each in tiles.tasks)
         is_many = count >= _TASKS_OF_CHANNELS or not images_inside
         self.stage.parallel(task if is_many else fused(self.stage, images_inside))
         panel = _write_panel(s, found, self.sums, tile, self._order(found))
@@ -211,7 +211,7 @@ class _Writer:
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
             panels = s[s.cache_access(b.tensor, "global", s[self.sums].op)]
-        s[self.sums].transform_layout(lambda *i: [*i[:first], flat(i[first:], sizes)])
+        s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
         # Loops that change the windows are outside; panels don't depend on loops that change the
         # weights.
         place = own.index(row)
@@ -219,19 +219,17 @@ class _Writer:
         rows = [i for i in range(first) if i not in (*around, place)]
         places = Places((*rows, place), (*around,), first)
         axes = [*axes[:first], fused(self.stage, axes[first:])]
-        tiles = self._write_tiles(found, axes, places, tile, width)
         steps = self._steps(found)
         if self._order(found) != [*range(len(steps))]:
             s[self.sums].reorder(*steps)
-        self._write_sums(places, tiles, tile, [fused(s[self.sums], steps)], width)
+        steps = [fused(s[self.sums], steps)]
+        tiles = self._write_tiles(found, axes, places, tile, steps, width)
         *outer, column = tiles.tasks
-        several = [each.axis for each in outer if each.extent != 1]
-        images = prod(each.extent or _TASKS for each in outer)
+        several = [each for each in outer if extent_in(self.stage, each) != 1]
+        images = prod(extent_in(self.stage, each) or _TASKS for each in outer)
         is_many = max(images, -(-width // tile.columns)) >= _TASKS
         tasks = [column] if is_many else tiles.loops[:-1]
-        self.stage.parallel(
-            fused(self.stage, [each.axis for each in (outer if images >= _TASKS else tasks)])
-        )
+        self.stage.parallel(fused(self.stage, outer if images >= _TASKS else tasks))
         if panels is None:
             return [self.stage, s[self.sums]]
         lanes = target.lanes(found.op.output(0).dtype)
@@ -240,9 +238,10 @@ class _Writer:
         # Lines along a step are transposed into panels, in blocks that aren't written out.
         inner = [found.op.reduce_axis[i] for i in self._order(found)[1:]]
         across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
-        is_whole = _is_whole(found.op) and not across
+        condition = reduce_of(found.op).condition
+        is_whole = not (across or any(mentions(k.var, condition) for k in found.op.reduce_axis))
         _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
-        for at in [column.axis] if is_many else several[-1:]:
+        for at in [column] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
         return [self.stage, s[self.sums], panels]
 
@@ -265,12 +264,10 @@ class _Writer:
         rows = () if row is None else (own.index(row),)
         others = (i for i in range(len(own) - 1) if i not in rows)
         places = Places(rows, tuple(others), len(own) - 1)
-        tiles = self._write_tiles(found, axes, places, tile, panels=0)
-        self._write_sums(places, tiles, tile, reduced)
+        tiles = self._write_tiles(found, axes, places, tile, reduced, panels=0)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
-        tasks = tiles.tasks or tiles.loops[:1]
-        self.stage.parallel(fused(self.stage, [each.axis for each in tasks]))
+        self.stage.parallel(fused(self.stage, tiles.tasks or tiles.loops[:1]))
         return [self.stage, s[self.sums]]
 
     def _write_tiles(
@@ -279,43 +276,33 @@ class _Writer:
         axes: Sequence[IterVar],
         places: Places,
         tile: Tile,
+        steps: Sequence[IterVar],
         width: int | None = None,
         *,
         turned: bool = False,
         panels: int = 1,
     ) -> Tiles:
         """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums,
-        divided into tiles. `width` is the extent of several columns together. A task computes
-        `panels`, each as wide as a tile (0: all). `turned`: sums are stored transposed."""
-        extents = [*map(extent_of, found.op.axis[: len(axes)])]
-        extents[-1] = width or extents[-1]
-        loops = [*map(Loop, axes, extents)]
+        divided into tiles; and in a tile the sums, over these `steps`. `width` is the extent of
+        several columns together. A task computes `panels`, each as wide as a tile (0: all).
+        `turned`: sums are stored transposed."""
+        width = width or extent_of(found.column) or tile.columns
+        vectors = min(width, tile.columns), self.target.lanes(self.sums.dtype)
         blocks = Blocks(columns=tile.columns * panels if panels else None)
-        tiles = write_tiles(self.stage, places, tile, blocks, None, loops)
+        tiles = write_tiles(self.stage, places, tile, blocks, None, axes)
         if turned:
             assert tiles.row is not None
             self.stage.reorder(tiles.column, tiles.row)
             self.stage.vectorize(tiles.row)
-            return tiles
-        if tiles.row is not None:
-            self.stage.unroll(tiles.row)
-        in_vectors(self.stage, tiles.column, *self._vectors(extents[-1], tile))
-        return tiles
-
-    def _write_sums(
-        self,
-        places: Places,
-        tiles: Tiles,
-        tile: Tile,
-        steps: Sequence[IterVar],
-        width: int | None = None,
-    ) -> None:
-        """The sums of a tile."""
+        else:
+            if tiles.row is not None:
+                self.stage.unroll(tiles.row)
+            in_vectors(self.stage, tiles.column, *vectors)
         inner = self.s[self.sums]
         rows, _, column = places.of(inner)
-        at = self.stage, tiles.loops[-1].axis
-        each = self._vectors(width or extent_of(column), tile)
-        write_sums(inner, at, [*rows[-1:], column], steps, vectors=each)
+        at = self.stage, tiles.loops[-1]
+        write_sums(inner, at, [*rows[-1:], column], steps, vectors=vectors)
+        return tiles
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""
@@ -339,10 +326,6 @@ class _Writer:
                    "its own", stage=self.stage.name, a=image.name, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
 
-    def _vectors(self, width: int | None, tile: Tile) -> tuple[int, int]:
-        """The number of columns of a tile, and the lanes of a vector of them."""
-        return min(width or tile.columns, tile.columns), self.target.lanes(self.sums.dtype)
-
 
 def _is_own(image: Stage, kept: Collection[Stage]) -> bool:
     """Whether an image is computed by a stage that may be placed anywhere."""
@@ -364,19 +347,18 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
 def _write_image(image: Stage, target: Target) -> None:
     """Pads an image: rows in vectors, channels in parallel."""
     *outer, column = compute_of(image).axis
-    lanes = target.lanes(image.op.output(0).dtype)
-    extent = extent_of(column)
-    if extent is None or extent > lanes:
-        _, column = image.split(column, factor=lanes)
-    image.vectorize(column)
+    if (extent_of(column) or FAR) > target.lanes(image.op.output(0).dtype):
+        write_copy(image, target)
+    else:
+        image.vectorize(column)
     if image.attach_stage is None and outer:
         image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
 
 
-def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
+def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
     """Splits an axis of channels read at ``channel // size`` into groups and the channels of a
-    group; returns the size of the groups for each previous axis. An axis has groups if both factors
-    read it, and its extent is a multiple of the size."""
+    group; returns the loops of the stage that reads the sums, split in the same way. An axis has
+    groups if both factors read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     groups = groups_of(contraction)
@@ -389,12 +371,6 @@ def _split_groups(s: Schedule, sums: Tensor) -> list[int | None]:
 
     if any(groups):
         s[sums].transform_layout(layout)
-    return groups
-
-
-def _grouped(stage: Stage, groups: Sequence[int | None]) -> list[IterVar]:
-    """The loops of the stage that reads the sums, split into groups as the loops of the sums
-    are."""
     made: list[IterVar] = []
     for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)
@@ -427,8 +403,7 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
         rest = list(compute_of(across).axis)
         column = rest.pop(channel)
         row = rest.pop(place)
-        across.reorder(*rest, column, row)
-        across.vectorize(row)
+        write_loops(across, [*rest, column], row)
 
 
 def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
@@ -456,17 +431,16 @@ def _write_panel(
     ):
         return None
     panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
-    data = [axis for axis in contraction.op.axis if weights.reads(axis)]
-    reduced = contraction.op.reduce_axis
-    summed = [axis for axis in reduced if weights.reads(axis)]
-    places = [summed.index(reduced[i]) for i in order if reduced[i] in summed]
+    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
+    first, places = _dimensions_of(contraction, weights, order)
     in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))
-    sizes, first = [extent_of(summed[i]) or 1 for i in places], len(data) - 1
+    sizes = [extent_of(summed[i]) or 1 for i in places]
 
     def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
         steps = [indices[first + 1 + i] for i in places]
         is_flat = steps and places == in_memory
-        return indices[:first], indices[first], [flat(steps, sizes)] if is_flat else steps
+        made = [place_in_memory(steps, sizes)] if is_flat else steps
+        return indices[:first], indices[first], made
 
     *loops, inner = in_panels(panel, tile.columns, parts)
     if places != in_memory:  # loops in the order of memory read one line after the other
@@ -475,10 +449,15 @@ def _write_panel(
     return panel
 
 
-def flat(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """The place in row-major order."""
-    pairs = list(zip(indices, sizes, strict=True))
-    return reduce(lambda place, each: place * each[1] + each[0], pairs[1:], pairs[0][0])
+def _dimensions_of(
+    contraction: Contraction, factor: Factor, order: Sequence[int], columns: int = 1
+) -> tuple[int, list[int]]:
+    """The dimensions of a copy of a factor, which has the data axes that the factor reads, the
+    columns last, and then its reduction axes: the number of those before the columns, and the
+    places of steps in this order among the reduction axes."""
+    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if factor.reads(k)]
+    first = sum(map(factor.reads, contraction.op.axis)) - columns
+    return first, [reduced.index(i) for i in order if i in reduced]
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
@@ -502,27 +481,15 @@ def _flatten(
 ) -> tuple[list[IterVar], list[IterVar]]:
     """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
     this order; returns the loops over panels, and the loops inside of a panel."""
-    count = len(sizes)
-    # The copy has the data axes that the factor reads, the columns last, and then its reduction
-    # axes.
-    data = [axis for axis in contraction.op.axis if contraction.b.reads(axis)]
-    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if contraction.b.reads(k)]
-    steps = [reduced.index(i) for i in order if i in reduced]
-    first = len(data) - count
+    first, steps = _dimensions_of(contraction, contraction.b, order, len(sizes))
+    last = first + len(sizes)
     panels.transform_layout(
-        lambda *i: [*i[:first], flat(i[first : first + count], sizes), *i[first + count :]]
+        lambda *i: [*i[:first], place_in_memory(i[first:last], sizes), *i[last:]]
     )
     loops = in_panels(
         panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in steps])
     )
     return loops[: first + 1], loops[first + 1 :]
-
-
-def _is_whole(op: ComputeOp) -> bool:
-    """Whether the reduction loops run over all terms: no condition clips them."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    return not any(mentions(axis.var, reduce.condition) for axis in op.reduce_axis)
 
 
 def _write_panels(
@@ -536,14 +503,13 @@ def _write_panels(
     """Copies windows, a few neighbours at a time. `is_whole`: the copy holds all terms of the
     reduction."""
     outer, (*reduced, column) = loops
-    column_outer, column_inner = panels.split(column, factor=step)
+    column, lane = panels.split(column, factor=step)
+    first, rest = reduced[:1], reduced[1:]
+    panels.reorder(*first * shared, *outer, column, *first * (not shared), *rest, lane)
     if shared:
-        panels.reorder(*reduced[:1], *outer, column_outer, *reduced[1:], column_inner)
         panels.parallel(panels.leaf_iter_vars[0])
-    else:
-        panels.reorder(*outer, column_outer, *reduced, column_inner)
-    if is_whole and prod(extent_of(axis) or 1 for axis in reduced[1:]) <= _COPIES:
-        for axis in reduced[1:]:
+    if is_whole and prod(extent_of(axis) or 1 for axis in rest) <= _COPIES:
+        for axis in rest:
             panels.unroll(axis)
     if step > 1:
-        panels.vectorize(column_inner)
+        panels.vectorize(lane)

@@ -246,7 +246,7 @@ def write_by_instruction(
             placed.append(source)
         if factor.op not in known:
             make_copy(s[factor], in_order, at, target)
-    at_tile = tiles.loops[-1].axis
+    at_tile = tiles.loops[-1]
     if isinstance(by, DotProduct):
         for each in excess:
             _write_excess(s, s[each], tile, by, task, (stage, at_tile))

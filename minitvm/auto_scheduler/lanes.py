@@ -43,6 +43,7 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
     product_of_extents,
+    reduce_of,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -80,7 +81,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions
 
 _SHORT = 16  # steps, of which lanes are left idle
@@ -243,11 +244,9 @@ def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
     long as a vector, each of its steps goes to the neighbouring element of both factors, and there
     are so many steps that the lanes of the sums are added in less time than is saved."""
     op, a, b = contraction.op, contraction.a, contraction.b
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
     if not op.reduce_axis or len(contraction.factors) != 2 or len(op.outputs) > 1:
         return False
-    if not is_commutative(reduce.combiner):
+    if not is_commutative(reduce_of(op).combiner):
         return False
     lanes, step = target.lanes(op.output(0).dtype), op.reduce_axis[-1]
     columns, steps = extent_of(contraction.column), extent_of(step)

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
 from math import inf, prod
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, final
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
@@ -42,13 +42,10 @@ from minitvm.auto_scheduler.contraction import (
     distances_of,
     extent_of,
     factors_of,
+    is_in_order,
     is_uneven,
     long_axes,
-)
-from minitvm.auto_scheduler.convolution import (
-    groups_of,
-    is_copied_by_its_axes,
-    sums_over_images,
+    reduce_of,
 )
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
@@ -60,10 +57,15 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
     usual_size,
 )
-from minitvm.auto_scheduler.forms import cycles_of_reduction, cycles_of_strategy
+from minitvm.auto_scheduler.forms import (
+    cycles_of_reduction,
+    cycles_of_strategy,
+    groups_of,
+    is_copied_by_its_axes,
+    sums_over_images,
+)
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
-from minitvm.auto_scheduler.reductions import is_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import epilogue_of
@@ -72,14 +74,15 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
-from minitvm.te.schedules.rewrite_operations import computed, map_body, places_of
+from minitvm.te.schedules.rewrite_operations import computed, places_of, reading_elsewhere
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
-from minitvm.tir.functor import Substitution, substitute
+from minitvm.tir.functor import substitute
 from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
@@ -231,13 +234,13 @@ def _write_best(
         f"{tensor.name}[{', '.join(' '.join(axes[i] for i in dim) for dim in dims)}]"
         for tensor, dims in tensors
     ]
-    if _changes_steps(contraction, layout.steps):
+    if layout.steps != _itself(contraction).steps:
         orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, by_hand)
     made, computed = _write(s, contraction, layout, stays)
-    if last is not computed and _changes(contraction, layout.result) and not stays:
+    if last is not computed and layout.result != _itself(contraction).result and not stays:
         return made, [computed, *_write_epilogue(s, contraction, layout, last)]
     return made, [computed]
 
@@ -361,7 +364,7 @@ def _write(
     the memory lies are views."""
     op, axes = contraction.op, _axes_of(contraction)
     total, made = op.output(0), list[Stage]()
-    changes = _changes(contraction, layout.result)
+    changes = layout.result != _itself(contraction).result
     if changes and stays:
         total = s.cache_write(total, "global")
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
@@ -391,7 +394,7 @@ def _write(
             view.transform_layout(_flattened(axes, places, dims))
             made.append(view.compute_view())
     computed = s[total]
-    if _changes_steps(contraction, layout.steps):
+    if layout.steps != _itself(contraction).steps:
         steps = range(len(op.axis), len(axes))
         computed.transform_reduction(_flattened(axes, steps, layout.steps))
         computed.simplify()
@@ -415,20 +418,13 @@ def _flattened(
         return [
             *single,
             *(
-                _flat([(at[i], extent_of(axes[i]) or 1) for i in dim if i in at])
-                for dim in dims
-                if at.keys() & {*dim}
+                place_in_memory([at[i] for i in dim], [extent_of(axes[i]) or 1 for i in dim])
+                for dim in ([i for i in dim if i in at] for dim in dims)
+                if dim
             ),
         ]
 
     return layout
-
-
-def _flat(indices: Sequence[tuple[Any, int]]) -> Any:
-    (place, _), *rest = indices
-    for index, extent in rest:
-        place = place * extent + index
-    return place
 
 
 def _places(contraction: Contraction, factor: Factor) -> list[int | None]:
@@ -483,23 +479,11 @@ def _is_view(contraction: Contraction, factor: Factor | None, dims: _Dimensions)
     return order == [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
 
 
-def _changes(contraction: Contraction, dims: _Dimensions) -> bool:
-    """Whether a layout of the result isn't its own."""
-    return dims != _own(contraction)
-
-
-def _changes_steps(contraction: Contraction, dims: _Dimensions) -> bool:
-    """Whether an order of the steps isn't their own."""
-    return dims != _own_steps(contraction)
-
-
-def _own(contraction: Contraction) -> _Dimensions:
-    return tuple((i,) for i in range(len(contraction.op.axis)))
-
-
-def _own_steps(contraction: Contraction) -> _Dimensions:
-    first = len(contraction.op.axis)
-    return tuple((first + i,) for i in range(len(contraction.op.reduce_axis)))
+def _itself(contraction: Contraction) -> Layout:
+    """The layout that a contraction has."""
+    places: _Dimensions = tuple((i,) for i, _ in enumerate(_axes_of(contraction)))
+    first, copies = len(contraction.op.axis), (None,) * len(contraction.factors)
+    return Layout(places[:first], places[first:], copies)
 
 
 # -- The choice --
@@ -547,7 +531,7 @@ def _ways(
     dimensions, the one with the least bound: outer loops make little difference. Of equal ones the
     first counts, in every process."""
     found = dict[object, tuple[float, Layout]]()
-    itself = Layout(_own(contraction), _own_steps(contraction), (None,) * len(contraction.factors))
+    itself = _itself(contraction)
     for layout in dict.fromkeys(_layouts(contraction, in_order=in_order)):
         if layout == itself:
             continue
@@ -721,7 +705,7 @@ def _in_layout(contraction: Contraction, layout: Layout) -> ComputeOp:
             values[axes[i].var] = value if i == dim[0] else e.floormod(value, extent_of(axes[i]))
             made[i] = axis
     result, steps = ([made[dim[0]] for dim in dims] for dims in (layout.result, layout.steps))
-    copies = dict[Tensor, ProducerLoad]()
+    copies, at = dict[Tensor, Tensor](), dict[Tensor, tuple[PrimExpr, ...]]()
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
         along = [made[dim[0]] for dim in dims or () if dim]
         if along:
@@ -732,25 +716,12 @@ def _in_layout(contraction: Contraction, layout: Layout) -> ComputeOp:
             else:
                 indices = tuple(substitute(index, values) for index in factor.load.indices)
                 copy = computed(tensor.name, own, ProducerLoad(tensor, indices))
-            copies[tensor] = ProducerLoad(copy.output(0), places_of(along))
-    (reduce,) = map_body(op.body, _Laid(values, copies).expr)
+            copies[tensor], at[tensor] = copy.output(0), places_of(along)
+    moved = reading_elsewhere(op, copies, lambda tensor, _: at[tensor])
+    reduce = substitute(reduce_of(moved), values)
     assert isinstance(reduce, Reduce)
     body = (replace(reduce, axis=tuple(steps)),)
     return replace(op, axis=tuple(result), reduce_axis=tuple(steps), body=body)
-
-
-class _Laid(Substitution):
-    """Replaces axes by their values, and reads of factors by those of copies."""
-
-    def __init__(
-        self, values: Mapping[Var, PrimExpr], copies: Mapping[Tensor, ProducerLoad]
-    ) -> None:
-        super().__init__(values)
-        self._copies = copies
-
-    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        copy = self._copies.get(cast(Tensor, node.producer))
-        return self.descend(node) if copy is None else copy
 
 
 def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
@@ -771,11 +742,10 @@ def _layouts(contraction: Contraction, *, in_order: bool) -> Iterator[Layout]:
 def _orders_of_steps(contraction: Contraction, *, in_order: bool) -> list[_Dimensions]:
     """The orders of steps to choose from: their own, and, unless that is kept, those in which the
     factors lie; flattened or not."""
-    axes, own = _axes_of(contraction), _own_steps(contraction)
+    axes, own = _axes_of(contraction), _itself(contraction).steps
     found, places = [own], [i for (i,) in own]
-    reduce = contraction.op.body[0]
-    assert isinstance(reduce, Reduce)
-    is_free = is_commutative(reduce.combiner) and not any(may_vary(axes[i]) for i in places)
+    is_free = is_commutative(reduce_of(contraction.op).combiner)
+    is_free = is_free and not any(may_vary(axes[i]) for i in places)
     is_free = is_free and all(const_int(domain_of(axes[i]).min) == 0 for i in places)
     if sum(extent_of(axes[i]) != 1 for i in places) < 2 or not is_free:
         return found
@@ -797,7 +767,7 @@ def _results(contraction: Contraction) -> Iterator[tuple[_Dimensions, set[int]]]
     either factor, or the batches, as the last dimensions; in the order of the result or of the
     factors; flattened or not."""
     op, a, b, axes = contraction.op, contraction.a, contraction.b, _axes_of(contraction)
-    itself = _own(contraction)
+    itself = _itself(contraction).result
     single = [i for i, axis in enumerate(op.axis) if extent_of(axis) == 1]
     long = [i for i in range(len(op.axis)) if i not in single]
     batch = [i for i in long if a.reads(axes[i]) == b.reads(axes[i])]

@@ -6,7 +6,7 @@ from math import prod
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of
-from minitvm.auto_scheduler.few_rows import is_plain_reduction
+from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule

@@ -44,7 +44,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     uneven_axes,
 )
-from minitvm.auto_scheduler.loops import Loop, calls_functions, compute_of, fused, fused_loop
+from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
@@ -140,7 +140,7 @@ def first_of_digits(s: Schedule, stage: Stage, first: int, target: Target) -> in
     return first
 
 
-def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> Loop:
+def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Target) -> IterVar:
     """Computes a line in vectors; returns the loop over them, or over the periods."""
     op = with_inlined(compute_of(stage), s.inlined)
     lanes = target.lanes(op.body[0].dtype)
@@ -151,8 +151,7 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     if not vectors and calls_functions(s, stage):
         lanes *= _vectors_at_once(product_of_extents(line), lanes)
     factor = max(1, vectors) * lanes
-    outer, inside = fused_loop(stage, line).split(stage, factor)
-    inner = inside.axis
+    outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:
         vector, inner = stage.split(inner, factor=lanes)
         stage.unroll(vector)
@@ -221,17 +220,11 @@ def _is_in_pieces(stage: Stage) -> bool:
     nodes = [*walk_once(*op.body)]
     if any(isinstance(each, Call) and not is_lazy(each) for each in nodes):
         return False
-    loads = [each for each in nodes if isinstance(each, ProducerLoad)]
-    if not any(_is_dear_under_masks(each, last.var) for each in loads):
-        return False
+    loads = [x for x in nodes if isinstance(x, ProducerLoad) and mentions(last.var, *x.indices)]
+    if not any(x.dtype.bits < 32 or step_of(x.indices[-1], last.var) == -1 for x in loads):
+        return False  # no load is dear under masks
     conditions = [condition for condition, *_ in choices_in(*op.body)]
     return any(_moves(each, last.var, others) for each in walk_once(*conditions))
-
-
-def _is_dear_under_masks(load: ProducerLoad, var: Var) -> bool:
-    if not any(mentions(var, index) for index in load.indices):
-        return False
-    return load.dtype.bits < 32 or step_of(load.indices[-1], var) == -1
 
 
 def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
@@ -239,8 +232,7 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
     `var`."""
     if not isinstance(node, e.LT | e.LE | e.GT | e.GE) or not mentions(var, node):
         return False
-    is_read = reads_tensors(node)
-    return not is_read and any(mentions(other, node) for other in others)
+    return not reads_tensors(node) and any(mentions(other, node) for other in others)
 
 
 # -- Rows that data choose --

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TypeVar, final
 
@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_uneven,
     product_of_extents,
+    reduce_of,
     spread_of,
     steps_of,
 )
@@ -33,11 +34,12 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
+from minitvm.te.schedules.relation import Fuse, Split
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 
 _T = TypeVar("_T")
@@ -77,34 +79,19 @@ class Part:
 
 @final
 @record()
-class Loop:
-    """A loop and the number of its iterations; None if the extent is symbolic."""
-
-    axis: IterVar
-    extent: int | None
-
-    def split(self, stage: Stage, factor: int) -> tuple[Loop, Loop]:
-        """Splits the loop of a stage into one over blocks and one inside of a block."""
-        outer, inner = stage.split(self.axis, factor=factor)
-        count = None if self.extent is None else -(-self.extent // factor)
-        return Loop(outer, count), Loop(inner, factor)
-
-
-@final
-@record()
 class Tiles:
     """The loops over tasks; the loops of a task, over strips and tiles; and the axes of a tile: its
     rows, if it has any, and its columns."""
 
-    tasks: list[Loop]
-    loops: list[Loop]
+    tasks: list[IterVar]
+    loops: list[IterVar]
     row: IterVar | None
     column: IterVar
 
     @property
     def strip(self) -> IterVar:
         """The outermost loop over rows: over strips, or else over tiles."""
-        return self.loops[-3:][0].axis
+        return self.loops[-3:][0]
 
 
 def places_of(contraction: Contraction) -> Places:
@@ -166,28 +153,27 @@ def write_tiles(
     tile: Tile,
     blocks: Blocks,
     steps: IterVar | None,
-    axes: Sequence[Loop] | None = None,
+    axes: Sequence[IterVar] = (),
 ) -> Tiles:
     """The loops over tasks, over blocks of the sum and over tiles. `axes`: the loops of the stage
     over the axes of the sums, if these aren't its axes."""
     tasks, rows, column = write_blocks(stage, places, blocks, axes)
-    around, inner = column.split(stage, tile.columns)
-    tiles, inside = [around], [inner.axis]
+    around, inner = stage.split(column, factor=tile.columns)
+    tiles, inside = [around], [inner]
     if rows:
         *before, row = rows
         if blocks.strip is not None:
-            strips, row = row.split(stage, blocks.strip)
+            strips, row = stage.split(row, factor=blocks.strip)
             before.append(strips)
-        around, tile_row = row.split(stage, tile.rows)
-        inside.insert(0, tile_row.axis)
+        around, tile_row = stage.split(row, factor=tile.rows)
+        inside.insert(0, tile_row)
         # A tile of rows stays in L1 while all columns are read from L2. Along all other axes of
         # rows it may read the same elements, through windows.
         is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
         tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
-    loops = [each.axis for each in tasks], [each.axis for each in tiles]
-    stage.reorder(*loops[0], *summed, *loops[1], *inside)
-    return Tiles(tasks, tiles, inside[0] if rows else None, inner.axis)
+    stage.reorder(*tasks, *summed, *tiles, *inside)
+    return Tiles(tasks, tiles, inside[0] if rows else None, inner)
 
 
 def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None:
@@ -195,6 +181,27 @@ def run_in_vectors(stage: Stage, tiles: Tiles, unroll_rows: bool = True) -> None
     if tiles.row is not None and unroll_rows:
         stage.unroll(tiles.row)
     stage.vectorize(tiles.column)
+
+
+def write_loops(
+    stage: Stage,
+    loops: Sequence[IterVar],
+    lane: IterVar | None = None,
+    *,
+    tasks: Sequence[IterVar] = (),
+    unrolled: Sequence[IterVar] = (),
+    vectors: tuple[int, int] = (0, 1),
+) -> None:
+    """Runs a stage in some loops, from outside to inside: those over `tasks`, which are fused and
+    run in parallel; `loops`; those that are written out; and that over the lanes of vectors.
+    `vectors`: the extent of this one and the lanes, where vectors needn't divide it."""
+    stage.reorder(*tasks, *loops, *unrolled, *(() if lane is None else (lane,)))
+    for axis in unrolled:
+        stage.unroll(axis)
+    if lane is not None:
+        in_vectors(stage, lane, *vectors)
+    if tasks:
+        stage.parallel(fused(stage, tasks))
 
 
 def in_vectors(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
@@ -207,34 +214,34 @@ def in_vectors(stage: Stage, axis: IterVar, extent: int, lanes: int) -> None:
 
 
 def write_blocks(
-    stage: Stage, places: Places, blocks: Blocks, axes: Sequence[Loop] | None = None
-) -> tuple[list[Loop], list[Loop], Loop]:
+    stage: Stage, places: Places, blocks: Blocks, axes: Sequence[IterVar] = ()
+) -> tuple[list[IterVar], list[IterVar], IterVar]:
     """Writes the loops over tasks; returns them, and the rows and the column of a task. `axes`: as
     for :func:`write_tiles`."""
-    inside, tasks, column = places.among(axes or loops_over(compute_of(stage).axis))
+    inside, tasks, column = places.among(axes or compute_of(stage).axis)
     if blocks.columns is not None:
-        outer, column = column.split(stage, blocks.columns)
+        outer, column = stage.split(column, factor=blocks.columns)
         tasks.append(outer)
     if blocks.rows is not None:
-        outer, inside[0] = inside[0].split(stage, blocks.rows)
+        outer, inside[0] = stage.split(inside[0], factor=blocks.rows)
         tasks.append(outer)
     return tasks, inside, column
 
 
 def run_parallel(
-    stage: Stage, loops: Sequence[Loop], target: Target, each: int = TASKS
+    stage: Stage, loops: Sequence[IterVar], target: Target, each: int = TASKS
 ) -> list[IterVar]:
     """Runs the outermost of some loops on all cores. As many loops are fused as make `each` tasks
     for every core, or an equal number; of loops with symbolic extents all but the innermost, since
     the places of a fused loop are quotients. Returns the new loops. On one core, they stay."""
-    axes = [loop.axis for loop in loops]
+    axes = [*loops]
     if target.num_cores == 1:
         return axes
+    extents = [extent_in(stage, loop) for loop in loops]
     count, number, cores = 1, 0, target.num_cores
-    is_known = all(loop.extent is not None for loop in loops)
-    most = len(loops) if is_known else max(1, len(loops) - 1)
+    most = max(1, len(loops) - 1) if None in extents else len(loops)
     while number < most and (number == 0 or (count % cores and count // cores < each)):
-        count *= loops[number].extent or 1
+        count *= extents[number] or 1
         number += 1
     if number:
         axes[:number] = [fused(stage, axes[:number])]
@@ -243,24 +250,24 @@ def run_parallel(
 
 
 def in_tasks(
-    stage: Stage, lines: Sequence[IterVar], vectors: Loop, target: Target
+    stage: Stage, lines: Sequence[IterVar], vectors: IterVar, target: Target
 ) -> list[IterVar]:
     """The loops over tasks of an elementwise stage: over `lines`, and over blocks of the vectors of
     a line where there are too few lines."""
-    extents = [extent_of(axis) for axis in lines]
+    extents, count = [extent_of(axis) for axis in lines], extent_in(stage, vectors)
     if all(extent == 1 for extent in extents):
-        return [*lines, vectors.axis]
-    if None in extents or vectors.extent is None:
+        return [*lines, vectors]
+    if None in extents or count is None:
         return [*lines]
     number = max(1, prod(each or 0 for each in extents))
     wanted = -(-target.num_cores * TASKS // number)
     elements = product_of_extents(compute_of(stage).axis) or 0
-    elements //= max(1, number * vectors.extent)
+    elements //= max(1, number * count)
     least = target.task_bytes // max(1, elements * stage.op.output(0).dtype.itemsize)
-    block = max(least, -(-vectors.extent // wanted))
-    if block >= vectors.extent:
+    block = max(least, -(-count // wanted))
+    if block >= count:
         return [*lines]
-    blocks, _ = stage.split(vectors.axis, factor=block)
+    blocks, _ = stage.split(vectors, factor=block)
     return [*lines, blocks]
 
 
@@ -271,9 +278,8 @@ def run_outermost(stage: Stage, tiles: Tiles) -> tuple[Stage, IterVar] | None:
     Loops are not fused: a tensor intrinsic must begin where a panel begins, and the prover would
     not see that through the quotients and remainders of a fused index."""
     loops = [*tiles.tasks, *tiles.loops]
-    outermost = next((loop for loop in loops if loop.extent != 1), loops[0])
-    stage.parallel(outermost.axis)
-    return (stage, tiles.tasks[-1].axis) if tiles.tasks else None
+    stage.parallel(next((loop for loop in loops if extent_in(stage, loop) != 1), loops[0]))
+    return (stage, tiles.tasks[-1]) if tiles.tasks else None
 
 
 # -- The sums of a tile --
@@ -297,10 +303,8 @@ def split_steps(
     share one test for NaN. Under a mask their result is another register; two pairs bring it back
     to the first."""
     op = compute_of(stage)
-    (reduce, *_) = op.body
-    assert isinstance(reduce, Reduce)
     *before, k = (op.reduce_axis[i] for i in order)
-    (result, *others) = reduce.combiner.result
+    (result, *others) = reduce_of(op).combiner.result
     is_extremum = isinstance(result, (e.Min, e.Max)) and result.dtype.is_float
     if not is_extremum or others or is_uneven(op) or target.keeps_nan:
         return [*before, k], []
@@ -318,15 +322,11 @@ def write_sums(
 ) -> None:
     """Computes the sums of a tile at a loop of the stage that reads them. From outside to inside,
     the loops are those over `steps`, those over `together`, which are unrolled, and those of the
-    `tile`, whose last axis is vectorised. `vectors`: the extent of this axis and the lanes, where
-    vectors needn't divide it."""
+    `tile`, whose last axis is vectorised. `vectors`: as for :func:`write_loops`."""
     *rows, column = tile
     inner.compute_at(*at)
     rest = [axis for axis in compute_of(inner).axis if axis not in tile]
-    inner.reorder(*rest, *steps, *rows, *together, column)
-    for axis in (*rows, *together):
-        inner.unroll(axis)
-    in_vectors(inner, column, *vectors)
+    write_loops(inner, [*rest, *steps], column, unrolled=[*rows, *together], vectors=vectors)
 
 
 def innermost(axes: Sequence[IterVar], most: int) -> list[IterVar]:
@@ -368,14 +368,21 @@ def factored_in_lanes(
     return factored(s, stage, lane, len(compute_of(stage).axis)).set_scope("local")
 
 
-def loops_over(axes: Iterable[IterVar]) -> list[Loop]:
-    """The loops over some axes."""
-    return [Loop(axis, extent_of(axis)) for axis in axes]
-
-
-def fused_loop(stage: Stage, axes: Sequence[IterVar]) -> Loop:
-    """The loop over some axes, fused into one."""
-    return Loop(fused(stage, axes), product_of_extents(axes))
+def extent_in(stage: Stage, loop: IterVar) -> int | None:
+    """The number of iterations of a loop of a stage, None if it is symbolic."""
+    if loop.dom is not None:
+        return extent_of(loop)
+    for relation in stage.relations:
+        match relation:
+            case Split(parent, outer, inner, factor) if loop in (outer, inner) and factor:
+                size, extent = e.const_int(factor), extent_in(stage, parent)
+                if loop is inner or size is None or extent is None:
+                    return size if loop is inner else None
+                return -(-extent // size)
+            case Fuse(outer, inner, made) if made is loop:
+                extents = extent_in(stage, outer), extent_in(stage, inner)
+                return None if None in extents else prod(each or 0 for each in extents)
+    return None
 
 
 def lie_along(stage: Stage, place: int) -> list[IterVar]:

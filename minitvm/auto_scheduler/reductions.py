@@ -34,34 +34,34 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
+    line_of,
     product_of_extents,
+    reduce_of,
     slides,
     uneven_axes,
 )
-from minitvm.auto_scheduler.few_rows import parts_of_rows, split_in_parts
 from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
-    Loop,
     cached,
     compute_of,
+    extent_in,
     factored,
     factored_in_lanes,
     fused,
-    fused_loop,
     innermost,
-    loops_over,
+    write_loops,
     write_sums,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
+from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
-from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import CommReducer, IterVar, Reduce
+from minitvm.tir.expr import IterVar
 
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
@@ -101,15 +101,7 @@ def _line_of(op: ComputeOp) -> int:
     """The number of the last data axes that together run along one line of memory in every read,
     and of which the outer ones change no range. In a window of several columns, too, only the steps
     of a reduction leave the line."""
-    column = op.axis[-1]
-    reads, uneven = factors_of(op), uneven_axes(op)
-    line = 1
-    while line < len(op.axis) and (below := product_of_extents(op.axis[-line:])):
-        axis = op.axis[-line - 1]
-        if axis in uneven or any(each.along(axis) != each.along(column) * below for each in reads):
-            break
-        line += 1
-    return line
+    return len(line_of(op.axis, factors_of(op), uneven_axes(op)))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
@@ -157,7 +149,7 @@ def _vectors_under_way(op: ComputeOp, target: Target) -> int:
 
 def write_in_registers(
     s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool
-) -> list[Loop]:
+) -> list[IterVar]:
     """Computes a few vectors of results in registers, from which `last` stores them: the stage
     itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
     sums. Returns the loops of `last` from the axis `inside` on."""
@@ -177,7 +169,7 @@ def write_in_registers(
     outer, block, column = _split_line(last, line, columns)
     last.vectorize(column)
     made = compute_of(results)
-    write_sums(results, (last, block.axis), made.axis[-1:], made.reduce_axis)
+    write_sums(results, (last, block), made.axis[-1:], made.reduce_axis)
     if _is_window(op, columns):
         # If a window is unrolled, LLVM sees how large integers get, and computes them in narrow
         # lanes.
@@ -210,18 +202,17 @@ def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
-    results.reorder(*whole.reduce_axis, whole.axis[-1])
-    results.vectorize(whole.axis[-1])
+    write_loops(results, whole.reduce_axis, whole.axis[-1])
     write_sums(sums, (results, whole.reduce_axis[-1]), made.axis[-1:], made.reduce_axis)
     return sums
 
 
-def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[Loop], Loop, IterVar]:
+def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[IterVar], IterVar, IterVar]:
     """Splits the last axes, fused into one; returns the other loops, the loop over blocks, and the
     columns of a block."""
     axes = compute_of(stage).axis
-    block, column = fused_loop(stage, axes[-line:]).split(stage, columns)
-    return loops_over(axes[:-line]), block, column.axis
+    block, column = stage.split(fused(stage, axes[-line:]), factor=columns)
+    return [*axes[:-line]], block, column
 
 
 def _is_window(op: ComputeOp, columns: int) -> bool:
@@ -271,12 +262,6 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
 # -- Results along the reduction --
 
 
-def is_in_order(op: ComputeOp, strict: bool) -> bool:
-    """Whether a reduction's steps must be combined one after the other."""
-    is_rounded = any(body.dtype.is_float for body in op.body)
-    return (strict and is_rounded) or not can_be_reordered(op)
-
-
 def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, alone: bool) -> None:
     """Computes one result after the other, along lines of memory. The results of a stage that is
     `alone` run in parallel; long ones are cut into parts, the same for any number of threads."""
@@ -292,18 +277,18 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     if not in_order:
         parts: Stage | None = None
         is_nest = len(reduced) > 1
-        if alone and not is_uneven(op) and is_commutative(_combiner(op)):
+        if alone and not is_uneven(op) and is_commutative(reduce_of(op).combiner):
             parts = _write_parts(s, stage, reduced, target)
         if parts is not None:
             stage = parts
-            loops = loops_over(compute_of(parts).reduce_axis)
-            reduced = _reduced(parts, in_order) if is_nest else loops
-        is_slow = _is_extremum(op) or (is_nest and _is_in_pieces(compute_of(stage), reduced))
+            reduced = [*compute_of(parts).reduce_axis]
+            reduced = _reduced(parts, in_order) if is_nest else reduced
+        is_slow = _is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
         if not _is_vectorized(op) or (is_slow and not _has_partner(s, op)):
             partial = _write_lanes(s, stage, reduced[-1], target)
         else:
             if parts is not None and _is_rounded(op) and len(reduced) > 1:
-                partial = [factored(s, stage, reduced[0].axis, 0).set_scope("local")]
+                partial = [factored(s, stage, reduced[0], 0).set_scope("local")]
                 _reduced(partial[0], in_order)
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
@@ -336,26 +321,18 @@ def _by_memory(stage: Stage) -> list[IterVar]:
     return axes
 
 
-def _reduced(stage: Stage, in_order: bool) -> list[Loop]:
+def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     """The reduction loops, those of the largest distances outermost if the order is free. Loops
     along one line of memory are fused."""
     op = compute_of(stage)
     axes = list(op.reduce_axis) if in_order else _by_memory(stage)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    return [*loops_over(axes[:first]), fused_loop(stage, axes[first:])]
-
-
-def _combiner(op: ComputeOp) -> CommReducer:
-    (reduce, *_) = op.body
-    assert isinstance(reduce, Reduce)
-    return reduce.combiner
+    return [*axes[:first], fused(stage, axes[first:])]
 
 
 def _is_vectorized(op: ComputeOp) -> bool:
     """Whether LLVM makes vectors of partial results from a plain loop."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    combiner = reduce.combiner
+    reduce, combiner = reduce_of(op), reduce_of(op).combiner
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
     (result,) = combiner.result
@@ -366,30 +343,29 @@ def _is_vectorized(op: ComputeOp) -> bool:
 
 
 def _is_rounded(op: ComputeOp) -> bool:
-    return _combiner(op).result[0].dtype.is_float and not _is_extremum(op)
+    return reduce_of(op).combiner.result[0].dtype.is_float and not _is_extremum(op)
 
 
 def _is_extremum(op: ComputeOp) -> bool:
     """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
     for NaN."""
-    result = _combiner(op).result[0]
+    result = reduce_of(op).combiner.result[0]
     return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
 
 
 def _write_parts(
-    s: Schedule, stage: Stage, reduced: Sequence[Loop], target: Target
+    s: Schedule, stage: Stage, reduced: Sequence[IterVar], target: Target
 ) -> Stage | None:
     """Cuts a long reduction into parts that fit L2 and are worth a task, enough for all threads,
     and each part into blocks. Returns the stage of the parts. None if one part is enough."""
     op = compute_of(stage)
     terms = target.cache_bytes(2) // max(body.dtype.itemsize for body in op.body)
     least = min(terms, target.task_operations)
-    outer, *inside = reduced
-    block = prod(loop.extent or 1 for loop in inside)
-    total = block * (outer.extent or 1)
+    axis, *inside = reduced
+    block = prod(extent_in(stage, loop) or 1 for loop in inside)
+    total = block * (extent_in(stage, axis) or 1)
     if total < 2 * least:
         return None
-    axis = outer.axis
     if not inside:
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
@@ -400,12 +376,12 @@ def _write_parts(
     return factored(s, stage, part)
 
 
-def _is_in_pieces(op: ComputeOp, reduced: Sequence[Loop]) -> bool:
+def _is_in_pieces(stage: Stage, reduced: Sequence[IterVar]) -> bool:
     """Whether the innermost loop of a reduction goes along short pieces of memory, at whose ends
     LLVM would combine the lanes each time."""
-    *outer, piece = reduced
-    is_long = piece.extent is None or piece.extent > _LONG_PIECE
-    return not (is_long or is_uneven(op)) and any(each.extent != 1 for each in outer)
+    *outer, piece = (extent_in(stage, loop) for loop in reduced)
+    is_long = piece is None or piece > _LONG_PIECE
+    return not (is_long or is_uneven(compute_of(stage))) and any(n != 1 for n in outer)
 
 
 def _has_partner(s: Schedule, op: ComputeOp) -> bool:
@@ -421,37 +397,33 @@ def _has_partner(s: Schedule, op: ComputeOp) -> bool:
     )
 
 
-def _write_lanes(s: Schedule, stage: Stage, k: Loop, target: Target) -> list[Stage]:
+def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[Stage]:
     """Combines the steps in the lanes of a few vectors, the vectors to one, and its lanes by
     halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    extent = _USUAL if k.extent is None else max(0, k.extent)
+    extent = _USUAL if (n := extent_in(stage, k)) is None else max(0, n)
     if extent < 2 * lanes:
         return []
     # A vector costs a step at the end.
     most = min(extent, (product_of_extents(op.reduce_axis) or extent) // _STEPS_OF_VECTOR)
     width = min(width, max(lanes, 1 << (most.bit_length() - 1)))
     choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
-    vectors = factored_in_lanes(s, stage, k.axis, width)
+    vectors = factored_in_lanes(s, stage, k, width)
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)
     along, *around = compute_of(vectors).reduce_axis
-    vectors.reorder(*others, *around, along, vector, lane)
-    vectors.unroll(vector)
-    vectors.vectorize(lane)
+    write_loops(vectors, [*others, *around, along], lane, unrolled=[vector])
     made = [vectors]
-    if not is_commutative(_combiner(compute_of(stage))):
+    if not is_commutative(reduce_of(compute_of(stage)).combiner):
         return made
     halves = lanes if width > lanes else lanes // 2
     while halves > 1:
         total = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[0], halves)
         *others, lane = compute_of(total).axis
         (vector,) = compute_of(total).reduce_axis
-        total.reorder(*others, vector, lane)
-        total.unroll(vector)
-        total.vectorize(lane)
+        write_loops(total, others, lane, unrolled=[vector])
         made.insert(0, total)
         halves //= 2
     return made

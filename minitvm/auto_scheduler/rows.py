@@ -26,10 +26,10 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
+    is_in_order,
     product_of_extents,
     rows_in_common,
 )
-from minitvm.auto_scheduler.few_rows import write_streamed
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     is_line,
@@ -39,7 +39,6 @@ from minitvm.auto_scheduler.lines import (
     write_pieces,
 )
 from minitvm.auto_scheduler.loops import (
-    Loop,
     Part,
     compute_of,
     fused,
@@ -48,7 +47,6 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
-    is_in_order,
     is_streamed,
     rows_of,
     runs_in_columns,
@@ -57,6 +55,7 @@ from minitvm.auto_scheduler.reductions import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
+from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy
@@ -189,20 +188,10 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
         isinstance(each, Select)
         or is_lazy(each)
         or (isinstance(each, Reduce) and const_int(each.condition) != 1)
-        for reader in _all_readers(s, stage)
-        for each in walk_once(*compute_of(reader).body)
+        for reader in s.stages
+        if isinstance(reader.op, ComputeOp) and s.consumes(reader, stage)
+        for each in walk_once(*reader.op.body)
     )
-
-
-def _all_readers(s: Schedule, stage: Stage) -> set[Stage]:
-    """The stages that read a stage, directly or through other stages."""
-    found: set[Stage] = set()
-    waiting = [stage]
-    while waiting:
-        fresh = {each for each in s.readers(waiting.pop()) if isinstance(each.op, ComputeOp)}
-        waiting += fresh - found
-        found |= fresh
-    return found
 
 
 def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
@@ -243,9 +232,8 @@ class _Rows:
     def write(self) -> bool:
         """Schedules the stages, on all threads."""
         s, root, target = self.s, self.root, self.target
-        rows = self._rows(len(compute_of(root).axis))
-        short = self._short_rows(rows)
-        if short:
+        rows = min(self.inside.values(), default=len(compute_of(root).axis))
+        if short := self._short_rows(rows):
             if root not in short:
                 self._choose()
                 self._write_columns(root, rows)
@@ -272,7 +260,8 @@ class _Rows:
         self._choose()
         root = self.root
         axes = list(compute_of(root).axis)
-        rows = self._rows(max(0, len(axes) - 1) if part is None else part.axis + 1)
+        alone = max(0, len(axes) - 1) if part is None else part.axis + 1
+        rows = min(self.inside.values(), default=alone)
         self._write_columns(root, rows)
         loop = axes[0]
         if part is not None:
@@ -287,10 +276,6 @@ class _Rows:
         if self.inside:
             self._write_inside(axes[rows - 1], rows)
         return loop
-
-    def _rows(self, alone: int) -> int:
-        """The number of axes that are rows of all stages; `alone`: without others inside."""
-        return min(self.inside.values(), default=alone)
 
     def _write_inside(self, row: IterVar, rows: int, done: Container[Stage] = ()) -> None:
         """Schedules the stages inside of a row that aren't `done`."""
@@ -365,7 +350,7 @@ class _Rows:
             stage.parallel(loop)
             request_gathered(s, stage, loop, line, target)
 
-    def _write_columns(self, stage: Stage, rows: int) -> Loop | None:
+    def _write_columns(self, stage: Stage, rows: int) -> IterVar | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors
         of an elementwise stage."""
         op, target = compute_of(stage), self.target
@@ -396,7 +381,11 @@ class _Rows:
         for each in {self.s[tensor] for tensor in op.input_tensors}:
             if each.inlined:
                 first = max(first, self._first_of_line(each))
-            elif each in self.inside and _is_read_along(op, each):
+            elif each in self.inside and any(
+                mentions(op.axis[-1].var, *load.indices)
+                for load in all_loads(op)
+                if load.producer in each.op.outputs
+            ):
                 first = max(first, len(op.axis) - self._unbroken(each))
         return min(first, last)
 
@@ -410,14 +399,3 @@ class _Rows:
         extent = product_of_extents(op.axis[first:])
         is_whole = extent is not None and extent % lanes_of(op, self.target) == 0
         return len(op.axis) if is_whole else len(op.axis) - first
-
-
-def _is_read_along(op: ComputeOp, stage: Stage) -> bool:
-    """Whether an operation reads a different element of a stage at each step along its last
-    axis."""
-    return any(
-        mentions(op.axis[-1].var, index)
-        for load in all_loads(op)
-        if load.producer in stage.op.outputs
-        for index in load.indices
-    )

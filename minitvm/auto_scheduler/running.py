@@ -31,7 +31,7 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
-from minitvm.auto_scheduler.loops import compute_of, fused
+from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
@@ -138,8 +138,7 @@ def _write_totals(
         lanes = max(1, min(lanes, extent))
     block, column = stage.split(fused(stage, line), factor=most)
     column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*tasks, block, axis, column, lane)
-    stage.vectorize(lane)
+    write_loops(stage, [*tasks, block, axis, column], lane)
     return block
 
 

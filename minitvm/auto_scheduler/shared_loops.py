@@ -19,11 +19,12 @@ from itertools import takewhile
 from typing import TypeAlias, final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.auto_scheduler.across import reads_through
 from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import all_loads
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.shared_loops import in_order_of_reading
 from minitvm.te.schedules.stage import Stage
@@ -119,7 +120,12 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
     loops = tuple(
         (keys[leaf], each.kind) for leaf, each in zip(stage.leaf_iter_vars, attrs, strict=True)
     )
-    return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], _reads(s, op))
+    # The variables of places for those of the axes.
+    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
+    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
+    loads = all_loads(with_inlined(op, s.inlined))
+    reads = frozenset(structural_key(substitute(each, places)) for each in loads)
+    return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], reads)
 
 
 def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
@@ -141,14 +147,6 @@ def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
             case _:
                 return None
     return keys
-
-
-def _reads(s: Schedule, op: ComputeOp) -> frozenset[Hashable]:
-    """What an iteration reads, with the variables of places for those of the axes."""
-    axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
-    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
-    loads = [substitute(each, places) for each in reads_through(s, op)]
-    return frozenset(map(structural_key, loads))
 
 
 @cache

@@ -22,12 +22,23 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
 Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
 left as it is, since it waits for memory; it has a version for calls with short rows
 (:mod:`minitvm.auto_scheduler.versions`).
+
+Reductions over short pieces of lines, whose columns are added up first.
+
+Where the channels are the last dimension, a group of channels is a short piece of each pixel. A
+vector along a piece would be half empty, and its lanes would be combined for each pixel. So the
+places in a piece become columns, whose partial results stay in vectors over all pixels::
+
+    for u in groups, c in a group:                  # in vectors along u and c
+        for p in pixels: T[u, c] += X[p, u * 6 + c]
+    for u in groups:
+        for c in a group: Y[u] += T[u, c]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
@@ -35,34 +46,39 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     NEAR,
     Factor,
     contraction_of,
     extent_of,
     factors_of,
+    is_in_order,
     is_uneven,
     product_of_extents,
+    reduce_of,
 )
-from minitvm.auto_scheduler.few_rows import is_plain_reduction
 from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     calls_functions,
     compute_of,
+    factored,
     factored_in_lanes,
     fused,
     lie_along,
-    loops_over,
     run_parallel,
+    write_loops,
 )
-from minitvm.auto_scheduler.reductions import is_in_order
+from minitvm.auto_scheduler.reductions import runs_in_columns
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import is_version
+from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
 from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
@@ -112,11 +128,15 @@ _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], N
 def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
-    reduce, lanes = op.body[0], lanes_of(op, target)
-    size = product_of_extents(op.reduce_axis)
-    assert isinstance(reduce, Reduce)
+    reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
     values = len([*value_operations(*reduce.source)])
-    each = values + len([x for x in walk_once(*reduce.combiner.result) if not _is_leaf(x)])
+    each = values + len(
+        [
+            x
+            for x in walk_once(*reduce.combiner.result)
+            if not isinstance(x, Var | IntImm | FloatImm)
+        ]
+    )
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
@@ -134,7 +154,9 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
-        copies = [vectors * transpose if _is_row(op, x) else size * lanes for x in across]
+        # Elements that are read in the order of memory are transposed in vectors.
+        steps_of = (step_of(x.load.indices[-1], op.reduce_axis[-1].var) for x in across)
+        copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
 
@@ -143,16 +165,6 @@ def _asks_data(reduce: Reduce) -> bool:
     """Whether data say which elements are read, under a condition."""
     conditions = [each.args[0] for each in walk_once(*reduce.source) if is_lazy(each)]
     return reads_tensors(reduce.condition, *conditions)
-
-
-def _is_row(op: ComputeOp, factor: Factor) -> bool:
-    """Whether the elements of a row are read in the order of memory, so that vectors of them can be
-    transposed."""
-    return step_of(factor.load.indices[-1], op.reduce_axis[-1].var) == 1
-
-
-def _is_leaf(node: object) -> bool:
-    return isinstance(node, Var | IntImm | FloatImm)
 
 
 def _reads_along(op: ComputeOp) -> list[Factor]:
@@ -185,33 +197,29 @@ def write_short_rows(
     lanes = lanes_of(compute_of(stages[0]), target)
     writers = [_writer_of(compute_of(stage), target, strict) for stage in stages]
     for stage, write in zip(stages, writers, strict=True):
-        _choose(s, stage, write, target)
+        text = "{rows} rows together: {width} partial results of each are the lanes of a vector, "
+        text += "and the vectors are transposed in registers"
+        if write is _write_steps:
+            text = "{rows} rows together: their elements are transposed in registers, and combined "
+            text += "step by step"
+        op = compute_of(stage)
+        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
+               width=_width_of(op, target))  # fmt: skip
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
     axes = compute_of(root).axis
-    *outer, row = loops_over(axes[:rows])
-    blocks, inside = row.split(root, lanes)
+    *outer, row = axes[:rows]
+    blocks, inside = root.split(row, factor=lanes)
     is_each = rows == len(axes)
     if is_each:
-        root.vectorize(inside.axis)
+        root.vectorize(inside)
     for stage, write in zip(stages, writers, strict=True):
         assert write is not None
         stage.set_scope("local" if is_each else "global")
-        stage.compute_at(root, blocks.axis)
-        write(s, stage, (root, blocks.axis), target)
+        stage.compute_at(root, blocks)
+        write(s, stage, (root, blocks), target)
     return run_parallel(root, [*outer, blocks], target)[-1]
-
-
-def _choose(s: Schedule, stage: Stage, write: _Write | None, target: Target) -> None:
-    op = compute_of(stage)
-    note = partial(choose, s, "strategy", stage=stage.name, rows=lanes_of(op, target))
-    if write is _write_steps:
-        note("{rows} rows together: their elements are transposed in registers, and combined step "
-             "by step")  # fmt: skip
-    else:
-        note("{rows} rows together: {width} partial results of each are the lanes of a vector, and "
-             "the vectors are transposed in registers", width=_width_of(op, target))  # fmt: skip
 
 
 def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -227,21 +235,15 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         turned.compute_at(*at)
         lie_along(turned, len(op.axis) - 1)
         turned.vectorize(turned.leaf_iter_vars[-1])
-    *_, row = compute_of(stage).axis
-    (lane,) = compute_of(stage).reduce_axis
-    stage.reorder(lane, row)
-    stage.unroll(lane)
-    stage.vectorize(row)
+    write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
     *_, row, lane = compute_of(vectors).axis
     (step,) = compute_of(vectors).reduce_axis
     if size is None and calls_functions(s, stage):
-        vectors.reorder(row, step, lane)  # the steps of one row don't wait for each other
+        write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
+    elif size is None:
+        write_loops(vectors, [step], lane, unrolled=[row])
     else:
-        vectors.reorder(step, row, lane)
-        vectors.unroll(row)
-        if size is not None:
-            vectors.unroll(step)
-    vectors.vectorize(lane)
+        write_loops(vectors, [], lane, unrolled=[step, row])
 
 
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -249,14 +251,13 @@ def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: T
     op = compute_of(stage)
     for tensor in dict.fromkeys(each.tensor for each in _reads_along(op)):
         while (which := _first_across(compute_of(stage), tensor)) is not None:
-            copy = s.cache_access(tensor, "local", stage.op, which)
-            _write_copy(s[copy], compute_of(stage), at)
-    *_, row = compute_of(stage).axis
-    steps = compute_of(stage).reduce_axis
-    stage.reorder(*steps, row)
-    for step in steps:
-        stage.unroll(step)
-    stage.vectorize(row)
+            copy = s[s.cache_access(tensor, "local", stage.op, which)]
+            (load,) = reads_of(compute_of(stage), copy.op.output(0))
+            row = compute_of(stage).axis[-1].var
+            lie_along(copy, [mentions(row, index) for index in load.indices].index(True))
+            copy.compute_at(*at)
+            copy.vectorize(copy.leaf_iter_vars[-1])
+    write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
 
 
 def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
@@ -270,10 +271,82 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
     return None
 
 
-def _write_copy(copy: Stage, op: ComputeOp, at: tuple[Stage, IterVar]) -> None:
-    """Transposes the elements that the rows of a block read."""
-    (load,) = reads_of(op, copy.op.output(0))
-    place = [mentions(op.axis[-1].var, index) for index in load.indices].index(True)
-    lie_along(copy, place)
-    copy.compute_at(*at)
-    copy.vectorize(copy.leaf_iter_vars[-1])
+# -- Short lines --
+
+
+_LEAST_PIECES = 16  # pieces, from which on one more step for each place in a piece costs little
+_BETTER = 1.5  # the factor in instructions from which on the partial results pay
+
+
+def write_short_lines(
+    s: Schedule, stage: Stage, target: Target, strict: bool
+) -> list[Stage] | None:
+    """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
+    no short pieces of lines, or whose terms have an order."""
+    op, reduce = compute_of(stage), compute_of(stage).body[0]
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op) or is_in_order(op, strict):
+        return None
+    if not isinstance(reduce.condition, e.IntImm):
+        return None
+    together = _rows_together(op, target)
+    if together > 1:
+        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
+               stage=stage.name, rows=together)  # fmt: skip
+        _, row = stage.split(op.reduce_axis[-1], factor=together)
+        return [factored(s, stage, row, len(op.axis) - 1)]
+    piece = _piece_of(op, target)
+    if piece is None:
+        return None
+    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", stage=stage.name, places=extent_of(piece),
+           axis=piece.var.name)  # fmt: skip
+    return [factored(s, stage, piece, len(op.axis))]
+
+
+def _rows_together(op: ComputeOp, target: Target) -> int:
+    """The number of neighbouring steps of a reduction whose lines, one behind the other, fill whole
+    vectors in registers, enough to be under way together. 1 where lines fill as many by themselves,
+    don't follow each other, or aren't many times as many."""
+    if not op.axis or len(op.body) > 1 or running_axis(op) is not None:
+        return 1
+    column, k = op.axis[-1], op.reduce_axis[-1]
+    width, extent, lanes = extent_of(column), extent_of(k), lanes_of(op, target)
+    if width is None or width < 2 or not runs_in_columns(op, target) or contraction_of(op):
+        return 1
+    if any((each.along(column), each.along(k)) != (1, width) for each in factors_of(op)):
+        return 1
+    least = target.multiply_adds_under_way // 2 * lanes
+    together = lcm(width, lanes) // width
+    together *= max(1, least // (together * width))
+    is_kept = together * width <= target.vector_registers * 3 // 4 * lanes
+    is_many = extent is None or extent >= _LEAST_PIECES * together
+    return together if width < least and is_kept and is_many else 1
+
+
+def _piece_of(op: ComputeOp, target: Target) -> IterVar | None:
+    """The reduction axis along which all reads go through short pieces of lines; None if there is
+    no such axis, or vectors along it or along the results cost as little."""
+    if len(op.reduce_axis) < 2:
+        return None
+    reads = factors_of(op)
+    near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]
+    if not reads or len(near) != 1:
+        return None
+    (piece,) = near
+    extent = extent_of(piece) or 0
+    others = [k for k in op.reduce_axis if k is not piece]
+    pieces = [FAR if (n := extent_of(k)) is None else n for k in others]
+    if extent < 2 or prod(pieces) < _LEAST_PIECES:
+        return None
+    # A gap must lie between two pieces; without one they are a single line.
+    if any(all(each.along(k) == extent for each in reads) for k in others):
+        return None
+    lanes = lanes_of(op, target)
+    loads = 1 + len(reads)
+    along = (loads * -(-extent // lanes) + 2 * (lanes.bit_length() - 1)) / extent
+    is_line = op.axis and all(each.along(op.axis[-1]) == extent for each in reads)
+    width = extent * ((extent_of(op.axis[-1]) or lanes) if is_line else 1)
+    across = loads / min(lanes, width)
+    if across * _BETTER >= along or running_axis(op) is not None:
+        return None
+    return None if contraction_of(op) or runs_in_columns(op, target) else piece

@@ -6,19 +6,19 @@ changes along columns only is computed once for all rows of a tile: neither coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from itertools import product
 from math import prod
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.guards import conjuncts
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Node, children, mentions, substitute
 from minitvm.tir.intrinsics import INTRINSICS
 
@@ -59,8 +59,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     >>> terms_of(contraction_of(C.op), Target("llvm -mcpu=haswell"))
     Terms(operations=3.0, scalars=1, vectors=1, both=0, results=1, temporaries=1)
     """
-    op, reduce = contraction.op, contraction.op.body[0]
-    assert isinstance(reduce, Reduce)
+    op, reduce = contraction.op, reduce_of(contraction.op)
     column = contraction.column.var
     beside = {x.var for x in contraction.rows or op.axis if x is not contraction.column}
     combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
@@ -88,22 +87,18 @@ def share_of_terms(op: ComputeOp, weights: Factor) -> float:
     """The part of the terms that is left by conditions on axes that a factor reads alone, such as
     the ends of windows whose length depends on the phase of a place. Loops one inside the other are
     clipped by them."""
-    reduce, share = op.body[0], 1.0
-    assert isinstance(reduce, Reduce)
-    for condition in conjuncts(reduce.condition):
+    share = 1.0
+    for condition in conjuncts(reduce_of(op).condition):
         axes = [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, condition)]
         extents = [extent_of(axis) or 0 for axis in axes]
         if not axes or not all(map(weights.reads, axes)) or not 0 < prod(extents) <= _FEW_TERMS:
             continue
         places = [*product(*map(range, extents))]
-        left = sum(_holds(condition, axes, place) for place in places)
-        share *= left / len(places)
+        begins = [(axis.var, domain_of(axis).min) for axis in axes]
+        at = ({v: first + i for (v, first), i in zip(begins, x, strict=True)} for x in places)
+        left = [e.const_int(Analyzer().simplify(substitute(condition, x))) != 0 for x in at]
+        share *= sum(left) / len(places)
     return share
-
-
-def _holds(condition: PrimExpr, axes: Sequence[IterVar], place: Sequence[int]) -> bool:
-    at = {axis.var: domain_of(axis).min + i for axis, i in zip(axes, place, strict=True)}
-    return e.const_int(Analyzer().simplify(substitute(condition, at))) != 0
 
 
 def is_fused(reduce: Reduce, target: Target) -> bool:

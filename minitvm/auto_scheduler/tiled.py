@@ -53,6 +53,7 @@ from minitvm.auto_scheduler.loops import (
     Tiles,
     calls_functions,
     compute_of,
+    extent_in,
     factored,
     fused,
     nest_of,
@@ -168,9 +169,9 @@ def _request_ahead(
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
     """Requests the memory of a tile's sums before they are computed."""
-    inside = next((each for each in reversed(tiles.loops) if each.extent != 1), None)
+    inside = next((each for each in reversed(tiles.loops) if extent_in(stage, each) != 1), None)
     if inside is not None:
-        stage.prefetch(tensor, inside.axis, 0)
+        stage.prefetch(tensor, inside, 0)
 
 
 def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
@@ -229,26 +230,24 @@ def pays_together(group: Sequence[Sums]) -> bool:
     return cost(nest, tile, Blocks(), target) * ALIKE <= alone
 
 
-@final
-@record()
-class _Copy:
-    """A factor that is copied; `tensor` is the copy if the contraction reads it already."""
-
-    factor: Factor
-    tensor: Tensor | None
-
-
-def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[_Copy]:
-    """The factors that are copied: into panels, and in strips of rows."""
+def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[tuple[Factor, Tensor | None]]:
+    """The factors that are copied: into panels, and in strips of rows. With each its copy, if the
+    contraction reads it already."""
     contraction = sums.contraction
     found = beside(contraction, contraction.b, contraction.column) if packs else []
     if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
         found += beside(contraction, contraction.a, contraction.rows[-1])
-    return [_Copy(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
+    return [(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
 
 
 def _write_factors(
-    sums: Sums, made: _Made, copies: Sequence[_Copy], tile: Tile, blocks: Blocks, *, is_placed: bool
+    sums: Sums,
+    made: _Made,
+    copies: Sequence[tuple[Factor, Tensor | None]],
+    tile: Tile,
+    blocks: Blocks,
+    *,
+    is_placed: bool,
 ) -> Iterator[tuple[Contraction, Factor, Stage]]:
     """Writes the copies of factors, and returns the panels, which are placed if `is_placed`."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
@@ -261,18 +260,18 @@ def _write_factors(
     if made.widened is not None:
         write_copy(s[made.widened], target)
         s[made.widened].compute_at(made.stage, made.strips)
-    for copy in copies:
-        tensor = copy.tensor
+    for factor, tensor in copies:
         if tensor is None:
-            tensor = s.cache_read(copy.factor.tensor, "global", [made.sums])
-        if copy.factor.reads(contraction.column):
-            write_panels(s[tensor], contraction, copy.factor, tile.columns, target)
+            tensor = s.cache_read(factor.tensor, "global", [made.sums])
+        copy = s[tensor]
+        if factor.reads(contraction.column):
+            write_panels(copy, contraction, factor, tile.columns, target)
             if is_placed:
-                place_copy(s[tensor], None if made.panels is None else (made.stage, made.panels))
-            yield contraction, copy.factor, s[tensor]
+                place_copy(copy, None if made.panels is None else (made.stage, made.panels))
+            yield contraction, factor, copy
         else:
-            write_panels(s[tensor], contraction, copy.factor, tile.rows, target)
-            place_copy(s[tensor], None if blocks.shares_rows else (made.stage, made.strips))
+            write_panels(copy, contraction, factor, tile.rows, target)
+            place_copy(copy, None if blocks.shares_rows else (made.stage, made.strips))
 
 
 @final
@@ -313,7 +312,7 @@ def _write_whole(
     run_in_vectors(stage, tiles, unroll_rows=not calls)
     if in_panels and tiles.tasks:
         *_, task = run_parallel(stage, tiles.tasks, target)
-        loops = [each.axis for each in tiles.loops]
+        loops = tiles.loops
     else:
         task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     made = list[_Made]()
@@ -346,8 +345,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     outside = blocks
     if s[last] is not stage:
         tasks, rows, column = write_blocks(s[last], places, blocks)
-        outer, inner = s[last].split(column.axis, factor=tile.columns)
-        s[last].reorder(*(each.axis for each in (*tasks, *rows)), outer, inner)
+        outer, inner = s[last].split(column, factor=tile.columns)
+        s[last].reorder(*tasks, *rows, outer, inner)
         s[last].vectorize(inner)
         for task in run_parallel(s[last], tasks, target)[-1:]:
             stage.compute_at(s[last], task)
@@ -359,7 +358,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
         run_parallel(stage, tiles.tasks, target)
     inside = order[blocks.cut + 1 :]
     order = [0, *(1 + sorted(inside).index(i) for i in inside)]
-    step = _write_sums(part, stage, tiles.loops[-1].axis, places, order, target)
+    step = _write_sums(part, stage, tiles.loops[-1], places, order, target)
     return _Made(part.op.output(0), step, stage, steps, tiles.strip, copy)
 
 

@@ -89,13 +89,21 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=8, columns=48)
     """
-    costs = _costs(nest, target) if block is None else _costs_in(nest, target, block)
+    if block is None:
+        costs = _costs(nest, target)
+    else:
+        costs = {tile: cost(nest, tile, block(tile), target) for tile in tiles_of(nest, target)}
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
     most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
-    return min(alike, key=lambda tile: (_remainders(nest, tile), costs[tile]))
+
+    def rank(tile: Tile) -> tuple[int, float]:
+        remainders = (nest.height % tile.rows > 0) + (nest.width % tile.columns > 0)
+        return remainders, costs[tile]
+
+    return min(alike, key=rank)
 
 
 def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
@@ -108,13 +116,11 @@ def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
 
 @lru_cache(maxsize=256)  # the stages of a program are often of one size
 def _costs_alone(nest: Nest, target: Target) -> Mapping[Tile, float]:
-    if nest.is_packed:
-        return _costs_in(nest, target, lambda _: Blocks())
-    return _costs_in(nest, target, lambda tile: blocks_in_place(nest, tile, target))
+    def cycles(tile: Tile) -> float:
+        blocks = Blocks() if nest.is_packed else blocks_in_place(nest, tile, target)
+        return cost(nest, tile, blocks, target)
 
-
-def _costs_in(nest: Nest, target: Target, block: Callable[[Tile], Blocks]) -> Mapping[Tile, float]:
-    return {tile: cost(nest, tile, block(tile), target) for tile in tiles_of(nest, target)}
+    return {tile: cycles(tile) for tile in tiles_of(nest, target)}
 
 
 def _on_cores(nest: Nest, tile: Tile, cycles: float, target: Target) -> float:
@@ -139,10 +145,6 @@ def chosen_by(chooser: _Chooser) -> Iterator[None]:
         yield
     finally:
         _chooser.reset(token)
-
-
-def _remainders(nest: Nest, tile: Tile) -> int:
-    return (nest.height % tile.rows > 0) + (nest.width % tile.columns > 0)
 
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
@@ -357,22 +359,14 @@ def _cycles_in(
     return -(-tasks // cores) * cores * task + alone + 2 * once
 
 
-def _bytes_of(nest: Nest) -> int:
-    """The size of both factors and of the result."""
-    rows, columns, steps = prod(each or USUAL for each in nest.rows), nest.width, nest.depth
-    return (rows + columns) * steps * nest.itemsize + rows * columns * nest.dtype.itemsize
-
-
-def _rows_bytes(nest: Nest) -> int:
-    """The size of the rows' factor, of one of a batch."""
-    return prod(each or USUAL for each in nest.rows) * nest.depth * nest.itemsize
-
-
 def _held(nest: Nest, target: Target) -> int:
     """The bytes that lie with the rows' factor in the cache from which it comes for each block of
     columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
-    size = _rows_bytes(nest)
-    return size if kept_level(size, target) < 3 else _bytes_of(nest)
+    rows, columns = prod(each or USUAL for each in nest.rows), nest.width
+    size = rows * nest.depth * nest.itemsize
+    if kept_level(size, target) < 3:
+        return size
+    return size + columns * (nest.depth * nest.itemsize + rows * nest.dtype.itemsize)
 
 
 def strip_of(nest: Nest, tile: Tile, steps: int, target: Target) -> int:

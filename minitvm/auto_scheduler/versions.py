@@ -28,7 +28,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
-from minitvm.auto_scheduler.convolution import is_convolution
+from minitvm.auto_scheduler.forms import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
@@ -259,7 +259,7 @@ def _has_symbolic_channels(image: Contraction) -> bool:
 def _has_windows(contraction: Contraction) -> bool:
     """Whether the columns' factor is read through windows, or not all of its elements are."""
     axes = (*contraction.op.axis, *contraction.op.reduce_axis)
-    single = {axis.var: 0 for axis in axes if extent_of(axis) == 1}
+    single = {axis.var: e.const(0, axis.var.dtype) for axis in axes if extent_of(axis) == 1}
     indices = [substitute(index, single) for index in contraction.b.load.indices]
     return not reads_tensors(*indices) and any(
         not isinstance(Analyzer().simplify(index), Var) for index in indices

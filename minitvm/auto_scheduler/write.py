@@ -11,17 +11,9 @@ from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose, choose_form
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
-from minitvm.auto_scheduler.convolution import is_convolution
 from minitvm.auto_scheduler.cost import Tile
-from minitvm.auto_scheduler.few_rows import (
-    is_plain_reduction,
-    is_streamed,
-    line_of,
-    write_streamed,
-)
-from minitvm.auto_scheduler.forms import tile_in_lanes
+from minitvm.auto_scheduler.forms import is_convolution, tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
-from minitvm.auto_scheduler.grouped import write_grouped
 from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.inlining import (
     becomes_part,
@@ -37,16 +29,22 @@ from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order, places_of
 from minitvm.auto_scheduler.packing import place_copy, write_copy
-from minitvm.auto_scheduler.phases import write_phases, write_unstacked
+from minitvm.auto_scheduler.places import write_phases, write_unstacked, write_windows
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_lines import write_short_lines
+from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.streams import (
+    is_plain_reduction,
+    is_streamed,
+    line_of_columns,
+    write_grouped,
+    write_streamed,
+)
 from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
-from minitvm.auto_scheduler.windows import write_windows
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
@@ -198,30 +196,25 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))
-    flat: list[Stage] = []
-    for stage in stages:
-        if not stage.inlined:
-            stays = stage in kept or stage.is_output
-            write = partial(_write_flat, s, stage, stays=stays)
-            made = attempt.follow("dimensions of one element", stage, write)
-            if made is not None and made is not stage:
-                attempt.count_as(made, stage)
-                flat.append(made)
-        flat.append(stage)
-    stages = flat
+    stages = _behind(attempt, "dimensions of one element", stages, _write_flat, kept)
     for stage in stages:
         if stage not in kept and not stage.is_output and not stage.inlined:
             attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
     stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
-    stages, copies = _with_stages_ahead(attempt, program, stages)
-    kept = kept | copies
+    for name, write in AHEAD:
+        before = stages
+        stages = _behind(attempt, name, stages, write, target, strict)
+        # Copies of operands are computed as wholes.
+        kept = kept | ({*stages} - {*before} if name == OPERANDS else set())
     for stage in stages:
         if stage not in kept and not stage.is_output:
             attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
     stages, read = write_steps(attempt, stages, by_hand, target)
     stages, read_by_groups = _write_grouped(attempt, program, stages)
     kept = kept | read | read_by_groups
-    stages, copies = _with_layouts(attempt, program, stages, kept, by_hand)
+    copies = set[Stage]()
+    stages = _behind(attempt, "layout", stages, _write_layout, program, kept, by_hand, copies)
+    stages = [stage for stage in stages if not stage.is_view]
     kept, program = kept | copies, replace(program, copies=copies)
     name = "blocks of rows"
     find_blocks = partial(_fused, attempt, program, stages, kept, by_hand)
@@ -289,7 +282,7 @@ def _is_tiled(sums: Sums) -> bool:
     return bool(sums.contraction.rows) and not (
         _leaves_epilogue(sums)
         or is_convolution(sums.contraction, sums.target)
-        or _has_instruction(sums)
+        or (_matrix_product_for(sums) or _dot_product_for(sums)) is not None
     )
 
 
@@ -298,11 +291,6 @@ def _leaves_epilogue(sums: Sums) -> bool:
     contraction, target = sums.contraction, sums.target
     is_whole = is_plain_reduction(contraction) or is_streamed(contraction, target)
     return is_whole or _tile_in_lanes(sums) is not None
-
-
-def _has_instruction(sums: Sums) -> bool:
-    found = _matrix_product_for(sums) or _dot_product_for(sums)
-    return found is not None
 
 
 def _matrix_product_for(sums: Sums) -> MatrixProduct | None:
@@ -380,6 +368,24 @@ def _write_grouped(
     return left, read
 
 
+def _behind(
+    attempt: Attempt,
+    name: str,
+    stages: Sequence[Stage],
+    write: Callable[..., Sequence[Stage] | None],
+    *more: object,
+) -> list[Stage]:
+    """The stages, each behind the new stages that a strategy makes for it: `write`, of the
+    schedule, the stage, and `more`."""
+    found = list[Stage]()
+    for stage in stages:
+        made = attempt.follow(name, stage, partial(write, attempt.schedule, stage, *more)) or ()
+        for each in {*made} - {stage}:
+            attempt.count_as(each, stage)
+        found += [*made, *(() if stage in made else (stage,))]
+    return found
+
+
 def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
     op = compute_of(stage)
     made = simplified(op)
@@ -401,11 +407,13 @@ def _write_unread(s: Schedule, stage: Stage) -> bool | None:
     return True
 
 
-def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
-    """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours;
-    returns its stage. A reduction whose result `stays` as it is becomes a copy of it; a view, if no
-    other stage reads it. Contractions and their factors stay as they are."""
-    op, readers = compute_of(stage), s.readers(stage)
+def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage] | None:
+    """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours. A
+    reduction whose result is kept as it is becomes a copy of it, a view if no other stage reads it;
+    the stage of the reduction is returned. Contractions and their factors stay as they are."""
+    if stage.inlined:
+        return None
+    op, readers, stays = compute_of(stage), s.readers(stage), stage in kept or stage.is_output
     last = next((i + 1 for i, axis in enumerate(op.axis[::-1]) if extent_of(axis) != 1), 0)
     places = range(len(op.axis) - last + 1 if last else 1)
     is_kept = stays and (not op.reduce_axis or len(op.outputs) > 1 or not last)
@@ -418,13 +426,11 @@ def _write_flat(s: Schedule, stage: Stage, *, stays: bool) -> Stage | None:
         return None  # the first dimension is time
     if any(tensor in op.outputs for each in readers for _, tensor in read_by_ranges(each.op)):
         return None
-    whole = stage
-    if stays:
-        stage = s[s.cache_write(op.output(0), "global")]
-    lie_in_order(stage, places)
+    made = [s[s.cache_write(op.output(0), "global")]] if stays else []
+    lie_in_order((made or [stage])[0], places)
     if stays and not readers:
-        whole.compute_view()
-    return stage
+        stage.compute_view()
+    return made
 
 
 # The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
@@ -440,49 +446,24 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
 )
 
 
-def _with_stages_ahead(
-    attempt: Attempt, program: Program, stages: Sequence[Stage]
-) -> tuple[list[Stage], set[Stage]]:
-    """The stages, behind the new stages that compute something for them; and the copies among
-    these, which are computed as wholes."""
-    s, target, strict = program.schedule, program.target, program.strict
-    copies = set[Stage]()
-    for name, write in AHEAD:
-        made = list[Stage]()
-        for stage in stages:
-            ahead = attempt.follow(name, stage, partial(write, s, stage, target, strict)) or []
-            for each in ahead:
-                attempt.count_as(each, stage)
-            copies |= {*ahead} if name == OPERANDS else set()
-            made += [*ahead, stage]
-        stages = made
-    return [*stages], copies
-
-
-def _with_layouts(
-    attempt: Attempt,
+def _write_layout(
+    s: Schedule,
+    stage: Stage,
     program: Program,
-    stages: Sequence[Stage],
-    kept: set[Stage],
-    by_hand: set[Stage],
-) -> tuple[list[Stage], set[Stage]]:
-    """The stages, behind those that compute contractions in another order, and behind copies of
-    what they read; and these copies."""
-    s, target, strict = program.schedule, program.target, program.strict
-    found, copies = list[Stage](), set[Stage]()
-    for stage in stages:
-        is_free = not stage.inlined and stage.time is None
-        if is_free and not any(each in program.prepacked for each in stage.op.input_tensors):
-            stays = stage in kept or stage.is_output or bool(stage.whole_readers)
-            write = partial(write_layouts, s, stage, target, by_hand, strict=strict, stays=stays)
-            made, computed = attempt.follow("layout", stage, write) or ([], [])
-            copies |= {*made}
-            for each in {*made, *computed} - {stage}:
-                attempt.count_as(each, stage)
-            found += [*made, *computed]
-        if stage not in found:
-            found.append(stage)
-    return [each for each in found if not each.is_view], copies
+    kept: Container[Stage],
+    by_hand: Container[Stage],
+    copies: set[Stage],
+) -> list[Stage] | None:
+    """Lets a stage be computed in another order; returns the stages that do, and those of the
+    copies that they read, which are added to `copies`."""
+    is_free = not stage.inlined and stage.time is None
+    if not is_free or any(each in program.prepacked for each in stage.op.input_tensors):
+        return None
+    stays = stage in kept or stage.is_output or bool(stage.whole_readers)
+    made = write_layouts(s, stage, program.target, by_hand, strict=program.strict, stays=stays)
+    copied, computed = made or ([], [])
+    copies |= {*copied}
+    return [*copied, *computed] if made else None
 
 
 def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
@@ -569,33 +550,18 @@ def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
     if sums.inline_columns:
         s[contraction.b.tensor].compute_inline()
     places = places_of(contraction)
-    line = len(line_of(contraction))
+    line = len(line_of_columns(contraction))
     write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
     return (sums.stage,)
 
 
-def _write_convolution(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction = sums.schedule, sums.contraction
-    if not is_convolution(contraction, sums.target):
-        return None
-    choose_form(s, contraction, "convolution")
-    last = sums.last.op.output(0)
-    return write_convolution(s, contraction, last, sums.target, sums.kept, in_order=sums.in_order)
-
-
-def _write_matrix_products(sums: Sums) -> Iterable[Stage] | None:
-    return _write_by(sums, _matrix_product_for(sums))
-
-
-def _write_dot_products(sums: Sums) -> Iterable[Stage] | None:
-    return _write_by(sums, _dot_product_for(sums))
-
-
-def _write_by(sums: Sums, found: DotProduct | MatrixProduct | None) -> Iterable[Stage] | None:
-    s, contraction, last = sums.schedule, sums.contraction, sums.last
+def _write_by(
+    find: Callable[[Sums], DotProduct | MatrixProduct | None], sums: Sums
+) -> Iterable[Stage] | None:
+    s, contraction, last, found = sums.schedule, sums.contraction, sums.last, find(sums)
     if found is None or (sums.program.strict and found.sum == "float32"):
         return None
-    _choose_product(sums, last)
+    _choose_products([sums])
     ahead = sums.ahead is contraction.b.tensor
     placed = write_by_instruction(
         s, contraction, last.op.output(0), found, sums.target, sums.moved, ahead=ahead
@@ -621,17 +587,14 @@ def _tile(group: Sequence[Sums]) -> Iterable[Stage]:
 
 def _choose_products(group: Sequence[Sums]) -> None:
     for each in group:
-        _choose_product(each, each.last)
+        choose_form(each.schedule, each.contraction, "matrix product")
+        if each.last is not each.stage:
+            text = "{last} takes the sums in the tile"
+            choose(each.schedule, "epilogue", text, last=each.last.name)
     if len(group) > 1:
         names = ", ".join(each.stage.name for each in group)
         text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
         choose(group[0].schedule, "strategy", text, stages=names)
-
-
-def _choose_product(sums: Sums, last: Stage) -> None:
-    choose_form(sums.schedule, sums.contraction, "matrix product")
-    if last is not sums.stage:
-        choose(sums.schedule, "epilogue", "{last} takes the sums in the tile", last=last.name)
 
 
 # The strategies for contractions, by name, in order of preference. Each returns the stages that it
@@ -641,9 +604,9 @@ STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
     ("lanes of sums", _write_lanes),
     ("plain reduction", _leave_to_rows),
     ("streamed", _write_streamed),
-    ("matrix-product instructions", _write_matrix_products),
-    ("dot-product instructions", _write_dot_products),
-    ("convolution", _write_convolution),
+    ("matrix-product instructions", partial(_write_by, _matrix_product_for)),
+    ("dot-product instructions", partial(_write_by, _dot_product_for)),
+    ("convolution", write_convolution),
     (TOGETHER, _write_together),
     ("tiles", _write_tiled),
 )

@@ -110,10 +110,8 @@ def test_symbolic_batches(data: str) -> None:
 
     def element(n: Any, *at: Any) -> Any:
         f, y, x = at if data == "first" else (at[2], *at[:2])
-        place = (c, y + r, x + q) if data == "first" else (y + r, x + q, c)
-        return te.sum(
-            X[tuple((n, *place))].astype("int32") * W[f, c, r, q].astype("int32"), [c, r, q]
-        )
+        place = (n, c, y + r, x + q) if data == "first" else (n, y + r, x + q, c)
+        return te.sum(X[place].astype("int32") * W[f, c, r, q].astype("int32"), [c, r, q])
 
     out = (n, 32, 5, 5) if data == "first" else (n, 5, 5, 32)
     Y = te.compute(out, element, name="Y")

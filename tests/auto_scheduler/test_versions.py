@@ -48,6 +48,15 @@ def test_programs_of_constant_sizes_and_programs_without_products_have_none() ->
     assert conditions(te.compute((m, n), lambda i, j: X[i, j] + 1.0), AVX512) == []
 
 
+def test_indices_may_have_wide_axes_of_one_element() -> None:
+    m, n, k = (te.var(name, "int64") for name in "mnk")
+    A, B = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B")
+    r = te.reduce_axis((0, k), name="r")
+    shape = (m, n, te.const(1, "int64"))
+    C = te.compute(shape, lambda i, j, u: te.sum(A[i, r] * B[r - u, j], axis=r), name="C")
+    assert tvm.auto_schedule(C, AVX512).trace()
+
+
 def test_an_image_of_symbolic_size_has_the_schedule_of_a_constant_one() -> None:
     c, h, o = te.var("c"), te.var("h"), te.var("o")
     X, W = te.placeholder((c, h, h), name="X"), te.placeholder((o, c, 3, 3), name="W")

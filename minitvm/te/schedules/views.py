@@ -39,7 +39,7 @@ def viewed_by(op: Operation) -> Tensor | None:
     return tensor if same and op.output(0).dtype == tensor.dtype else None
 
 
-def place_in_memory(indices: Sequence[PrimExpr], shape: Sequence[PrimExpr]) -> PrimExpr:
+def place_in_memory(indices: Sequence[PrimExpr], shape: Sequence[PrimExpr | int]) -> PrimExpr:
     """The place of an element in compact memory."""
     place: PrimExpr = e.const(0)
     for index, extent in zip(indices, shape, strict=True):

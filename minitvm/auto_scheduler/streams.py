@@ -13,6 +13,23 @@ rows::
 The sums of all parts fit half of the L2 cache, so wide rows have fewer parts. Where there are more
 cores than parts, or a sum has to be in order, the cores share the columns as well, and read shorter
 pieces of each row.
+
+Reductions by groups: data name the one result to which each term belongs.
+
+Sums by key, histograms and counts are reductions whose condition equates an index read from memory
+with an axis of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed
+once, for its own group, in the order of the terms::
+
+    for each part of p:                  # on all threads
+        for p in the part:
+            c = key[p]                   # see the pass enter_once
+            if c is a group:
+                for each vector of e:
+                    sums[c, e] += x[p, e]
+    S[c, e] = the sums of all parts
+
+Where the lanes of a vector are the groups, comparing each term with all groups costs as little, and
+the results stay in registers. So it does for two groups.
 """
 
 from __future__ import annotations
@@ -20,19 +37,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from minitvm.arith.effects import reads_tensors
+from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
     bytes_of,
     extent_of,
+    is_in_order,
     is_uneven,
+    line_of,
     plain_axes_of,
     product_of_extents,
     slides,
 )
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused
+from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -40,7 +61,9 @@ from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir.expr import IterVar
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, Reduce
+from minitvm.tir.functor import mentions
 
 _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
@@ -61,15 +84,19 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
     if size is not None and size <= target.cache_bytes(2) // 4:
         return False
     streamed = streamed_cycles(contraction, target)
-    return streamed <= ALIKE * max(cycles_of(contraction, target), _came(contraction, target))
+    # Tiles read pieces of its lines.
+    came = _came(contraction, extent_of(contraction.column) or USUAL, target)
+    return streamed <= ALIKE * max(cycles_of(contraction, target), came)
 
 
-def _came(contraction: Contraction, target: Target) -> float:
-    """The cycles in which the columns' factor comes for tiles, which read pieces of its lines."""
-    b, line = contraction.b.tensor, line_of(contraction)
-    size, piece = usual_bytes_of(b), (extent_of(contraction.column) or USUAL) * b.dtype.itemsize
+def _came(contraction: Contraction, piece: int, target: Target) -> float:
+    """The cycles in which the columns' factor comes, in pieces of lines of so many elements."""
+    b, line = contraction.b.tensor, product_of_extents(line_of_columns(contraction)) or USUAL
+    size = usual_bytes_of(b)
     came = transfer_cycles(size, size, target)
-    return came * (in_pieces(target.level_of(size), piece, target) if len(line) > 1 else 1)
+    if piece < line:
+        came *= in_pieces(target.level_of(size), piece * b.dtype.itemsize, target)
+    return came
 
 
 def is_left_plain(contraction: Contraction) -> bool:
@@ -90,7 +117,7 @@ def is_plain_reduction(contraction: Contraction) -> bool:
         return is_left_plain(contraction)
     is_in_columns = contraction.column is op.axis[-1] and not is_uneven(op)
     is_once = bytes_of(b.tensor) is not None and plain_axes_of(contraction, b) is not None
-    return is_in_columns and is_once and len(line_of(contraction)) == 1
+    return is_in_columns and is_once and len(line_of_columns(contraction)) == 1
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:
@@ -106,31 +133,22 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     which the columns' factor comes from its cache. Of the fewer, a part in their proportion isn't
     hidden. A sum is read and written once in a few steps; elements of
     the rows' factor are read again for each product, unless all of them stay in registers."""
-    op, b, cpu = contraction.op, contraction.b.tensor, target.processor
-    lanes, size = target.lanes(op.output(0).dtype), usual_bytes_of(b)
+    op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
     stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
-    came = transfer_cycles(size, size, target)
-    piece = results_in_cache(op, target, rows) * b.dtype.itemsize
-    if piece < (product_of_extents(line_of(contraction)) or USUAL) * b.dtype.itemsize:
-        came *= in_pieces(target.level_of(size), piece, target)
+    came = _came(contraction, results_in_cache(op, target, rows), target)
     computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
     fewer, more = sorted((computed, came))
     return more + fewer * fewer / more
 
 
-def line_of(contraction: Contraction) -> list[IterVar]:
+def line_of_columns(contraction: Contraction) -> list[IterVar]:
     """The axes along which a line of the columns' factor lies: the column, and those before it that
     continue the line."""
-    found = [contraction.column]
-    for axis in reversed(contraction.op.axis[: contraction.op.axis.index(contraction.column)]):
-        before = contraction.b.along(found[0]) * (extent_of(found[0]) or 0)
-        if contraction.a.reads(axis) or contraction.b.along(axis) != before or not before:
-            break
-        found.insert(0, axis)
-    return found
+    axes = contraction.op.axis[: contraction.op.axis.index(contraction.column) + 1]
+    return line_of(axes, [contraction.b], [*filter(contraction.a.reads, axes)])
 
 
 def write_streamed(
@@ -173,11 +191,8 @@ def write_streamed(
     column, lane = stage.split(column, factor=lanes)
     *before, k = compute_of(stage).reduce_axis
     step, inner = stage.split(k, factor=together)
-    stage.reorder(*shared, outer, *before, step, column, *rows, inner, lane)
-    for axis in (*rows, inner):
-        stage.unroll(axis)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*shared, outer]))
+    loops, unrolled = [*before, step, column], [*rows, inner]
+    write_loops(stage, loops, lane, tasks=[*shared, outer], unrolled=unrolled)
 
 
 def split_in_parts(
@@ -189,9 +204,7 @@ def split_in_parts(
     part, _ = stage.split(longest_axis(compute_of(stage)), nparts=parts)
     made = factored(s, stage, part)
     column, lane = stage.split(column, factor=lanes)
-    stage.reorder(*others, column, *compute_of(stage).reduce_axis, lane)
-    stage.vectorize(lane)
-    stage.parallel(fused(stage, [*others, column]))
+    write_loops(stage, compute_of(stage).reduce_axis, lane, tasks=[*others, column])
     return made
 
 
@@ -220,3 +233,63 @@ def _steps(extent: int | None, is_cheap: bool) -> int:
     sizes = range(_STEPS, _STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
     return even or (_STEPS if is_cheap or extent is None else 1)
+
+
+# -- By groups --
+
+
+_FEW = 2  # groups with which each term may be compared
+
+
+def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
+    """The axis of the groups of a reduction, and the index that names a term's group."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or is_uneven(op):
+        return None
+    first = next(conjuncts(reduce.condition))
+    if not isinstance(first, e.EQ):
+        return None
+    for own, key in ((first.a, first.b), (first.b, first.a)):
+        var = own.value if isinstance(own, e.Cast) else own
+        axis = next((each for each in op.axis if each.var is var), None)
+        if axis is None or mentions(axis.var, key):
+            continue
+        is_read = reads_tensors(key)
+        if is_read and any(mentions(each.var, key) for each in op.reduce_axis):
+            return axis, key
+    return None
+
+
+def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> bool | None:
+    """Schedules a reduction by groups; None for any other, or one of few groups."""
+    op = compute_of(stage)
+    found = group_of(op)
+    if found is None:
+        return None
+    group, key = found
+    groups, lanes = extent_of(group), lanes_of(op, target)
+    others = product_of_extents([axis for axis in op.axis if axis is not group])
+    is_compared = group is op.axis[-1] or others == 1
+    if groups is None or groups <= (lanes if is_compared else _FEW):
+        return None  # groups of a symbolic number keep their loop
+    choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
+           "name", stage=stage.name, groups=groups)  # fmt: skip
+    place = op.axis.index(group)
+    outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
+    work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
+    parts = 1 if is_in_order(op, strict) else parts_of_rows(op, target)
+    is_long = work is not None and work >= 2 * target.task_operations
+    tasks: list[IterVar] = []
+    if parts > 1 and is_long and not outside:
+        choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+        stage = split_in_parts(s, stage, parts, lanes)
+        tasks = [compute_of(stage).axis[0]]
+    made = compute_of(stage)
+    axes = made.axis[len(tasks) :]
+    tasks += [axes[i] for i in outside]
+    inside = [axis for i, axis in enumerate(axes) if i not in outside and i != place]
+    lane = None
+    if inside:
+        inside[-1], lane = stage.split(inside[-1], factor=lanes)
+    write_loops(stage, [*made.reduce_axis, axes[place], *inside], lane, tasks=tasks)
+    return True

@@ -1,0 +1,237 @@
+"""Reductions that depend on places otherwise than by sums of axes: other stages make them plain.
+
+Along a short axis, conditions may choose between terms. The real and imaginary parts of a complex
+product are sums of different elements. In one loop over both, each step asks which of them it
+computes, and the elements that both need are read twice::
+
+    C[i, j, c] = sum(if_then_else(c == 0, f(i, j, k), g(i, j, k)), k)
+
+    C.0[i, j] = sum(f(i, j, k), k)      # a product of matrices, in the same tiles as
+    C.1[i, j] = sum(g(i, j, k), k)
+    C[i, j, c] = if_then_else(c == 0, C.0[i, j], C.1[i, j])
+
+Along a long axis, terms may depend on the remainder of the place. The gradient of a convolution
+with a stride, and a transposed convolution, sum over other weights at even places than at odd ones.
+In one loop over all places, the weights change from lane to lane. Each phase alone is a dense sum::
+
+    Y[i] = sum(D[i // 2 + k] * W[i % 2 + 2 * k], k, where=i % 2 + 2 * k < 3)
+
+    for r in (0, 1):                                   # a loop around all others
+        for q:
+            P[r, q] = sum(D[q + k] * W[r + 2 * k], k, where=r + 2 * k < 3)
+    for i:
+        Y[i] = P[i % 2, i // 2]
+
+The loops over k are clipped for each phase.
+
+A reduction may read a tensor at a function of a sum of axes, as ``X[(y + k) % n]``. Neighbours in
+the result then don't read neighbours of the tensor. They do in a copy that has one element for each
+value of the sum::
+
+    P[t] = X[t % n]                                  # n + 2 elements
+    Y[y] = sum(P[y + k] * W[k], k)                   # of 3
+
+Where the index is any other function of the axes, as ``X[(k * j) % n]`` for the sums of a Fourier
+transform, a copy holds the elements in the order of the steps, if many rows read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from minitvm.arith.accesses import step_of
+from minitvm.arith.effects import reads_tensors
+from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import (
+    elements_of,
+    extent_of,
+    factors_of,
+    is_uneven,
+    product_of_extents,
+)
+from minitvm.auto_scheduler.loops import cached, compute_of
+from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.guarded_reads import choices_in, element_of, is_lazy, reads_of
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.window_reads import read_by_sums
+from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import find, mentions, walk_once
+
+_MOST_PLACES = 4  # that are computed by stages of their own
+_FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
+
+
+# -- Places --
+
+
+def write_unstacked(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets other stages compute the places along an axis; returns them. None where all places sum
+    alike terms."""
+    op = compute_of(stage)
+    axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
+    if axis is None or stage.time is not None:
+        return None
+    choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
+           stage=stage.name, axis=axis.name)  # fmt: skip
+    return [s[each] for each in s.unstack(op.output(0), axis)]
+
+
+def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
+    """Whether conditions on a short axis alone choose between terms that don't lie along it."""
+    reduce, extent = op.body[0], extent_of(axis)
+    if not isinstance(reduce, Reduce) or reduce.init or len(op.body) > 1 or len(op.axis) < 2:
+        return False
+    if extent is None or not 1 < extent <= _MOST_PLACES:
+        return False
+    chosen = [
+        [*find(ProducerLoad, *values)]
+        for condition, *values in choices_in(*reduce.source)
+        if {*find((Var, ProducerLoad), condition)} == {axis.var}
+    ]
+    indices = (index for each in find(ProducerLoad, *reduce.source) for index in each.indices)
+    steps = [step_of(index, axis.var) for index in indices]
+    is_reversed = any(step is None or step < 0 for step in steps)
+    return bool(chosen) and (
+        is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
+    )
+
+
+# -- Phases --
+
+
+def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets another stage compute the elements of each phase; returns it. None for a stage whose
+    terms don't depend on remainders of its places."""
+    op, reduce = compute_of(stage), compute_of(stage).body[0]
+    if not isinstance(reduce, Reduce) or reduce.init:
+        return None
+    periods = [_period(op, reduce, axis) for axis in op.axis]
+    if not any(periods):
+        return None
+    choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
+           axes=" and ".join(f"{axis.name} % {period}" for axis, period
+                             in zip(op.axis, periods, strict=True) if period))  # fmt: skip
+    phases = cached(s, stage, "global")
+
+    def layout(*indices: Any) -> list[Any]:
+        pairs = list(zip(indices, periods, strict=True))
+        remainders = [index % period for index, period in pairs if period]
+        return remainders + [index // period if period else index for index, period in pairs]
+
+    phases.transform_layout(layout)
+    phases.simplify()
+    return [phases]
+
+
+def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
+    """The number of phases along an axis; 0 if it has none. Its remainder chooses terms: a
+    condition depends on it, or a read whose element is the same for all quotients."""
+    extent = extent_of(axis)
+    places = [*_places_of(axis, *reduce.source, reduce.condition)]
+    divisors = {e.const_int(each.b) for each in places}
+    period = divisors.pop() if len(divisors) == 1 else None
+    if period is None or period < 2 or extent is None or extent < period * _FEWEST:
+        return 0
+    kinds = [{*map(type, _places_of(axis, *x.load.indices))} for x in factors_of(op)]
+    others = {*map(type, _places_of(axis, reduce.condition))}
+    return period if e.FloorMod in others or {e.FloorMod} in kinds else 0
+
+
+def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:
+    """The quotients and remainders of places along an axis in expressions."""
+    for node in walk_once(*nodes):
+        if isinstance(node, e.FloorDiv | e.FloorMod):
+            terms = Prover().affine(node.a).terms
+            if len(terms) == 1 and terms.get(axis.var) == 1:  # the axis and a constant
+                yield node
+
+
+# -- Borders --
+
+
+_MOST_COPIED = 2.25  # times the elements of the tensor, and a few more, in a copy
+_READ = 8  # reads of each element for which a copy in the order of the steps pays
+
+
+def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets a reduction read copies of tensors with their borders; returns the copies. None for a
+    stage that reads no such windows."""
+    op = compute_of(stage)
+    if not isinstance(op.body[0], Reduce) or is_uneven(op):
+        return None
+    if None in map(extent_of, (*op.axis, *op.reduce_axis)):
+        return None
+    made = list[Stage]()
+    for tensor in op.input_tensors:
+        is_table = _is_table(op, tensor)
+        if not is_table and not _has_borders(op, tensor):
+            continue
+        how = "in the order of the steps" if is_table else "with its borders"
+        choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
+        made.append(s[s.cache_access(tensor, "global", stage.op, None, not is_table)])
+    return made or None
+
+
+def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
+    """Whether an iteration reads one element of a tensor, at a function of a sum of data and
+    reduction axes, or under a choice that depends on such a sum; and whether in a copy with one
+    element for each sum several iterations read an element, and the copy isn't much larger than the
+    tensor."""
+    loads = reads_of(op, tensor)
+    if len(loads) != 1:
+        return False
+    is_odd = any(_is_of_sum(op, index) for index in loads[0].indices)
+    if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
+        return False
+    try:
+        value = element_of(op, tensor).value
+        is_chosen = any(_is_of_both(op, condition) for condition, *_ in choices_in(value))
+        if not is_odd and not is_chosen:
+            return False
+        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+    except CompileError:  # neither the index nor the choice is a function of sums alone
+        return False
+    size, copied = elements_of(tensor), elements_of(copy)
+    axes = (*op.axis, *op.reduce_axis)
+    read = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    if None in (size, copied, read):
+        return False
+    return (copied or 0) <= min((size or 0) * _MOST_COPIED + 64, (read or 0) // 2)
+
+
+def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
+    """Whether an iteration reads one element of a tensor, at a function of data and reduction axes
+    that is no function of their sums; and whether other axes read each element again and again."""
+    loads = reads_of(op, tensor)
+    if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
+        return False
+    if reads_tensors(*loads[0].indices):
+        return False
+    if any(is_lazy(each) for each in walk_once(*op.body)):
+        return False
+    axes = (*op.axis, *op.reduce_axis)
+    steps = product_of_extents(axes)
+    copied = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    if (copied or 0) * _READ > (steps or 0):
+        return False
+    try:
+        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+    except CompileError:
+        return True
+    return elements_of(copy) == copied  # no dimension of the copy stands for a sum of several axes
+
+
+def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:
+    """Whether an index depends on data and reduction axes, but isn't just their sum."""
+    terms = Prover().affine(index).terms
+    return any(not isinstance(atom, Var) and _is_of_both(op, atom) for atom in terms)
+
+
+def _is_of_both(op: ComputeOp, node: PrimExpr) -> bool:
+    """Whether an expression depends on data and reduction axes."""
+    return all(any(mentions(axis.var, node) for axis in axes) for axes in (op.axis, op.reduce_axis))
