@@ -1,10 +1,12 @@
-"""Convolutions of one image, NCHW in and out, against torch: all changes of layout counted; and
-convolutions drawn at random (:mod:`benchmarks.drawn_conv`)."""
+"""Convolutions of one image against torch, NCHW in and out, all changes of layout counted; of
+bfloat16 also with channels last; and convolutions drawn at random
+(:mod:`benchmarks.drawn_conv`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,11 +108,21 @@ _HELD_OUT = (
 )
 _HELD_OUT_DEPTHWISE = (_depthwise(168, 44, 1, 5), _depthwise(60, 51), _depthwise(320, 12, 2))
 
+_NARROW = (
+    *(_RESNET50[i] for i in (0, 1, 2, 7, 10, 16, 20, 22)),
+    _OTHERS[5],
+    _OTHERS[6],
+    _OTHERS[8],
+    *_MOBILENET[2:4],
+)
+_HELD_OUT_NARROW = (*_HELD_OUT[1:3], _HELD_OUT[5], Layer(24, 50, 36, 3, 1, 1), Layer(5, 61, 20, 5))
+
 TARGETS = (
-    Target("conv2d", 1.0, lambda row: row.what != "conv/drawn"),
+    Target("conv2d", 1.0, lambda row: row.what not in ("conv/drawn", "conv/bfloat16")),
     Target("    ResNet-50 and the like", 1.0, lambda row: row.what == "conv/layers"),
     Target("    others", 1.0, lambda row: row.what == "conv/others"),
     Target("    depthwise", 1.0, lambda row: row.what == "conv/depthwise"),
+    Target("of bfloat16", 1.0, lambda row: row.what == "conv/bfloat16", LOST),
     Target("drawn at random", 1.0, lambda row: row.what == "conv/drawn", LOST),
 )
 
@@ -130,59 +142,105 @@ def _problems() -> Iterator[Problem]:
     ):
         for layer in layers:
             yield convolution(family, layer, held_out=held_out)
+    narrow = [(layer, False) for layer in _NARROW] + [(layer, True) for layer in _HELD_OUT_NARROW]
+    for (layer, held_out), is_last in product(narrow, (False, True)):
+        yield convolution(
+            "conv/bfloat16", layer, held_out=held_out, is_narrow=True, is_last=is_last
+        )
     yield from drawn_conv.problems()
 
 
-def convolution(family: str, layer: Layer, *, held_out: bool = False) -> Problem:
-    """A layer, its padding a stage of its own as programs write it."""
+def convolution(
+    family: str,
+    layer: Layer,
+    *,
+    held_out: bool = False,
+    is_narrow: bool = False,
+    is_last: bool = False,
+) -> Problem:
+    """A layer, its padding a stage of its own as programs write it. `is_narrow`: of bfloat16, with
+    sums of float32 that are rounded at the end. `is_last`: channels are the last dimension of the
+    image and of the result, and of the weights the last ones."""
     channels, size, out, kernel, stride, padding, dilation, groups = layer
     each, out_each = channels // groups, out // groups
-    image, weights = (1, channels, size, size), (out, each, kernel, kernel)
-    result = (1, out, layer.out_size, layer.out_size)
+    dtype = "bfloat16" if is_narrow else "float32"
+
+    def ordered(n: Any, c: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        return (n, y, x, c) if is_last else (n, c, y, x)
+
+    def of_weights(f: Any, c: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        return (y, x, c, f) if is_last else (f, c, y, x)
+
+    image, weights = ordered(1, channels, size, size), of_weights(out, each, kernel, kernel)
+    result = ordered(1, out, layer.out_size, layer.out_size)
+    parts = (0, 3, 1, 2) if is_last else (0, 1, 2, 3)  # where n, c, y, x are
 
     def program(te: Any) -> list[Any]:
-        X = te.placeholder(image, "float32", name="X")
-        W = te.placeholder(weights, "float32", name="W")
+        X = te.placeholder(image, dtype, name="X")
+        W = te.placeholder(weights, dtype, name="W")
         P = X
         if padding:
             end = padding + size
-            P = te.compute(
-                (1, channels, size + 2 * padding, size + 2 * padding),
-                lambda n, c, y, x: te.if_then_else(
+
+            def padded(*at: Any) -> Any:
+                n, c, y, x = (at[i] for i in parts)
+                return te.if_then_else(
                     te.all(y >= padding, y < end, x >= padding, x < end),
-                    X[n, c, y - padding, x - padding],
-                    0.0,
-                ),
-                name="P",
-            )
+                    X(*ordered(n, c, y - padding, x - padding)),
+                    te.const(0, dtype),
+                )
+
+            whole = size + 2 * padding
+            P = te.compute(ordered(1, channels, whole, whole), padded, name="P")
         rc = te.reduce_axis((0, each), name="rc")
         ry = te.reduce_axis((0, kernel), name="ry")
         rx = te.reduce_axis((0, kernel), name="rx")
 
-        def element(n: Any, f: Any, y: Any, x: Any) -> Any:
+        def element(*at: Any) -> Any:
+            n, f, y, x = (at[i] for i in parts)
             row, column = y * stride + ry * dilation, x * stride + rx * dilation
-            if each == 1 and out_each == 1:
-                return te.sum(P[n, f, row, column] * W[f, 0, ry, rx], axis=[ry, rx])
-            channel = rc if groups == 1 else te.indexdiv(f, out_each) * each + rc
-            return te.sum(P[n, channel, row, column] * W[f, rc, ry, rx], axis=[rc, ry, rx])
+            is_depthwise = each == 1 and out_each == 1
+            channel = f if is_depthwise else rc
+            if groups > 1 and not is_depthwise:
+                channel = te.indexdiv(f, out_each) * each + rc
+            term = P(*ordered(n, channel, row, column)).astype("float32")
+            weight = W(*of_weights(f, 0 if is_depthwise else rc, ry, rx)).astype("float32")
+            return te.sum(term * weight, axis=[ry, rx] if is_depthwise else [rc, ry, rx])
 
-        return [X, W, te.compute(result, element, name="Y")]
+        Y = te.compute(result, element, name="Y")
+        if is_narrow:
+            return [X, W, te.compute(result, lambda *at: Y(*at).astype(dtype), name="Z")]
+        return [X, W, Y]
 
     def arrays() -> list[Any]:
-        return [
+        made = [
             contraction.filled(image, "float32", 0),
             contraction.filled(weights, "float32", 1),
             contraction.aligned(result, "float32"),
         ]
+        torch = peers.peer("torch") if is_narrow else None
+        return made if torch is None else [torch.from_numpy(x).to(torch.bfloat16) for x in made]
 
     def exact(x: Array, w: Array) -> tuple[Array, Array]:
-        return _exact(layer, x, w), _exact(layer, np.abs(x), np.abs(w))
+        x = x.transpose(parts)
+        w = w.transpose(3, 2, 0, 1) if is_last else w
+        found = (_exact(layer, x, w), _exact(layer, np.abs(x), np.abs(w)))
+        first, second = (each.transpose(0, 2, 3, 1) if is_last else each for each in found)
+        return first, second
 
     terms = each * kernel * kernel
     flop = 2 * int(np.prod(result)) * terms
-    calls = partial(_libraries, layer)
     return Problem(
-        family, str(layer), flop, program, arrays, exact, terms, calls, held_out=held_out
+        family,
+        f"{layer}{', channels last' if is_last else ''}",
+        flop,
+        program,
+        arrays,
+        exact,
+        terms,
+        partial(_libraries, layer, is_last),
+        rounding=2.0**-8 * 1.01 if is_narrow else 0.0,
+        held_out=held_out,
     )
 
 
@@ -203,17 +261,21 @@ def _exact(layer: Layer, x: Array, w: Array) -> Array:
     return total.reshape(1, out, side, side)
 
 
-def _libraries(layer: Layer, inputs: Sequence[Any]) -> dict[str, Call]:
+def _libraries(layer: Layer, is_last: bool, inputs: Sequence[Any]) -> dict[str, Call]:
     torch = peers.peer("torch")
     if torch is None:
         return {}
-    return {
-        "torch": partial(
-            torch.nn.functional.conv2d,
-            *contraction.tensors(inputs),
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-            groups=layer.groups,
-        )
-    }
+    x, w = contraction.tensors(inputs)
+    if is_last:  # dimensions of torch in another order of memory
+        x = x.permute(0, 3, 1, 2)
+        w = w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
+    convolved = partial(
+        torch.nn.functional.conv2d,
+        x,
+        w,
+        stride=layer.stride,
+        padding=layer.padding,
+        dilation=layer.dilation,
+        groups=layer.groups,
+    )
+    return {"torch": (lambda: convolved().permute(0, 2, 3, 1)) if is_last else convolved}
