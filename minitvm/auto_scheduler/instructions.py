@@ -238,14 +238,15 @@ def write_by_instruction(
             in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
         else:
             in_order = _write_rows(s, sums, factor, load, at)
-        if source in moved and factor.op not in known:
+        is_padded = factor.op not in known
+        if source in moved and is_padded:
             source.compute_inline()
             s[factor].simplify()
-        elif source in moved and in_order:
-            make_copy(source, in_order, at, target)
+        elif source in moved:
+            make_copy(source, True, at, target)
             placed.append(source)
-        if factor.op not in known:
-            make_copy(s[factor], in_order, at, target)
+        if is_padded:
+            make_copy(s[factor], in_order or source in moved, at, target)
     at_tile = tiles.loops[-1]
     if isinstance(by, DotProduct):
         for each in excess:
@@ -387,14 +388,14 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
 
 def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -> int | None:
     """About so many columns of a block that the lines in which the columns' factor is moved begin
-    with it; None where they are all."""
+    with it; None where these would be most columns, since all blocks are padded to one size."""
     op = contraction.b.tensor.op
     line = line_of_digits(cast(ComputeOp, op)) if only_moves(op) else None
     if columns is None or line is None:
         return columns
     whole = lcm(line, tile.columns)
     made = -(-columns // whole) * whole
-    return made if made < (extent_of(contraction.column) or 0) else None
+    return made if 2 * made <= (extent_of(contraction.column) or 0) else None
 
 
 def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -> list[int]:
