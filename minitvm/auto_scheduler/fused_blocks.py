@@ -207,14 +207,14 @@ def _block_of(
     figures = [each for stage in together for each in model.figures_of(stage)]
     # The members whose elements are stored, and stay in the cache.
     kept = [stage for stage in members if model.nests[stage] is stage]
-    heights = {each.height for each in figures}
-    if not kept or not heights:
-        return None, 0.0
     sizes = [usual_bytes_of(stage.op.output(0)) for stage in kept]
     moved = [
         (1 + len({model.nests[reader] for reader, _ in model.readers(stage)})) * size
         for stage, size in zip(kept, sizes, strict=True)
     ]
+    heights = {each.height for each in figures}
+    if not any(moved) or not heights:
+        return None, 0.0
     rows_of_kept = [_row_of(stage, common) for stage in kept]
     row_bytes = sum(size for size, _ in rows_of_kept)
     unit = lcm(*heights)

@@ -168,8 +168,9 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
         return None
     made = list[Stage]()
     for tensor in op.input_tensors:
-        is_table = _is_table(op, tensor)
-        if not is_table and not _has_borders(op, tensor):
+        loads = reads_of(op, tensor)
+        is_table = len(loads) == 1 and _is_table(op, tensor, loads[0])
+        if len(loads) != 1 or not (is_table or _has_borders(op, tensor, loads[0])):
             continue
         how = "in the order of the steps" if is_table else "with its borders"
         choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
@@ -177,15 +178,12 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
     return made or None
 
 
-def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
+def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     """Whether an iteration reads one element of a tensor, at a function of a sum of data and
     reduction axes, or under a choice that depends on such a sum; and whether in a copy with one
     element for each sum several iterations read an element, and the copy isn't much larger than the
     tensor."""
-    loads = reads_of(op, tensor)
-    if len(loads) != 1:
-        return False
-    is_odd = any(_is_of_sum(op, index) for index in loads[0].indices)
+    is_odd = any(_is_of_sum(op, index) for index in load.indices)
     if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
         return False
     try:
@@ -198,25 +196,22 @@ def _has_borders(op: ComputeOp, tensor: Tensor) -> bool:
         return False
     size, copied = elements_of(tensor), elements_of(copy)
     axes = (*op.axis, *op.reduce_axis)
-    read = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    read = product_of_extents(axis for axis in axes if mentions(axis.var, *load.indices))
     if None in (size, copied, read):
         return False
     return (copied or 0) <= min((size or 0) * _MOST_COPIED + 64, (read or 0) // 2)
 
 
-def _is_table(op: ComputeOp, tensor: Tensor) -> bool:
+def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     """Whether an iteration reads one element of a tensor, at a function of data and reduction axes
     that is no function of their sums; and whether other axes read each element again and again."""
-    loads = reads_of(op, tensor)
-    if len(loads) != 1 or not any(_is_of_sum(op, index) for index in loads[0].indices):
+    if not any(_is_of_sum(op, index) for index in load.indices):
         return False
-    if reads_tensors(*loads[0].indices):
-        return False
-    if any(is_lazy(each) for each in walk_once(*op.body)):
+    if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
     axes = (*op.axis, *op.reduce_axis)
     steps = product_of_extents(axes)
-    copied = product_of_extents(axis for axis in axes if mentions(axis.var, *loads[0].indices))
+    copied = product_of_extents(axis for axis in axes if mentions(axis.var, *load.indices))
     if (copied or 0) * _READ > (steps or 0):
         return False
     try:

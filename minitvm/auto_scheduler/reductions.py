@@ -81,8 +81,11 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
     reads = factors_of(op)
     lanes = lanes_of(op, target)
     across = _cost(op.axis[-1], product_of_extents(op.axis[-_line_of(op) :]), reads, lanes)
-    one_by_one = 1.0 + len(reads)
-    return across < min([one_by_one, *(_cost_along(op, k, reads, lanes) for k in op.reduce_axis)])
+    # At the end of an axis, the lanes are combined.
+    terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
+    combining = 2 * (lanes.bit_length() - 1) / max(1, terms)
+    along = [_cost(k, extent_of(k), reads, lanes) + combining for k in op.reduce_axis]
+    return across < min([1.0 + len(reads), *along])  # or one by one
 
 
 def rows_of(op: ComputeOp, target: Target) -> int:
@@ -110,12 +113,6 @@ def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int
     used = lanes if extent is None else max(1, min(lanes, extent))
     loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
     return (1 + sum(loads)) / used
-
-
-def _cost_along(op: ComputeOp, k: IterVar, reads: Sequence[Factor], lanes: int) -> float:
-    """The instructions for a term along a reduction axis, at whose end the lanes are combined."""
-    terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
-    return _cost(k, extent_of(k), reads, lanes) + 2 * (lanes.bit_length() - 1) / max(1, terms)
 
 
 # -- Results in registers --
@@ -311,21 +308,15 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
         stage.unroll(digit)
 
 
-def _by_memory(stage: Stage) -> list[IterVar]:
-    """Lets the reduction loops of the largest distances be the outermost ones; returns them."""
-    op = compute_of(stage)
-    reads = factors_of(op)
-    axes = sorted(op.reduce_axis, key=lambda k: -max([0, *(each.along(k) for each in reads)]))
-    if any(axis is not own for axis, own in zip(axes, op.reduce_axis, strict=True)):
-        stage.reorder(*axes)
-    return axes
-
-
 def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     """The reduction loops, those of the largest distances outermost if the order is free. Loops
     along one line of memory are fused."""
-    op = compute_of(stage)
-    axes = list(op.reduce_axis) if in_order else _by_memory(stage)
+    op, axes = compute_of(stage), [*compute_of(stage).reduce_axis]
+    if not in_order:
+        reads = factors_of(op)
+        axes.sort(key=lambda k: -max([0, *(each.along(k) for each in reads)]))
+        if axes != [*op.reduce_axis]:
+            stage.reorder(*axes)
     first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
     return [*axes[:first], fused(stage, axes[first:])]
 
