@@ -1,4 +1,4 @@
-"""Programs whose extents are all variables, beside the same programs with constant extents.
+"""Programs whose extents are variables, beside the same programs with constant extents.
 
 Each form of :mod:`benchmarks.symbolic_forms` is built twice, called with the same arrays, and must
 have the same results. Of each there are two rows: a call, and the build.

@@ -32,6 +32,7 @@ def forms() -> Iterator[Form]:
     for topic in (
         _products,
         _narrow_products,
+        _rows_by_weights,
         _convolutions,
         _pools,
         _transposes,
@@ -167,6 +168,29 @@ def _narrow_products() -> Iterator[Form]:
         yield from _sized(f"product int8 {layout}", as_int8, *sizes)
         as_bfloat16 = partial(_product, layout, dtype="bfloat16", wide="float32")
         yield from _sized(f"product bfloat16 {layout}", as_bfloat16, *sizes)
+
+
+def _rows_by_weights() -> Iterator[Form]:
+    """Products of any number of rows with weights of constant sizes, as layers have them."""
+    for dtype, wide in (("float32", ""), ("int8", "int32"), ("bfloat16", "float32")):
+        weigh = partial(_weighted, dtype=dtype, wide=wide)
+        yield from _sized(f"rows by weights {dtype}", weigh, (64,), (100,), (300,))
+        heads = partial(_by_heads, dtype=dtype, wide=wide or dtype)
+        yield from _sized(f"rows by heads {dtype}", heads, (4, 64), (4, 100))
+
+
+def _weighted(m: Extent, *, dtype: str, wide: str) -> list[Tensor]:
+    return _product("NN", m, 512, 256, dtype=dtype, wide=wide)
+
+
+def _by_heads(b: Extent, m: Extent, *, dtype: str, wide: str) -> list[Tensor]:
+    x, weights = te.placeholder((b, m, 256), dtype, "X"), te.placeholder((256, 4, 64), dtype, "W")
+    at = te.reduce_axis((0, 256), "k")
+
+    def term(p: Any, i: Any, h: Any, j: Any) -> Any:
+        return te.sum(x[p, i, at].astype(wide) * weights[at, h, j].astype(wide), axis=at)
+
+    return [x, weights, te.compute((b, m, 4, 64), term, "Y")]
 
 
 # ---- Convolutions --------------------------------------------------------------------------------

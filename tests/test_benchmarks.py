@@ -489,7 +489,9 @@ def test_every_form_is_a_program_of_its_extents() -> None:
     for form in forms:
         names = [f"n{place}" for place, _ in enumerate(form.extents)]
         *_, output = form.program(*map(te.var, names))
-        assert not any(isinstance(extent, IntImm) for extent in output.shape[1:]), form.name
+        has_weights = form.name.startswith("rows by")  # of constant sizes
+        known = [isinstance(extent, IntImm) for extent in output.shape[1:]]
+        assert has_weights or not any(known), form.name
 
 
 def test_symbolic_extents_are_those_asked_for() -> None:
