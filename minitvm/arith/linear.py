@@ -35,6 +35,7 @@ class _Keyed:
     """The key of a form, which is made when it is first asked for."""
 
     __slots__ = ("_key",)
+    _key: Hashable
     terms: Mapping[Atom, int]
     constant: int
 
@@ -44,12 +45,12 @@ class _Keyed:
         made: Hashable = getattr(self, "_key", None)
         if made is None:
             made = (self.constant, frozenset([(id(atom), c) for atom, c in self.terms.items()]))
-            object.__setattr__(self, "_key", made)
+            self._key = made
         return made
 
 
 @final
-@record()
+@record(frozen=False)  # since nothing is made as often: nobody changes one
 class Affine(_Keyed):
     """``constant + sum(coefficient * atom)``, exact. No coefficient is zero."""
 
