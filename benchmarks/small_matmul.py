@@ -31,12 +31,14 @@ def builders() -> dict[str, Callable[[], Any]]:
 
     The expression is made already; all compile for this machine's CPU.
     """
-    found: dict[str, Callable[[], Any]] = {OURS: _ours()}
-    if peers.peer("numba") is not None:
-        found["numba"] = _numba
-    if peers.peer("tvm") is not None:
-        found["tvm"] = _tvm()
-    return found
+    return {name: builder(name) for name in (OURS, "numba", "tvm") if name not in missing()}
+
+
+def builder(name: str) -> Callable[[], Any]:
+    """See :func:`builders`. No other compiler is imported."""
+    if name == "numba":
+        return _numba
+    return _tvm() if name == "tvm" else _ours()
 
 
 def missing() -> dict[str, str]:

@@ -73,8 +73,8 @@ class DType(str):
     """
 
     __slots__ = (
-        "bits", "code", "is_bfloat16", "is_bool", "is_float", "is_handle", "is_int", "is_integral",
-        "is_uint", "lanes",
+        "_greatest", "_least", "bits", "code", "is_bfloat16", "is_bool", "is_float", "is_handle",
+        "is_int", "is_integral", "is_uint", "lanes",
     )  # fmt: skip
     code: int
     bits: int
@@ -86,6 +86,8 @@ class DType(str):
     is_float: bool  # a floating-point number, ``bfloat16`` among them
     is_bfloat16: bool
     is_handle: bool  # an opaque pointer
+    _least: int
+    _greatest: int
 
     def __new__(cls, code: int | str, bits: int | None = None, lanes: int = 1) -> DType:
         if isinstance(code, str) and bits is None and lanes == 1:
@@ -110,6 +112,8 @@ class DType(str):
             "is_float": code in (TypeCode.FLOAT, TypeCode.BFLOAT),
             "is_bfloat16": code == TypeCode.BFLOAT,
             "is_handle": code == TypeCode.HANDLE,
+            "_least": -(1 << (bits - 1)) if code == TypeCode.INT else 0,
+            "_greatest": _greatest(code, bits),
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -175,13 +179,11 @@ class DType(str):
 
     def min(self) -> int:
         """The least value of an integer type."""
-        return -(1 << (self.bits - 1)) if self.is_int else 0
+        return self._least
 
     def max(self) -> int:
         """The greatest value of an integer type."""
-        if self.is_bool:
-            return 1
-        return (1 << (self.bits - 1)) - 1 if self.is_int else (1 << self.bits) - 1
+        return self._greatest
 
     def to_numpy(self) -> np.dtype[Any]:
         """The numpy dtype of the same bytes.
@@ -197,6 +199,12 @@ class DType(str):
 
     def __repr__(self) -> str:
         return f"DType('{self}')"
+
+
+def _greatest(code: int, bits: int) -> int:
+    if code == TypeCode.BOOL:
+        return 1
+    return (1 << (bits - 1 if code == TypeCode.INT else bits)) - 1
 
 
 def _name(code: int, bits: int, lanes: int) -> str:

@@ -65,7 +65,7 @@ def record(
             methods.update(_FROZEN)
         is_like_its_base = hasattr(cls, "__dataclass_fields__") and "__annotations__" not in own
         if "__init__" not in own and not is_like_its_base:
-            methods["__init__"] = _Initialiser(made, admission)
+            methods["__init__"] = _Initialiser(made, frozen, admission)
         if repr:
             methods["__repr__"] = _repr
         if eq:
@@ -96,21 +96,22 @@ class _Initialiser:
     """Stands for the ``__init__`` of a class until the first call: many processes make no object of
     a class."""
 
-    __slots__ = ("_admission", "_cls")
+    __slots__ = ("_admission", "_cls", "_frozen")
 
-    def __init__(self, cls: Any, admission: Admission | None) -> None:
+    def __init__(self, cls: Any, frozen: bool, admission: Admission | None) -> None:
         self._cls = cls
+        self._frozen = frozen
         self._admission = admission
 
     def __get__(self, instance: object, owner: type) -> Any:
-        made = _initialiser(self._cls, self._admission)
+        made = _initialiser(self._cls, self._frozen, self._admission)
         self._cls.__init__ = made
         return made.__get__(instance, owner)
 
 
-def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
-    """The ``__init__`` of a class, which stores in the slots directly, since assignment is
-    refused."""
+def _initialiser(cls: Any, frozen: bool, admission: Admission | None) -> Callable[..., None]:
+    """The ``__init__`` of a class. It stores in the slots directly where assignment, which is
+    faster, is refused."""
     parameters, lines = ["self"], []
     scope: dict[str, Any] = {"_MISSING": MISSING}
     for each in fields(cls):
@@ -127,7 +128,7 @@ def _initialiser(cls: Any, admission: Admission | None) -> Callable[..., None]:
             value = f"_make_{name}() if {name} is _MISSING else {name}"
         else:
             parameters.append(name if each.default is MISSING else f"{name}=_default_{name}")
-        lines.append(f"_set_{name}(self, {value})")
+        lines.append(f"_set_{name}(self, {value})" if frozen else f"self.{name} = {value}")
     if admission is not None:
         lines = [*_admitted(cls, admission, scope), *lines]
     if hasattr(cls, "__post_init__"):

@@ -60,9 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     logger.addHandler(DROPPED)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
-    os.environ["MINITVM_CACHE_DIR"] = directory.name
-    config.add_cleanup(directory.cleanup)
+    if not hasattr(config, "workerinput"):  # the processes of xdist share that of the first
+        directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
+        os.environ["MINITVM_CACHE_DIR"] = directory.name
+        config.add_cleanup(directory.cleanup)
 
 
 @pytest.hookimpl(tryfirst=True)

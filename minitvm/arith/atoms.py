@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from minitvm.tir.expr import Call, FloatImm, IntImm, PrimExpr, Var
-from minitvm.tir.functor import CHILDREN, Node, walk_once
+from minitvm.tir.functor import CHILDREN, Node, find
 from minitvm.tir.intrinsics import IMPURE_CALLS
 
 
@@ -19,7 +19,7 @@ def is_impure(node: Node) -> bool:
 
 def is_pure(node: Node) -> bool:
     """Whether evaluating `node` again, or not at all, makes no difference."""
-    return not any(map(is_impure, walk_once(node)))
+    return not any(map(is_impure, find(Call, node)))
 
 
 def structural_key(node: Any) -> Hashable:

@@ -7,9 +7,10 @@ constraints. A constraint is an affine form that is at least zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import field
+from typing import final
 
 from minitvm.arith.atoms import Atoms
 from minitvm.arith.effects import Effects
@@ -48,6 +49,9 @@ class _Known:
     # The forms of shared expressions, until another fact is learnt.
     forms: dict[PrimExpr, Affine] = field(default_factory=dict)
     conditions: dict[tuple[PrimExpr, bool], tuple[Alternatives, bool]] = field(default_factory=dict)
+    # Whether systems of constraints are possible, until another fact is learnt. Each is kept with
+    # its answer, so that no new atom gets the address of one of its atoms.
+    answers: dict[Hashable, tuple[bool, System]] = field(default_factory=dict)
 
 
 class Facts:
@@ -61,22 +65,11 @@ class Facts:
         self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
         self._defined: set[Atom] = set()  # atoms whose definitions determine them
+        self._rows_of: dict[tuple[Atom, Bound, Bound, bool], System] = {}
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> AbstractContextManager[None]:
         """A scope: the facts that are learnt inside are forgotten at its end."""
-        outside = self._known
-        self._known = _Known(
-            outside.facts.copy(),
-            outside.intervals.copy(),
-            outside.definitions.copy(),
-            outside.determined.copy(),
-            outside.complete,
-        )
-        try:
-            yield
-        finally:
-            self._known = outside
+        return _Scope(self)
 
     def forget(self) -> None:
         """Notes that the facts are incomplete: a condition here has no systems."""
@@ -110,9 +103,11 @@ class Facts:
         self._read_anew()
 
     def _read_anew(self) -> None:
-        """Forgets the forms of expressions: with a new fact they may be more precise."""
+        """Forgets the forms of expressions, and what was asked about them: with a new fact they may
+        be more precise."""
         self._known.forms.clear()
         self._known.conditions.clear()
+        self._known.answers.clear()
 
     def _learn(self, alternatives: Alternatives) -> None:
         self._read_anew()
@@ -191,13 +186,15 @@ class Facts:
         appear in every condition on sizes.
         """
         low, high = self._atom_interval(atom)
-        form = Affine.of_atom(atom)
-        rows = []
         narrow = machine or atom.dtype.bits < 32
-        if isinstance(low, int) and (narrow or low == 0):
-            rows.append(form - low)
-        if isinstance(high, int) and narrow:
-            rows.append(-form + high)
+        key = (atom, low, high, narrow)
+        rows = self._rows_of.get(key)
+        if rows is None:
+            rows = self._rows_of[key] = []
+            if isinstance(low, int) and (narrow or low == 0):
+                rows.append(Affine({atom: 1}, -low))
+            if isinstance(high, int) and narrow:
+                rows.append(Affine({atom: -1}, high))
         return rows
 
     # -- Products ---------------------------------------------------------------------------------
@@ -226,6 +223,29 @@ class Facts:
             atom = self.atoms.shared(made, key)
             self._factors[atom] = tuple(factors)
         return atom
+
+
+@final
+class _Scope:
+    """See :meth:`Facts.scope`. Scopes are many: a generator would take twice the time."""
+
+    __slots__ = ("_facts", "_outside")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def __enter__(self) -> None:
+        outside = self._outside = self._facts._known
+        self._facts._known = _Known(
+            outside.facts.copy(),
+            outside.intervals.copy(),
+            outside.definitions.copy(),
+            outside.determined.copy(),
+            outside.complete,
+        )
+
+    def __exit__(self, *exception: object) -> None:
+        self._facts._known = self._outside
 
 
 def _range_of(atom: Atom) -> Interval:

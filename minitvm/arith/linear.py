@@ -15,7 +15,7 @@ Work is capped: past the cap the answer is "unknown", never a wrong proof.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from math import gcd
 from operator import add
@@ -31,9 +31,27 @@ _FEW = 64  # values of a variable that are tried from either end of its range
 Atom = PrimExpr  # compared by identity: the maker of forms shares equal atoms
 
 
+class _Keyed:
+    """The key of a form, which is made when it is first asked for."""
+
+    __slots__ = ("_key",)
+    _key: Hashable
+    terms: Mapping[Atom, int]
+    constant: int
+
+    @property
+    def key(self) -> Hashable:
+        """A key that equal forms share, valid as long as their atoms live."""
+        made: Hashable = getattr(self, "_key", None)
+        if made is None:
+            made = (self.constant, frozenset([(id(atom), c) for atom, c in self.terms.items()]))
+            self._key = made
+        return made
+
+
 @final
-@record()
-class Affine:
+@record(frozen=False)  # since nothing is made as often: nobody changes one
+class Affine(_Keyed):
     """``constant + sum(coefficient * atom)``, exact. No coefficient is zero."""
 
     terms: Mapping[Atom, int] = field(default_factory=dict)

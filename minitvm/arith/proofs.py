@@ -56,7 +56,14 @@ class Proofs(Facts):
         return Escapes(found.systems, found.complete and complete and self._known.complete)
 
     def _refuted(self, goal: System, machine: bool = False) -> bool:
-        return any(self.interval(row)[1] < 0 for row in goal) or not self.is_possible(goal, machine)
+        if any(self.interval(row)[1] < 0 for row in goal):
+            return True
+        # The number of definitions tells whether an atom got one since.
+        question = (machine, len(self._known.definitions), *[row.key for row in goal])
+        known = self._known.answers.get(question)
+        if known is None:
+            known = self._known.answers[question] = (self.is_possible(goal, machine), goal)
+        return not known[0]
 
     def _question(
         self, goal: System, all_facts: bool, machine: bool
@@ -167,10 +174,9 @@ class _Systems:
     def _extended(self, rows: System, level: int) -> set[int] | None:
         """The levels that contradict each other once `rows` are added; None where none do."""
         for row in rows:
-            key = (row.constant, frozenset((id(atom), c) for atom, c in row.terms.items()))
             self._rows.append(row)
-            self._keys.append(key)
-            self._levels.setdefault(key, level)
+            self._keys.append(row.key)
+            self._levels.setdefault(row.key, level)
         self._checks -= 1
         core = self._facts.conflict(list(self._rows), self._keys, self._work)
         return None if core is None else {self._levels[key] for key in core}

@@ -72,6 +72,7 @@ class Prover(Forms):
     def bind_unknown(self, var: Var) -> None:
         """Learns that `var` is a loop variable or a name without known bounds, not even the bounds
         of its dtype."""
+        self._read_anew()
         self._known.determined.discard(var)
         self._known.intervals[var] = range_of_exact(var)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any, final
 
 from minitvm.arith.prover import Prover
 from minitvm.tir import expr as e
@@ -78,27 +79,17 @@ class ScopedMutator(Mutator):
 
     def in_loop(self, loop: s.For) -> AbstractContextManager[None]:
         """See :func:`in_loop`."""
-        return self._apart(in_loop(self._prover, loop))
+        return _Apart(self, in_loop(self._prover, loop))
 
     def binding(
         self, var: Var, value: PrimExpr, body: PrimExpr | Stmt
     ) -> AbstractContextManager[None]:
         """See :func:`binding`."""
-        return self._apart(binding(self._prover, var, value, body))
+        return _Apart(self, binding(self._prover, var, value, body))
 
     def assuming(self, condition: PrimExpr, body: PrimExpr | Stmt) -> AbstractContextManager[None]:
         """See :func:`assuming`."""
-        return self._apart(assuming(self._prover, condition, body))
-
-    @contextmanager
-    def _apart(self, scope: AbstractContextManager[None]) -> Iterator[None]:
-        """A scope in which an expression may be rewritten in another way than outside of it."""
-        outside, self._made = self._made, {}
-        try:
-            with scope:
-                yield
-        finally:
-            self._made = outside
+        return _Apart(self, assuming(self._prover, condition, body))
 
     def under(self, condition: PrimExpr, body: Stmt) -> Stmt:
         """`body` rewritten in the scope of `condition`, which held before it."""
@@ -131,3 +122,22 @@ class ScopedMutator(Mutator):
         condition, values = self.expr(node.condition), tuple(map(self.expr, node.values))
         body = self.under(node.condition, node.body)
         return with_fields(node, condition=condition, body=body, values=values)
+
+
+@final
+class _Apart:
+    """A scope in which an expression may be rewritten in another way than outside of it."""
+
+    __slots__ = ("_mutator", "_outside", "_scope")
+
+    def __init__(self, mutator: ScopedMutator, scope: AbstractContextManager[None]) -> None:
+        self._mutator = mutator
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._outside, self._mutator._made = self._mutator._made, {}
+        self._scope.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        self._mutator._made = self._outside
+        self._scope.__exit__(*exception)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from operator import is_not
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, cast, overload
 
 from minitvm.runtime.errors import CompileError, similar
 from minitvm.tir import nodes as n
@@ -21,6 +21,7 @@ from minitvm.tir.fields import HELD
 from minitvm.tir.node import Node as Node
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
+from minitvm.tir.tree import HAS_FIELDS
 from minitvm.tir.tree import children as children
 from minitvm.tir.tree import contains as contains
 from minitvm.tir.tree import find as find
@@ -86,8 +87,13 @@ class Mutator:
         names = CHILDREN[cls]
         if not names:
             return node
-        held = HELD[cls]
         expr, stmt = self.expr, self.stmt
+        if HAS_FIELDS[cls]:  # most nodes
+            olds = children(cast(Node, node))
+            news = [expr(x) if isinstance(x, PrimExpr) else stmt(x) for x in olds]
+            changed = any(map(is_not, news, olds))
+            return rebuild(node, dict(zip(names, news, strict=True))) if changed else node
+        held = HELD[cls]
         changes: dict[str, Any] = {}
         for name in names:
             old = getattr(node, name)

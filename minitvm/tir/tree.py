@@ -27,12 +27,24 @@ class _Readers(dict[type, _Reader]):
         return made
 
 
+class _FieldEach(dict[type, bool]):
+    """Whether each child of a node of a class has a field of its own, which is never None."""
+
+    def __missing__(self, cls: type) -> bool:
+        annotations = {each.name: str(each.type) for each in fields(cls)}
+        made = self[cls] = all(annotations[n] in ("PrimExpr", "Stmt") for n in CHILDREN[cls])
+        return made
+
+
+HAS_FIELDS = _FieldEach()
+
+
 def _reader(cls: type) -> _Reader:
     if cls not in CHILDREN:
         raise InternalError(f"children: no case for {cls.__name__}")
     names = CHILDREN[cls]
+    plain = HAS_FIELDS[cls]
     annotations = {each.name: str(each.type) for each in fields(cls)}
-    plain = all(annotations[name] in ("PrimExpr", "Stmt") for name in names)
     alone = len(names) == 1 and annotations[names[0]].startswith("tuple")
     if alone or (plain and len(names) > 1):
         return attrgetter(*names)  # the fast way

@@ -199,3 +199,22 @@ def test_what_becomes_data_is_no_index_arithmetic() -> None:
     prover.bind_data(i)
     assert not prover.is_index_arithmetic(i * 4 + 1)
     assert prover.is_index_arithmetic(j * 4 + 1)
+
+
+def test_an_answer_holds_until_another_fact_is_learnt() -> None:
+    """In its scope: outside of it, what was learnt inside is forgotten, answers too."""
+    prover, n = Prover(), Var("n")
+    for _ in range(2):
+        assert not prover.can_prove(n * 2 < 9)
+        with prover.constraint(n < 4):
+            assert prover.can_prove(n * 2 < 9)
+            assert not prover.can_prove(n * 2 < 6)
+            prover.assume(n != 3)
+            assert prover.can_prove(n * 2 < 6)
+    prover.bind_loop(n, const(0), const(3))
+    assert prover.can_prove(n * 2 < 9)
+    prover = Prover()
+    prover.bind_interval(n, const(0), const(4))
+    assert prover.can_prove(n * 2 < 9)
+    prover.bind_unknown(n)
+    assert not prover.can_prove(n * 2 < 9)

@@ -88,6 +88,7 @@ def test_the_reference() -> None:
 # -- Lanes of sums --
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int8"])
 @pytest.mark.parametrize("weights", ["OI*", "O*I", "*IO"])
 @pytest.mark.parametrize("out", [1, 3])

@@ -214,6 +214,11 @@ class Program:
     def calls(self) -> int:
         return len(self.sizes[0][1]) if self.sizes else 1
 
+    @property
+    def output_stages(self) -> set[str]:
+        """The names of the stages that compute outputs: a stage of two tensors has the first's."""
+        return {names_of(stage)[0] for stage in self.stages if {*names_of(stage)} & {*self.outputs}}
+
     def sizes_at(self, call: int) -> dict[str, int]:
         return {name: values[call] for name, values in self.sizes}
 

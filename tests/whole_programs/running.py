@@ -125,7 +125,7 @@ def run(program: Program, setting: Setting) -> Outcome:
     names = made(program)
     schedule = te.create_schedule(unique_operations(names["outputs"]))
     if setting.is_random:
-        schedule_randomly(schedule, random, setting.steps, program.outputs)
+        schedule_randomly(schedule, random, setting.steps, program)
     if setting.schedule == "versions":
         specialize_randomly(schedule, random, setting.steps, program, names)
     begin = time.process_time()

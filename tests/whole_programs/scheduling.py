@@ -14,13 +14,13 @@ FACTORS = [1, 2, 3, 4, 5, 7, 8, 16]
 PRAGMAS = [("auto_unroll_max_step", 16), ("unroll_explicit", True), ("parallel_launch_point", None)]
 
 
-def schedule_randomly(s: Any, random: Random, steps: int, arguments: Collection[str]) -> None:
-    """Applies some primitives to a schedule of a function with some arguments."""
+def schedule_randomly(s: Any, random: Random, steps: int, program: Program) -> None:
+    """Applies some primitives to a schedule of a program."""
     for _ in range(steps):
         step = random.choice(_STEPS)
         try:
             if step is _transform_layout:
-                step(s, random, arguments)
+                step(s, random, program.output_stages)
             else:
                 step(s, random)
         except tvm.CompileError:
@@ -34,7 +34,7 @@ def specialize_randomly(
     sizes = {names[name]: values for name, values in program.sizes}
     for _ in range(random.randint(1, 3) if sizes else 0):
         version = te.create_schedule(list(dict.fromkeys(t.op for t in names["outputs"])))
-        schedule_randomly(version, random, random.randint(0, steps), program.outputs)
+        schedule_randomly(version, random, random.randint(0, steps), program)
         conditions = [_condition(random, sizes) for _ in range(random.choice([1, 1, 2]))]
         try:
             s.specialize(te.all(*conditions), version)
@@ -59,6 +59,11 @@ def _stages(s: Any) -> list[Any]:
 
 def _stage(s: Any, random: Random) -> Any:
     return random.choice(_stages(s) or s.stages)
+
+
+def _axes(stage: Any) -> list[Any]:
+    """The axes of the elements, which inputs, scans and loops by hand don't have."""
+    return list(getattr(stage.op, "axis", ()))
 
 
 def _loop(stage: Any, random: Random) -> Any:
@@ -162,7 +167,7 @@ def _transform_layout(s: Any, random: Random, kept: Collection[str]) -> None:
     if stage.op.name in kept:  # an argument would have another shape
         return
     block = random.choice([1, 2, 3, 4])
-    if stage.op.axis and random.random() < 0.7:
+    if _axes(stage) and random.random() < 0.7:
         stage.transform_layout(lambda *i: [i[-1] // block, *i[:-1], i[-1] % block])
     else:
         stage.transform_layout(lambda *i: list(reversed(i)))
@@ -174,8 +179,8 @@ def _storage(s: Any, random: Random) -> None:
         case "scope":
             stage.set_scope(random.choice(["local", "global"]))
         case "align":
-            if stage.op.axis:
-                axis = random.choice(list(stage.op.axis))
+            if axes := _axes(stage):
+                axis = random.choice(axes)
                 stage.storage_align(axis, random.choice([1, 4, 8]), random.choice([0, 1]))
         case "twice":
             stage.double_buffer()
@@ -195,8 +200,8 @@ def _compute_with(s: Any, random: Random) -> None:
 
 def _accumulate(s: Any, random: Random) -> None:
     stage = _stage(s, random)
-    if stage.op.axis:
-        stage.accumulate(random.choice(list(stage.op.axis)))
+    if axes := _axes(stage):
+        stage.accumulate(random.choice(axes))
 
 
 def _request(s: Any, random: Random) -> None:
@@ -244,7 +249,7 @@ def _unstack(s: Any, random: Random) -> None:
 
 def _pad_einsum(s: Any, random: Random) -> None:
     stage = _stage(s, random)
-    axes = [*stage.op.axis, *stage.op.reduce_axis]
+    axes = [*_axes(stage), *getattr(stage.op, "reduce_axis", ())]
     s.pad_einsum(stage.op.output(0), [random.choice([1, 2, 4, 8]) for _ in axes])
 
 

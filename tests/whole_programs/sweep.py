@@ -292,7 +292,7 @@ def schedule_text(program: Program, setting: Setting) -> str:
         return "s = te.create_schedule(list(dict.fromkeys(each.op for each in outputs)))"
     try:
         s = te.create_schedule(unique_operations(made(program)["outputs"]))
-        schedule_randomly(s, Random(setting.seed), setting.steps, program.outputs)
+        schedule_randomly(s, Random(setting.seed), setting.steps, program)
     except Exception as error:
         return f"# the schedule fails: {error!r}"
     return str(s.trace())

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
 
 import minitvm as tvm
+from minitvm import te
 from tests.whole_programs import bounded, running, sweep
 from tests.whole_programs.arrays import LAYOUTS, place
 from tests.whole_programs.description import (
@@ -25,6 +26,7 @@ from tests.whole_programs.description import (
     Apply,
     Axis,
     Compute,
+    Extern,
     Input,
     Load,
     Number,
@@ -40,7 +42,15 @@ from tests.whole_programs.description import (
 )
 from tests.whole_programs.drawing import Drawer, draw_program
 from tests.whole_programs.numpy_meaning import Unsuitable
-from tests.whole_programs.running import Difference, Setting, draw_setting, run
+from tests.whole_programs.running import (
+    Difference,
+    Setting,
+    draw_setting,
+    made,
+    run,
+    unique_operations,
+)
+from tests.whole_programs.scheduling import schedule_randomly
 from tests.whole_programs.shrinking import shrink
 from tests.whole_programs.te_text import program_text
 
@@ -179,6 +189,33 @@ def _multiplies(program: Program) -> bool:
         if isinstance(stage, Compute) and stage.reduction and stage.reduction.reducer == "sum"
         for node in nodes(stage.bodies)
     )
+
+
+# -- Random schedules -----------------------------------------------------------------------------
+
+
+def test_loops_by_hand_are_scheduled_randomly() -> None:
+    """Their axes aren't known, nor are those of the inputs: what asks for axes finds none."""
+    stage = Extern("E", "A", (number(4),), "float32")
+    program = Program((), (), (A, stage), ("E",), 1)
+    for seed in range(40):
+        s = te.create_schedule(unique_operations(made(program)["outputs"]))
+        schedule_randomly(s, Random(seed), 8, program)
+
+
+def test_a_stage_keeps_its_shape_if_any_of_its_tensors_is_an_output() -> None:
+    """A function's arguments have the shapes of the program, whatever the schedule."""
+    k = ReduceAxis("k", number(0), number(3))
+    loads = tuple(Load(name, (Axis("i0"), Axis("k")), "float32") for name in "AA")
+    shape = (number(2), number(5))
+    stage = Compute(("R", "S"), ("i0", "i1"), shape, loads, Reduction("sum_and_max", (k,)))
+    a = Input("A", (number(2), number(3)), "float32")
+    program = Program((), (), (a, stage), ("S",), 1)
+    for seed in range(40):
+        (output,) = made(program)["outputs"]
+        s = te.create_schedule(output.op)
+        schedule_randomly(s, Random(seed), 8, program)
+        assert [[int(n) for n in t.shape] for t in s[output].op.outputs] == [[2, 5]] * 2
 
 
 # -- The meaning ----------------------------------------------------------------------------------
