@@ -1084,8 +1084,9 @@ def test_the_first_thread_of_a_reduction_axis_stores() -> None:
         s = te.create_schedule(B.op)
         _, inner = s[B].split(k, factor=16)
         s.rfactor(B, inner)
-        thread = te.thread_axis("threadIdx.x")
-        s[B].bind(s[B].op.reduce_axis[0], thread)
+        thread, op = te.thread_axis("threadIdx.x"), s[B].op
+        assert isinstance(op, te.ComputeOp)
+        s[B].bind(op.reduce_axis[0], thread)
         for predicate in predicates:
             s[B].set_store_predicate(predicate(thread.var))
         return s
