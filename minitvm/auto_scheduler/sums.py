@@ -111,6 +111,19 @@ class Sums:
         return epilogue_of(self.schedule, self.stage, self.by_hand)
 
     @property
+    def is_packed_ahead(self) -> bool:
+        """Whether the columns' factor is a prepacked placeholder, or its elements are moved from
+        one for this contraction alone."""
+        s, tensor, reader = self.schedule, self.contraction.b.tensor, self.stage
+        while tensor not in self.program.prepacked:
+            stage = s[tensor]
+            inputs = stage.op.input_tensors
+            if not only_moves(stage.op) or s.readers(stage) != [reader] or len(inputs) != 1:
+                return False
+            (tensor,), reader = inputs, stage
+        return s.readers(s[tensor]) == [reader]
+
+    @property
     def moved(self) -> list[Stage]:
         """The stages that move elements to a factor, for this contraction alone: they may be
         computed in its loops."""

@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.inlining import (
 from minitvm.auto_scheduler.instructions import (
     dot_product_for,
     matrix_product_for,
+    multiplies_dtypes,
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import write_lanes
@@ -298,8 +299,7 @@ def _matrix_product_for(sums: Sums) -> MatrixProduct | None:
 
 
 def _dot_product_for(sums: Sums) -> DotProduct | None:
-    is_factor = sums.ahead is sums.contraction.b.tensor
-    return dot_product_for(sums.contraction, sums.target, is_factor)
+    return dot_product_for(sums.contraction, sums.target, sums.is_packed_ahead)
 
 
 def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
@@ -456,9 +456,12 @@ def _write_layout(
 ) -> list[Stage] | None:
     """Lets a stage be computed in another order; returns the stages that do, and those of the
     copies that they read, which are added to `copies`."""
-    is_free = not stage.inlined and stage.time is None
-    if not is_free or any(each in program.prepacked for each in stage.op.input_tensors):
+    if stage.inlined or stage.time is not None:
         return None
+    if any(each in program.prepacked for each in stage.op.input_tensors):
+        found = contraction_of(stage.op)
+        if found is None or not multiplies_dtypes(found, program.target):
+            return None  # panels are made of the tensor itself
     stays = stage in kept or stage.is_output or bool(stage.whole_readers)
     made = write_layouts(s, stage, program.target, by_hand, strict=program.strict, stays=stays)
     copied, computed = made or ([], [])
@@ -562,7 +565,7 @@ def _write_by(
     if found is None or (sums.program.strict and found.sum == "float32"):
         return None
     _choose_products([sums])
-    ahead = sums.ahead is contraction.b.tensor
+    ahead = sums.is_packed_ahead
     placed = write_by_instruction(
         s, contraction, last.op.output(0), found, sums.target, sums.moved, ahead=ahead
     )

@@ -128,6 +128,25 @@ def test_symbolic_batches(data: str) -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("data", "weights"), [("first", "OI*"), ("last", "*IO"), ("last", "OI*")])
+def test_prepacked_weights(data: str, weights: str, target: str) -> None:
+    made = small(data=data, weights=weights, result=data)
+    *_, Y = arguments = program(made, te, "int8")
+    schedule = tvm.auto_schedule(Y, target, prepacked=[arguments[1]])
+    assert "_product(" in schedule.trace() and "compute_ahead" in schedule.trace()
+    f = tvm.build(schedule, arguments, target)
+    rng = np.random.default_rng(4)
+    x, w = (
+        rng.integers(-3, 4, [int(extent) for extent in each.shape]).astype("int8")
+        for each in arguments[:2]
+    )
+    found = np.full([int(extent) for extent in Y.shape], -77, "int32")
+    f(x, tvm.prepack(f, "W", w), found)
+    np.testing.assert_array_equal(found, exact(made, x.astype("int32"), w.astype("int32")))
+
+
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("channels", [3, 33, 97])
 @pytest.mark.parametrize("data", ["first", "last"])
 def test_lines_that_end_anywhere(data: str, channels: int) -> None:
