@@ -17,6 +17,10 @@ steps too, are flattened to one; where that takes fewer cycles, the copies count
 Where no axis but the batches is long, they are the columns: each lane computes a product of its
 own.
 
+Instructions for narrow numbers read rows of steps that lie side by side. For them, windows of an
+image are copied to such rows, and channels that are read by groups get an axis for the groups, by
+views.
+
 P. Springer and P. Bientinesi, "Design of a High-Performance GEMM-like Tensor-Tensor
 Multiplication", ACM TOMS 44(3), 2018, section 2, describe the transposition of contractions into
 products.
@@ -126,7 +130,8 @@ def write_layouts(
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
     write = partial(_write_best, target=target, by_hand=by_hand, strict=strict)
-    if any(groups_of(contraction)) and multiplies_dtypes(contraction, target):
+    is_grouped = len(stage.op.outputs) == 1 and any(groups_of(contraction))
+    if is_grouped and multiplies_dtypes(contraction, target):
         trial = s.copy()
         made = _write_in_groups(trial, trial[stage.op], write, by_hand, stays)
         _, (computed, *_) = made
