@@ -112,7 +112,7 @@ class DType(str):
             "is_float": code in (TypeCode.FLOAT, TypeCode.BFLOAT),
             "is_bfloat16": code == TypeCode.BFLOAT,
             "is_handle": code == TypeCode.HANDLE,
-            "_least": -(1 << (bits - 1)) if code == TypeCode.INT else 0,
+            "_least": -(1 << bits >> 1) if code == TypeCode.INT else 0,
             "_greatest": _greatest(code, bits),
         }
         for field, value in fields.items():
@@ -204,7 +204,7 @@ class DType(str):
 def _greatest(code: int, bits: int) -> int:
     if code == TypeCode.BOOL:
         return 1
-    return (1 << (bits - 1 if code == TypeCode.INT else bits)) - 1
+    return (1 << bits >> (code == TypeCode.INT)) - 1
 
 
 def _name(code: int, bits: int, lanes: int) -> str:
