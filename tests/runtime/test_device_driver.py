@@ -244,7 +244,9 @@ def test_what_nothing_stands_in_for(
     lacking: tuple[str, ...], function: str, call: Callable[[Driver], object]
 ) -> None:
     where = r"ext_dev(\(0\))?"
-    with pytest.raises(UnsupportedByDevice, match=f"^{where}: {function}: expected a device with this function"):
+    with pytest.raises(
+        UnsupportedByDevice, match=f"^{where}: {function}: expected a device with this function"
+    ):
         call(_driver(*lacking))
 
 
