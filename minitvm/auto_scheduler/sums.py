@@ -113,7 +113,10 @@ class Sums:
     @property
     def is_packed_ahead(self) -> bool:
         """Whether the columns' factor is a prepacked placeholder, or its elements are moved from
-        one for this contraction alone."""
+        one for this contraction alone. Not if its size is symbolic: padded panels of different
+        sizes may be of one shape."""
+        if bytes_of(self.contraction.b.tensor) is None:
+            return False
         s, tensor, reader = self.schedule, self.contraction.b.tensor, self.stage
         while tensor not in self.program.prepacked:
             stage = s[tensor]

@@ -575,3 +575,20 @@ def test_errors_name_what_the_user_called(wrong: Any, kind: Any, text: str) -> N
     for _ in range(2):
         with pytest.raises(kind, match=re.escape(f"f: prepack: 'B': {text}")):
             tvm.prepack(f, "B", wrong)
+
+
+def test_panels_of_another_size_are_refused() -> None:
+    """Panels of 100 and of 99 steps would have one shape: a symbolic size is packed as it is."""
+    n = te.var("n")
+    A, B = te.placeholder((40, n), "uint8", name="A"), te.placeholder((n, 64), "int8", name="B")
+    k = te.reduce_axis((0, n), name="k")
+    C = te.compute(
+        (40, 64), lambda i, j: te.sum(A[i, k].astype("int32") * B[k, j].astype("int32"), axis=k)
+    )
+    f = tvm.build(tvm.auto_schedule(C, prepacked=[B]), [A, B, C], name="f")
+    a, b = random.integers(0, 255, (40, 100), "uint8"), random.integers(-99, 99, (100, 64), "int8")
+    packed, c = tvm.prepack(f, "B", b), np.zeros((40, 64), "int32")
+    f(a, packed, c)
+    np.testing.assert_array_equal(c, a.astype("int32") @ b.astype("int32"))
+    with pytest.raises(ValueError, match="argument 1 'B'"):
+        f(np.ascontiguousarray(a[:, :99]), packed, c)
