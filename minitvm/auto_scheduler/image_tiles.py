@@ -71,6 +71,7 @@ from minitvm.auto_scheduler.loops import (
     Places,
     Tiles,
     compute_of,
+    divided,
     extent_in,
     fused,
     in_vectors,
@@ -362,15 +363,8 @@ def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
     groups = groups_of(contraction)
-
-    def layout(*indices: Any) -> list[Any]:
-        made: list[Any] = []
-        for index, size in zip(indices, groups, strict=True):
-            made += [index] if size is None else [index // size, index % size]
-        return made
-
     if any(groups):
-        s[sums].transform_layout(layout)
+        s[sums].transform_layout(divided(groups))
     made: list[IterVar] = []
     for axis, size in zip(compute_of(stage).axis, groups, strict=True):
         made += [axis] if size is None else stage.split(axis, factor=size)

@@ -342,11 +342,10 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
     copied = [contraction.b]
-    copied += [contraction.a] if _copies_rows(contraction, by) else []
+    if _copies_rows(contraction, by) and not only_moves(contraction.a.tensor.op):
+        copied.append(contraction.a)
     copying, k = 0.0, contraction.op.reduce_axis[-1]
     for each in copied:
-        if only_moves(each.tensor.op) and each is not contraction.b:
-            continue  # the copy moves the elements
         lines = each.along(k) == 1 or each.along(contraction.column) == 1
         size = _bytes_of(contraction, each)
         copying += (

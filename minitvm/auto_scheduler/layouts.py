@@ -69,7 +69,7 @@ from minitvm.auto_scheduler.forms import (
     sums_over_images,
 )
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
-from minitvm.auto_scheduler.loops import compute_of, lie_along, lie_in_order
+from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import epilogue_of
@@ -153,11 +153,6 @@ def _write_in_groups(
     contraction = contraction_of(stage.op)
     assert contraction is not None
     groups = groups_of(contraction)
-
-    def by_groups(*indices: Any) -> list[Any]:
-        pairs = zip(indices, groups, strict=True)
-        return [i for x, n in pairs for i in ((x // n, x % n) if n else (x,))]
-
     choose(s, "layout", "{groups} groups, each a product of its own", stage=stage.name,
            groups=prod((extent_of(x) or n) // n for x, n
                        in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
@@ -168,7 +163,7 @@ def _write_in_groups(
     if last is not stage:
         epilogue = [s[s.cache_write(last.op.output(0), "global")]]
     for each in (s[total], *epilogue):
-        each.transform_layout(by_groups)
+        each.transform_layout(divided(groups))
         each.simplify()
     if stays or epilogue:
         last.compute_view()
@@ -187,13 +182,7 @@ def _split_joined(s: Schedule, stage: Stage, tensor: Tensor) -> None:
              zip(load.indices, tensor.shape, strict=True)]  # fmt: skip
     if any(inner):
         view = s[s.cache_read(tensor, "global", [op])]
-        view.transform_layout(
-            lambda *indices: [
-                i
-                for x, n in zip(indices, inner, strict=True)
-                for i in ((x // n, x % n) if n else (x,))
-            ]
-        )
+        view.transform_layout(divided(inner))
         view.compute_view()
         stage.simplify()
 

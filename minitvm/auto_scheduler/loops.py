@@ -13,9 +13,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -389,6 +389,17 @@ def lie_along(stage: Stage, place: int) -> list[IterVar]:
     """Makes the axis at a place the last one in memory; returns the loops."""
     places = [*range(stage.op.output(0).ndim)]
     return lie_in_order(stage, [*places[:place], *places[place + 1 :], place])
+
+
+def divided(sizes: Sequence[int | None]) -> Callable[..., list[Any]]:
+    """The map of indices to those of a layout that divides dimensions into parts: of each dimension
+    into parts of so many elements; None or 0: it stays."""
+
+    def layout(*indices: Any) -> list[Any]:
+        pairs = zip(indices, sizes, strict=True)
+        return [part for i, n in pairs for part in ((i // n, i % n) if n else (i,))]
+
+    return layout
 
 
 def lie_in_order(stage: Stage, places: Sequence[int]) -> list[IterVar]:
