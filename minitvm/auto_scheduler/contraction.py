@@ -16,9 +16,10 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import is_lazy
+from minitvm.te.schedules.guarded_reads import dtype_read, is_lazy
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
@@ -35,12 +36,14 @@ FAR = 1 << 20  # a distance that is not known when building: elements in differe
 @final
 @record()
 class Factor:
-    """One element that each step of a reduction reads: its tensor, and for each axis the stride, in
-    elements, of its reads along this axis (0: the same element; :data:`FAR`: not known)."""
+    """One element that each step of a reduction reads: its tensor; for each axis the stride, in
+    elements, of its reads along this axis (0: the same element; :data:`FAR`: not known); and the
+    dtype in which it is `copied`."""
 
     tensor: Tensor
     load: ProducerLoad
     distance: Mapping[Var, int]
+    copied: DType
 
     def reads(self, axis: IterVar) -> bool:
         """Whether the factor's value depends on an axis."""
@@ -50,6 +53,11 @@ class Factor:
     def is_gathered(self) -> bool:
         """Whether data say which element is read."""
         return reads_tensors(*self.load.indices)
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether a copy has the elements cast."""
+        return self.copied != self.tensor.dtype
 
     def along(self, axis: IterVar) -> int:
         """The distance of neighbours along an axis, in elements."""
@@ -269,8 +277,17 @@ def factors_of(op: ComputeOp) -> list[Factor]:
         elif isinstance(node.producer, Tensor) and not any(
             structural_equal(each.load, node) for each in found
         ):
-            found.append(Factor(node.producer, node, distances_of(node, op)))
+            dtype = _dtype_of_copy(op, node.producer)
+            found.append(Factor(node.producer, node, distances_of(node, op), dtype))
     return found
+
+
+def _dtype_of_copy(op: ComputeOp, tensor: Tensor) -> DType:
+    """The dtype that copies of a factor have: that to which its elements are cast. Not if that is a
+    64-bit integer: the product of two takes several instructions, but one if both are known to be
+    widened."""
+    dtype = dtype_read(op, tensor)
+    return tensor.dtype if dtype.is_integral and dtype.bits > 32 else dtype
 
 
 def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:

@@ -524,7 +524,7 @@ def _step(
     if is_requested:
         loads += lines / CACHE_LINE
     return in_the_way + max(
-        r * c * terms.operations * unit.cycles,
+        c * (r * terms.operations + terms.casts) * unit.cycles,
         # With less under way there is nothing to do while data come.
         unit.under_way * terms.operations * unit.cycles + waits / 2,
         loads / (_SUSTAINED * cpu.loads) + waits,

@@ -253,7 +253,7 @@ def best_tile_of(
     columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
-    dtype, itemsize = op.output(0).dtype, a.tensor.dtype.itemsize
+    dtype, itemsize = op.output(0).dtype, a.copied.itemsize
     lanes, steps = target.lanes(dtype), steps_of(op, a)
     nest = Nest(
         tuple(extent_of(axis) for axis in rows),

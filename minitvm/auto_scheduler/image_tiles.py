@@ -82,7 +82,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import in_panels, write_copy
+from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import balanced, vectors
 from minitvm.runtime.host import CACHE_LINE
@@ -161,6 +161,7 @@ class _Writer:
         s, target = self.s, self.target
         turned = channel != len(axes) - 1
         copies = _turn(s, self.sums, channel, takes_sums) if turned else []
+        made = [*copies, *self._write_cast_rows()]
         found = contraction_of(s[self.sums].op)
         assert found is not None
         own = found.op.axis
@@ -193,13 +194,14 @@ class _Writer:
         panel = _write_panel(s, found, self.sums, tile, self._order(found))
         if panel is not None:
             panel.compute_at(self.stage, task)
-            copies.append(panel)
-        return [self.stage, s[self.sums], *copies]
+            made.append(panel)
+        return [self.stage, s[self.sums], *made]
 
     def write_places(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
         """Writes tiles whose columns are the places in the flattened image; returns the scheduled
         stages."""
         s, target, own = self.s, self.target, found.op.axis
+        made = self._write_cast_rows()
         columns, row, b = columns_of(found), row_of(found), found.b
         assert row is not None
         sizes = [extent_of(axis) or 1 for axis in columns]
@@ -208,10 +210,11 @@ class _Writer:
         unit = vectors(self.stage.op.output(0).dtype, target)
         choose_tile(s, found, tile, unit, target, width=width)
         panels, is_flat = None, _is_flat(found, columns)
-        if width % tile.columns or not is_flat:
+        if width % tile.columns or not is_flat or b.is_cast:
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
-            panels = s[s.cache_access(b.tensor, "global", s[self.sums].op)]
+            dtype = cast_to(b.copied, b.tensor)
+            panels = s[s.cache_access(b.tensor, "global", s[self.sums].op, **dtype)]
         s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
         # Loops that change the windows are outside; panels don't depend on loops that change the
         # weights.
@@ -232,7 +235,7 @@ class _Writer:
         tasks = [column] if is_many else tiles.loops[:-1]
         self.stage.parallel(fused(self.stage, outer if images >= _TASKS else tasks))
         if panels is None:
-            return [self.stage, s[self.sums]]
+            return [self.stage, s[self.sums], *made]
         lanes = target.lanes(found.op.output(0).dtype)
         step = tile.columns if is_flat else neighbours_of(sizes[-1], width, tile, lanes)
         loops = _flatten(panels, found, sizes, tile.columns, self._order(found))
@@ -244,7 +247,7 @@ class _Writer:
         _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
         for at in [column] if is_many else several[-1:]:
             panels.compute_at(self.stage, at)
-        return [self.stage, s[self.sums], panels]
+        return [self.stage, s[self.sums], panels, *made]
 
     def write_depthwise(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
         """Writes tiles for channels with weights of their own; returns the scheduled stages."""
@@ -304,6 +307,17 @@ class _Writer:
         at = self.stage, tiles.loops[-1]
         write_sums(inner, at, [*rows[-1:], column], steps, vectors=vectors)
         return tiles
+
+    def _write_cast_rows(self) -> list[Stage]:
+        """Lets the sums read a copy of the rows' factor, with its elements cast: in vectors, and
+        once for all tiles. Returns the copy's stage, if there is one."""
+        found = contraction_of(self.s[self.sums].op)
+        assert found is not None
+        if not found.a.is_cast:
+            return []
+        copy = self.s[self.s.cache_read(found.a.tensor, "global", [self.sums], found.a.copied)]
+        _write_image(copy, self.target)
+        return [copy]
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""
@@ -420,11 +434,13 @@ def _write_panel(
     extent = extent_of(column)
     if (
         weights.along(column) == 1
+        and not weights.is_cast
         and extent is not None
         and (extent <= tile.columns or extent % tile.columns == 0)
     ):
         return None
-    panel = s[s.cache_access(weights.tensor, "global", s[sums].op)]
+    dtype = cast_to(weights.copied, weights.tensor)
+    panel = s[s.cache_access(weights.tensor, "global", s[sums].op, **dtype)]
     summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
     first, places = _dimensions_of(contraction, weights, order)
     in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))

@@ -23,6 +23,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.tiles import panels_together
+from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
 from minitvm.te.schedules.schedule import Schedule
@@ -164,15 +165,22 @@ def beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Fact
     ]
 
 
-def copied_by_axes(s: Schedule, contraction: Contraction, factor: Factor) -> Tensor | None:
+def copied_by_axes(
+    s: Schedule, contraction: Contraction, factor: Factor, dtype: DType | None = None
+) -> Tensor | None:
     """A copy of a factor whose dimensions are axes, which the contraction reads in its place; None
-    where the tensor itself has such dimensions."""
+    where the tensor itself has such dimensions. `dtype`: that of the copy."""
     if plain_axes_of(contraction, factor) is not None:
         return None
     stage = s[contraction.op]
     reads = reads_of(compute_of(stage), factor.tensor)
     which = [structural_equal(each, factor.load) for each in reads].index(True)
-    return s.cache_access(factor.tensor, "global", stage.op, which)
+    return s.cache_access(factor.tensor, "global", stage.op, which, **cast_to(dtype, factor.tensor))
+
+
+def cast_to(dtype: DType | None, tensor: Tensor) -> dict[str, Any]:
+    """The argument of a copy of a tensor for its dtype; none where it is that of the tensor."""
+    return {} if dtype in (None, tensor.dtype) else {"dtype": dtype}
 
 
 def in_panels(

@@ -191,7 +191,7 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         is_chosen = any(_is_of_both(op, condition) for condition, *_ in choices_in(value))
         if not is_odd and not is_chosen:
             return False
-        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+        copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = elements_of(tensor), elements_of(copy)
@@ -215,7 +215,7 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     if (copied or 0) * _READ > (steps or 0):
         return False
     try:
-        copy, _ = read_by_sums(tensor, op, tensor.name, None)
+        copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
     except CompileError:
         return True
     return elements_of(copy) == copied  # no dimension of the copy stands for a sum of several axes

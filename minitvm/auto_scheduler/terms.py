@@ -24,6 +24,7 @@ from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
+_CAST = 2.0  # operations that convert a vector of narrower elements: it is widened, and converted
 _FEW_TERMS = 256  # of a condition that are counted
 _FUNCTION = 8  # registers of a function's polynomial
 
@@ -32,8 +33,9 @@ _FUNCTION = 8  # registers of a function's polynomial
 @record()
 class Terms:
     """What a step takes: `operations` for each vector of results, and loads of `both` vectors for
-    each; loads of `scalars` for each row, and of `vectors` for each vector of columns. Next to
-    `results` registers for each vector of results it takes `temporaries`."""
+    each; loads of `scalars` for each row, and of `vectors` for each vector of columns, whose
+    elements are converted by so many operations as `casts`. Next to `results` registers for each
+    vector of results it takes `temporaries`."""
 
     operations: float
     scalars: int
@@ -41,6 +43,7 @@ class Terms:
     both: int
     results: int
     temporaries: int
+    casts: float = 0.0
 
 
 MULTIPLY_ADD = Terms(1.0, 1, 1, 0, 1, 0)
@@ -57,7 +60,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     >>> k = te.reduce_axis((0, 4), name="k")
     >>> C = te.compute((8, 16), lambda i, j: te.sum(abs(A[i, k] - B[k, j]), axis=k), name="C")
     >>> terms_of(contraction_of(C.op), Target("llvm -mcpu=haswell"))
-    Terms(operations=3.0, scalars=1, vectors=1, both=0, results=1, temporaries=1)
+    Terms(operations=3.0, scalars=1, vectors=1, both=0, results=1, temporaries=1, casts=0.0)
     """
     op, reduce = contraction.op, reduce_of(contraction.op)
     column = contraction.column.var
@@ -80,6 +83,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         ways.count((True, True)),
         sum(-(-body.dtype.bits * lanes // target.vector_bits) for body in op.body),
         max(sources - fused, sources - 1 + combiners - (len(op.body) == 1), 0),
+        _CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
     )
 
 

@@ -28,9 +28,12 @@ from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
+    contraction_of,
+    elements_of,
     extent_of,
     is_uneven,
     order_of_steps,
+    product_of_extents,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
@@ -69,6 +72,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import (
     beside,
+    cast_to,
     copied_axes,
     copied_by_axes,
     place_copy,
@@ -89,8 +93,6 @@ from minitvm.auto_scheduler.tiles import (
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
-from minitvm.te.schedules.operation_graph import multiplied_reads
-from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar
@@ -106,6 +108,7 @@ def write_tiled(
     itself, or an epilogue); or of several contractions that one epilogue reads, whose sums are
     computed in the same tiles. `part`: what is computed at a time; the loop over parts is returned,
     and the panels, which the caller places."""
+    group = [*map(_with_rows_cast, group)]
     first = group[0]
     s, target, last = first.schedule, first.target, first.last.op.output(0)
     places = places_of(first.contraction)
@@ -146,6 +149,26 @@ def write_tiled(
         seen = _packed(nest) if in_panels else nest
         _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
+
+
+def _with_rows_cast(sums: Sums) -> Sums:
+    """A contraction that reads the rows' factor from a copy of the whole tensor, with its elements
+    cast, if strips of rows can't be copied, and elements are read several times: in windows."""
+    contraction, s = sums.contraction, sums.schedule
+    a, op, elements = contraction.a, contraction.op, elements_of(contraction.a.tensor)
+    reads = product_of_extents(axis for axis in (*op.axis, *op.reduce_axis) if a.reads(axis))
+    is_again = elements is not None and reads is not None and elements < reads
+    if not (a.is_cast and contraction.rows and is_again) or _casts_rows(contraction):
+        return sums
+    if sums.stage.time is not None:
+        return sums
+    stage = sums.stage
+    copy = s[s.cache_read(a.tensor, "global", [op], **cast_to(a.copied, a.tensor))]
+    write_copy(copy, sums.target)
+    place_copy(copy, None)
+    found = contraction_of(stage.op, contraction.column)
+    assert found is not None
+    return replace(sums, contraction=replace(found, row=contraction.row))
 
 
 def _request_ahead(
@@ -194,18 +217,20 @@ def _nest_of(group: Sequence[Sums], places: Places) -> Nest:
 
 def _nest_of_one(sums: Sums, places: Places) -> Nest:
     contraction = sums.contraction
-    wide = (contraction.op.output(0) if _widens(contraction) else contraction.a.tensor).dtype
-    return nest_of(contraction, sums.target, wide, contraction.b.tensor.dtype, places=places)
+    a, b = contraction.a, contraction.b
+    dtype = a.copied if _casts_rows(contraction) else a.tensor.dtype
+    return nest_of(contraction, sums.target, dtype, b.tensor.dtype, places=places)
 
 
 def _packed(nest: Nest) -> Nest:
-    return replace(nest, is_packed=True)
+    """The nest with the columns' factor in panels, whose elements are cast when they are packed."""
+    return replace(nest, is_packed=True, terms=replace(nest.terms, casts=0.0))
 
 
 def are_alike(sums: Sums, other: Sums) -> bool:
     """Whether two contractions with one epilogue can be computed in the same tiles."""
     mine, its = sums.contraction, other.contraction
-    if _widens(mine) or _widens(its) or (places := places_of(mine)) != places_of(its):
+    if (places := places_of(mine)) != places_of(its):
         return False
     nest, others = (_nest_of_one(each, places) for each in (sums, other))
     return (nest.dtype, nest.unit, nest.terms) == (others.dtype, others.unit, others.terms)
@@ -235,9 +260,11 @@ def _copies(sums: Sums, packs: bool, blocks: Blocks) -> list[tuple[Factor, Tenso
     contraction reads it already."""
     contraction = sums.contraction
     found = beside(contraction, contraction.b, contraction.column) if packs else []
-    if (blocks.strip is not None or blocks.shares_rows) and not _widens(contraction):
-        found += beside(contraction, contraction.a, contraction.rows[-1])
-    return [(each, copied_by_axes(sums.schedule, contraction, each)) for each in found]
+    if blocks.strip is not None or blocks.shares_rows:
+        rows = beside(contraction, contraction.a, contraction.rows[-1])
+        found += [each for each in rows if each.is_cast or not _casts_rows(contraction)]
+    s = sums.schedule
+    return [(each, copied_by_axes(s, contraction, each, each.copied)) for each in found]
 
 
 def _write_factors(
@@ -257,12 +284,10 @@ def _write_factors(
         panels = s[s.cache_read(sums.ahead, "global", [reader])]
         write_panels(panels, contraction, b, tile.columns, target)
         place_copy(panels, "ahead")
-    if made.widened is not None:
-        write_copy(s[made.widened], target)
-        s[made.widened].compute_at(made.stage, made.strips)
     for factor, tensor in copies:
         if tensor is None:
-            tensor = s.cache_read(factor.tensor, "global", [made.sums])
+            dtype = cast_to(factor.copied, factor.tensor)
+            tensor = s.cache_read(factor.tensor, "global", [made.sums], **dtype)
         copy = s[tensor]
         if factor.reads(contraction.column):
             write_panels(copy, contraction, factor, tile.columns, target)
@@ -270,7 +295,10 @@ def _write_factors(
                 place_copy(copy, None if made.panels is None else (made.stage, made.panels))
             yield contraction, factor, copy
         else:
-            write_panels(copy, contraction, factor, tile.rows, target)
+            if factor.is_cast:
+                write_copy(copy, target)
+            else:
+                write_panels(copy, contraction, factor, tile.rows, target)
             place_copy(copy, None if blocks.shares_rows else (made.stage, made.strips))
 
 
@@ -279,15 +307,13 @@ def _write_factors(
 class _Made:
     """The written stage of the sums, their innermost loop over steps, and the stage in whose loops
     they are computed. The columns' factor is packed in the loop `panels` (None: before all loops).
-    A copy of the rows' factor is made in the loop `strips`. `widened` is that copy if the sums read
-    it already."""
+    A copy of the rows' factor is made in the loop `strips`."""
 
     sums: Tensor
     step: IterVar
     stage: Stage
     panels: IterVar | None
     strips: IterVar
-    widened: Tensor | None
 
 
 def _write_whole(
@@ -300,12 +326,10 @@ def _write_whole(
     # Written out for every register of sums, functions would take LLVM seconds.
     calls = last.op is not group[0].contraction.op and calls_functions(s, stage)
     in_memory = [calls or each is not group[-1] for each in group]
-    found = list[tuple[Tensor, Tensor | None]]()
-    for each, copied in zip(group, in_memory, strict=True):
-        contraction = each.contraction
-        total = contraction.op.output(0)
-        sums = sums_in_registers(s, contraction, total if copied else last)
-        found.append(_widened(s, contraction, sums) if _widens(contraction) else (sums, None))
+    found = [
+        sums_in_registers(s, each.contraction, each.contraction.op.output(0) if copied else last)
+        for each, copied in zip(group, in_memory, strict=True)
+    ]
     tiles = write_tiles(stage, places, tile, blocks, None)
     if kept_level(usual_bytes_of(last), target) > 2:
         _request_sums(stage, last, tiles)
@@ -316,12 +340,12 @@ def _write_whole(
     else:
         task, loops = None, run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     made = list[_Made]()
-    for each, copied, (sums, copy) in zip(group, in_memory, found, strict=True):
+    for each, copied, sums in zip(group, in_memory, found, strict=True):
         if copied:
             _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
         order = order_of_steps(each.contraction, in_order=each.in_order)
         step = _write_sums(s[sums], stage, loops[-1], places, order, target)
-        made.append(_Made(sums, step, stage, task, loops[-3:][0], copy))
+        made.append(_Made(sums, step, stage, task, loops[-3:][0]))
     return made
 
 
@@ -329,11 +353,7 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     """Keeps the sums in registers for a block of steps, and adds the blocks up in memory: in the
     output, or in a block of it from which the epilogue takes the sums."""
     s, contraction, target = sums.schedule, sums.contraction, sums.target
-    total, copy = contraction.op.output(0), None
-    if _widens(contraction):
-        if last is total:
-            total = s.cache_write(total, "global")
-        total, copy = _widened(s, contraction, total)
+    total = contraction.op.output(0)
     stage, order = s[total], order_of_steps(contraction, in_order=sums.in_order)
     reduced = [compute_of(stage).reduce_axis[i] for i in order]
     steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
@@ -359,25 +379,14 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     inside = order[blocks.cut + 1 :]
     order = [0, *(1 + sorted(inside).index(i) for i in inside)]
     step = _write_sums(part, stage, tiles.loops[-1], places, order, target)
-    return _Made(part.op.output(0), step, stage, steps, tiles.strip, copy)
+    return _Made(part.op.output(0), step, stage, steps, tiles.strip)
 
 
-def _widens(contraction: Contraction) -> bool:
-    """Whether the rows' factor has 16-bit floats. To convert them one by one in the innermost loop
-    would take longer than the products."""
-    a, dtype = contraction.a.tensor, contraction.op.output(0).dtype
-    is_narrow = a.dtype.is_float and a.dtype.bits == 16 and dtype == "float32"
-    is_plain = bool(contraction.rows and multiplied_reads(contraction.op))
-    return is_narrow and is_plain and a is not contraction.b.tensor
-
-
-def _widened(s: Schedule, contraction: Contraction, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums, reading the rows' factor from a float32 copy; and that copy."""
-    op, a = contraction.op, contraction.a.tensor
-    dtypes = ["float32" if each.producer is a else None for each in multiplied_reads(op)]
-    made, *factors = s.pad_einsum(sums, [1] * (len(op.axis) + len(op.reduce_axis)), dtypes)
-    (copy,) = [factor for factor, dtype in zip(factors, dtypes, strict=True) if dtype]
-    return made, copy
+def _casts_rows(contraction: Contraction) -> bool:
+    """Whether the sums read a copy of the rows' factor, with its elements cast. To cast them one by
+    one in the innermost loop would take longer than the products."""
+    a = contraction.a
+    return a.is_cast and bool(contraction.rows) and copied_axes(contraction, a) is not None
 
 
 def _write_copy(copy: Stage, stage: Stage, at: IterVar, places: Places) -> None:
@@ -406,17 +415,17 @@ def _write_sums(
 def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool) -> Blocks:
     """The blocks of a contraction, whose steps are all summed at once if `whole`."""
     contraction, target = sums.contraction, sums.target
-    widens = _widens(contraction)
-    is_plain = widens or copied_axes(contraction, contraction.a) is not None
+    casts = _casts_rows(contraction)
+    is_plain = copied_axes(contraction, contraction.a) is not None
     if in_panels:
-        made = blocks_of(nest, tile, target, copied=widens, whole=whole)
+        made = blocks_of(nest, tile, target, copied=casts, whole=whole)
         made = made if is_plain else replace(made, strip=None, shares_rows=False)
     else:
         steps = prod(each or 1 for each in nest.steps)
-        copies = widens or bool(contraction.rows and is_plain and thrashes(nest, steps, target))
+        copies = casts or bool(contraction.rows and is_plain and thrashes(nest, steps, target))
         made = blocks_in_place(nest, tile, target, copied=copies, whole=whole)
         made = replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
-    in_memory = sums.last is not sums.stage or widens
+    in_memory = sums.last is not sums.stage
     return with_sums_kept(nest, tile, made, target) if in_memory else made
 
 

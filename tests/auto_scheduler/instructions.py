@@ -9,15 +9,23 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import minitvm as tvm
+
 Array = np.ndarray[Any, Any]
+HERE = tvm.Target("llvm")
 
 _TILE = "<256 x i32>"
+_FEATURES = {"vpdpbusd": "avx512vnni", "vpdpwssd": "avx512vnni", "dpbf16ps": "avx512bf16"}
+"""The feature of each dot product."""
 _VECTORS = {"smmla": ("int8", "int8"), "ummla": ("uint8", "uint8"), "usmmla": ("uint8", "int8"),
             "bfmmla": ("bfloat16", "bfloat16")}  # fmt: skip
+_DOTS = {"vpdpbusd": ("uint8", "int8"), "vpdpwssd": ("int16", "int16"),
+         "dpbf16ps": ("bfloat16", "bfloat16")}  # fmt: skip
 _TILES = {"tdpbssd": ("int8", "int8"), "tdpbsud": ("int8", "uint8"), "tdpbusd": ("uint8", "int8"),
           "tdpbuud": ("uint8", "uint8"), "tdpbf16ps": ("bfloat16", "bfloat16"),
           "tdpfp16ps": ("float16", "float16")}  # fmt: skip
@@ -32,6 +40,22 @@ def _numbers(raw: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
         return (raw.view("uint16").astype("uint32") << 16).view("float32").astype("float64")
     return raw.view(dtype).astype("float64" if dtype == "float16" else "int64")
+
+
+def _dot_product(a_dtype: str, b_dtype: str) -> Callable[..., None]:
+    """Intel's manual, VPDPBUSD: of each dword of `a` and of `b`, the products of the parts are
+    added to the sum in the same place."""
+
+    def run(size: int, z: int, c: int, a: int, b: int) -> None:
+        x, y = (
+            _numbers(_bytes_at(each, size).copy(), dtype).reshape(size // 4, 1, -1)
+            for each, dtype in ((a, a_dtype), (b, b_dtype))
+        )
+        before = _bytes_at(c, size).copy().reshape(-1, 4)
+        made = [_sum(*each) for each in zip(before, x, y.transpose(0, 2, 1), strict=True)]
+        _bytes_at(z, size)[...] = np.concatenate(made, axis=None)
+
+    return run
 
 
 def _sum(before: Array, x: Array, y: Array) -> Array:
@@ -138,15 +162,28 @@ def _definitions() -> dict[str, str]:
         sums = "<4 x float>" if of_floats else "<4 x i32>"
         factor = "<8 x bfloat>" if of_floats else "<16 x i8>"
         made[name] = _definition(name, sums, [sums, factor, factor], _vector_product(*dtypes))
+    for name, dtypes in _DOTS.items():
+        for bits in () if _FEATURES[name] in HERE.features else (256, 512):
+            of_floats = dtypes[0] == "bfloat16"
+            sums = f"<{bits // 32} x {'float' if of_floats else 'i32'}>"
+            width = 8 if dtypes[1] == "int8" else 16
+            factor = f"<{bits // width} x {'bfloat' if of_floats else f'i{width}'}>"
+            run = partial(_dot_product(*dtypes), bits // 8)
+            made[f"{name}.{bits}"] = _definition(
+                f"{name}.{bits}", sums, [sums, factor, factor], run
+            )
     return made
 
 
 def in_software(text: str) -> str:
-    """The text of a module with its intrinsics for products of matrices replaced by calls of the
-    functions here, which it then defines."""
+    """The text of a module with its intrinsics for products of matrices, and those for dot products
+    that this machine lacks, replaced by calls of the functions here, which it then defines."""
     text = re.sub(r"@llvm\.x86\.cast\.(vector\.to\.tile|tile\.to\.vector)", "@cast", text)
     text = re.sub(r"@llvm\.x86\.(\w+)\.internal", r"@\1", text)
     text = re.sub(r"@llvm\.aarch64\.neon\.(\w*mmla)[\w.]*", r"@\1", text)
+    for name, feature in _FEATURES.items():
+        if feature not in HERE.features:
+            text = re.sub(rf"@llvm\.x86\.\w+\.({name}\.\d+)", r"@\1", text)
     text = text.replace("x86_amx", _TILE)
     used = [each for name, each in _definitions().items() if f"@{name}(" in text]
     return "\n".join([text, *used])

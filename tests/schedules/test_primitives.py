@@ -13,9 +13,9 @@ import pytest
 import minitvm as tvm
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
-from minitvm.te.tensor import PlaceholderOp, Tensor
-from minitvm.tir.expr import const_int
-from minitvm.tir.functor import substitute
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, Tensor
+from minitvm.tir.expr import Cast, const_int
+from minitvm.tir.functor import find, substitute
 from minitvm.tir.interpreter import interpret
 
 Golden = Callable[[str], None]
@@ -64,6 +64,13 @@ def text(s: te.Schedule, args: Sequence[Tensor]) -> str:
     """The loops of a schedule, before passes change them."""
     with tvm.transform.PassContext(disabled_pass=LATER):
         return str(tvm.lower(s, args, name="f", simple_mode=True))
+
+
+def body_of(s: te.Schedule, tensor: Tensor) -> tuple[tir.PrimExpr, ...]:
+    """The body of the stage that computes a tensor."""
+    op = s[tensor].op
+    assert isinstance(op, ComputeOp)
+    return op.body
 
 
 def rows(shape: Any = (n, m)) -> tuple[Any, Any, Any, Any]:
@@ -611,6 +618,60 @@ def test_cache_read(golden: Golden) -> None:
     s[b].compute_inline()
     golden(text(s, [a, c]))
     check(s, [a, c], lambda x: x * 2 + x[::-1])
+
+
+def test_cache_read_casts() -> None:
+    """The copy has the dtype to which each of its readers casts the elements."""
+    a = te.placeholder((n,), "int8", name="A")
+    b = te.compute((n,), lambda i: a[i].astype("int32") * a[n - 1 - i].astype("int32"), name="B")
+    c = te.compute((n,), lambda i: b[i] + te.if_then_else(i > 0, a[i - 1].astype("int32"), 0))
+    s = te.create_schedule(c.op)
+    copy = s.cache_read(a, "global", [b, c], dtype="int32")
+    assert copy.dtype == "int32"
+    assert not {*find(Cast, *body_of(s, b), *body_of(s, c))}
+    check(s, [a, c], lambda x: x * x[::-1].astype("int32") + np.append(np.int32(0), x[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("element", "used"),
+    [
+        (lambda a, i: a[i] * 2, "int8"),
+        (lambda a, i: a[i].astype("int32") + a[i].astype("int64"), "int8"),
+        (lambda a, i: a[i].astype("int64"), "int64"),
+    ],
+)
+def test_cache_read_refuses_elements_that_are_not_cast(element: Any, used: str) -> None:
+    a = te.placeholder((n,), "int8", name="A")
+    b = te.compute((n,), lambda i: element(a, i), name="B")
+    s = te.create_schedule(b.op)
+    message = f"cache_read of A: .* cast each element to int32, got B, which uses it as {used}"
+    with pytest.raises(tvm.CompileError, match=message):
+        s.cache_read(a, "global", [b], "int32")
+    with pytest.raises(tvm.CompileError, match="cast each element to int32|one element in each"):
+        s.cache_access(a, "global", b, dtype="int32")
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_cache_access_casts(sums: bool) -> None:
+    """A choice around the cast is copied, too."""
+    a = te.placeholder((8,), "int8", name="A")
+    k = te.reduce_axis((0, 3), name="k")
+
+    def element(i: Any) -> Any:
+        value = te.if_then_else(i + k > 0, a[i + k - 1].astype("int32"), 7)
+        return te.sum(value * value, axis=k)
+
+    b = te.compute((6,), element, name="B")
+    s = te.create_schedule(b.op)
+    copy = s.cache_access(a, "global", b, sums=sums, dtype="int32")
+    assert copy.dtype == "int32"
+    assert not [*find(Cast, *body_of(s, b))]
+
+    def windows(x: Any) -> Any:
+        padded = np.append(np.int32(7), x[:7].astype("int32"))
+        return sum(padded[j : j + 6] ** 2 for j in range(3))
+
+    check(s, [a, b], windows)
 
 
 # Places of a copy of what the sums of segments read: by the loops at it and inside of it.

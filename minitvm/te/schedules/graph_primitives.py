@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.distribute_sums import distributed
+from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import hoisted
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.padding import check_padding, is_offset, padded, without_offset
@@ -64,7 +66,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         return self.stage_map[op]
 
     @primitive
-    def cache_read(self, tensor: Tensor, scope: str, readers: Any) -> Tensor:
+    def cache_read(self, tensor: Tensor, scope: str, readers: Any, dtype: Any = None) -> Tensor:
         """Let `readers` read a copy of a tensor.
 
         Before::
@@ -76,6 +78,15 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for ax0: A.local[ax0] = A[ax0]
             for i: C[i] = A.local[i] + 1
 
+        With `dtype`, the copy has the elements cast to it, in place of the readers. Before::
+
+            for i: C[i] = float32(A[i]) + 1
+
+        After ``AA = s.cache_read(A, "global", [C], dtype="float32")``::
+
+            for ax0: A.global[ax0] = float32(A[ax0])
+            for i: C[i] = A.global[i] + 1
+
         Parameters
         ----------
         tensor : Tensor
@@ -84,6 +95,9 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             The kind of the copy's memory: ``"global"``, or ``"local"`` for registers.
         readers : Tensor or Operation, or a list of them
             The operations that shall read the copy.
+        dtype : str or DType, optional
+            The dtype of the copy, to which the readers cast each element; by default that of
+            `tensor`.
 
         Returns
         -------
@@ -93,11 +107,12 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When a reader does not read `tensor`.
+            When a reader does not read `tensor`, or uses an element without a cast to `dtype`.
         """
         stage = self._stage("cache_read", tensor)
         source = self.now(tensor)
         stages = [self[each] for each in listed(readers)]
+        wide = source.dtype if dtype is None else DType.of(dtype)
         if not stages:
             raise CompileError(f"cache_read of {source.name}: expected readers, got none")
         for reader in stages:
@@ -107,7 +122,13 @@ class GraphPrimitives(StageGraph[Stage], Traced):
                     f"cache_read of {source.name}: expected stages that read it ({known}), got "
                     f"{reader.name}"
                 )
-        copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}")
+            used = dtype_read(reader.op, source)
+            if wide not in (source.dtype, used):
+                raise CompileError(
+                    f"cache_read of {source.name}: expected readers that cast each element to "
+                    f"{wide}, got {reader.name}, which uses it as {used}"
+                )
+        copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}", wide)
         made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
         for reader in stages:
             self.now_computes(reader, reading(reader.op, {source: copy}))
@@ -121,6 +142,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         reader: Any,
         which: int | None = None,
         sums: bool = False,
+        dtype: Any = None,
     ) -> Tensor:
         """Let a stage read a copy of a tensor that has an element of its own for each iteration of
         the stage.
@@ -162,6 +184,9 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             reads several in an iteration: 1 is ``A[j, k]`` in ``A[i, k] * A[j, k]``.
         sums : bool
             Whether the dimensions of the copy are sums of axes, of constant ranges.
+        dtype : str or DType, optional
+            The dtype of the copy, to which the reader casts the element; by default that of
+            `tensor`.
 
         Returns
         -------
@@ -173,7 +198,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         CompileError
             When `reader` does not read `tensor`, or reads several of its elements in an iteration
             and `which` is not given; when a dimension of the copy would be longer for some indices
-            than for others, or isn't constant although `sums` is given.
+            than for others, or isn't constant although `sums` is given; when `reader` uses the
+            element without a cast to `dtype`.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -185,7 +211,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         stage.check_predicate(where)
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         read_by = read_by_sums if sums else read_by_axes
-        copy, changed = read_by(source, stage.op, name, which)
+        wide = source.dtype if dtype is None else DType.of(dtype)
+        copy, changed = read_by(source, stage.op, name, which, wide)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
         self.now_computes(stage, changed)
         return made.op.output(0)

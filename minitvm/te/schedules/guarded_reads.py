@@ -10,9 +10,10 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Node, children, find, walk_once
@@ -52,14 +53,30 @@ def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
     return loads
 
 
-def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Element:
+def dtype_read(op: Operation, tensor: Tensor) -> DType:
+    """The dtype to which a stage casts each element of a tensor that it reads; the tensor's own if
+    it uses an element in another way."""
+    if not isinstance(op, ComputeOp) or any(_reads(each, tensor) for each in op.body):
+        return tensor.dtype
+    users = [
+        node for node in walk_once(*op.body) if any(_reads(each, tensor) for each in children(node))
+    ]
+    dtypes = {each.dtype if isinstance(each, e.Cast) else tensor.dtype for each in users}
+    return dtypes.pop() if len(dtypes) == 1 else tensor.dtype
+
+
+def element_of(
+    op: ComputeOp, tensor: Tensor, which: int | None = None, dtype: DType | None = None
+) -> Element:
     """The element of a tensor that a stage reads in an iteration. If it reads several, `which` is
-    the number of the element, in the order of the expression.
+    the number of the element, in the order of the expression. `dtype`: the dtype to which the stage
+    casts the element, if the value is to include the cast.
 
     Raises
     ------
     CompileError
-        When the stage reads several elements, and `which` isn't given; when it reads fewer.
+        When the stage reads several elements, and `which` isn't given; when it reads fewer; when
+        it uses the element without the cast.
 
     >>> from minitvm import te
     >>> A, W = te.placeholder((4,), name="A"), te.placeholder((3,), name="W")
@@ -83,7 +100,7 @@ def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Eleme
     for axis in (*op.axis, *op.reduce_axis):
         assert axis.dom is not None
         known.bind(axis.var, axis.dom)
-    value: PrimExpr = load
+    value = _cast_element(op, load, dtype or load.dtype)
     while (wider := _choice_of(op, value, known)) is not None:
         value = wider
     copied = known.simplify(value)
@@ -93,6 +110,20 @@ def element_of(op: ComputeOp, tensor: Tensor, which: int | None = None) -> Eleme
     # The copy has the dimensions that its readers expect, even if no element is inside of the
     # tensor.
     return Element(value, copied, _axes_in(op, copied, *map(known.simplify, load.indices)))
+
+
+def _cast_element(op: ComputeOp, load: ProducerLoad, dtype: DType) -> PrimExpr:
+    """The cast of an element to a dtype, around each use of it."""
+    if load.dtype == dtype:
+        return load
+    value = e.cast(dtype, load)
+    users = (x for x in walk_once(*op.body) if any(structural_equal(y, load) for y in children(x)))
+    if not all(structural_equal(each, value) for each in users):
+        raise CompileError(
+            f"cache_access of {load.producer.name}: expected {op.name} to cast each element to "
+            f"{dtype}, got a use of {load} as {load.dtype}, or as another dtype"
+        )
+    return value
 
 
 def _reads(node: Node, tensor: Tensor) -> bool:
@@ -199,8 +230,8 @@ def _is_inside(load: ProducerLoad, guards: Sequence[PrimExpr], known: Analyzer) 
 def _evaluated(
     op: ComputeOp, skip: Callable[[PrimExpr], bool] = lambda node: False
 ) -> Iterator[tuple[PrimExpr, Guards]]:
-    """The reads and the calls of a stage, with the conditions under which they are evaluated. Those
-    inside of the expressions `skip` are left out."""
+    """The reads, calls and casts of a stage, with the conditions under which they are evaluated.
+    Those inside of the expressions `skip` are left out."""
     seen: set[tuple[int, ...]] = set()
     waiting: list[tuple[Node, Guards]] = [(each, ()) for each in op.body]
     while waiting:
@@ -209,7 +240,7 @@ def _evaluated(
         if key in seen:
             continue
         seen.add(key)
-        if isinstance(node, ProducerLoad | e.Call):
+        if isinstance(node, ProducerLoad | e.Call | e.Cast):
             if skip(node):
                 continue
             yield node, guards

@@ -9,6 +9,7 @@ from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
 from minitvm.te.schedules.layout import Layout
@@ -78,6 +79,10 @@ class ReadOthers(Mutator):
         if tensor not in self._others:
             return ProducerLoad(tensor, indices)
         return ProducerLoad(self._others[tensor], self._place(tensor, indices))
+
+    def visit_Cast(self, node: e.Cast) -> PrimExpr:
+        value = self.expr(node.value)
+        return node if value is node.value else e.cast(node.dtype, value)
 
 
 def reading(op: Operation, others: Mapping[Tensor, Tensor]) -> Operation:
@@ -226,10 +231,11 @@ def reduced(body: tuple[PrimExpr, ...]) -> tuple[IterVar, ...]:
 # -- cache_read -----------------------------------------------------------------------------------
 
 
-def copy_of(tensor: Tensor, name: str) -> Tensor:
-    """An operation that copies a tensor."""
+def copy_of(tensor: Tensor, name: str, dtype: DType) -> Tensor:
+    """An operation that copies a tensor, with its elements cast to a dtype."""
     axis = data_axes([f"ax{i}" for i in range(tensor.ndim)], tensor.shape)
-    return computed(name, axis, ProducerLoad(tensor, places_of(axis))).output(0)
+    value = e.cast(dtype, ProducerLoad(tensor, places_of(axis)))
+    return computed(name, axis, value).output(0)
 
 
 def computed(name: str, axis: tuple[IterVar, ...], value: PrimExpr) -> ComputeOp:
@@ -259,7 +265,7 @@ class ReadAt(Mutator):
             return self._other
         return self.descend(node)
 
-    visit_ProducerLoad = visit_Call = _replaced
+    visit_ProducerLoad = visit_Call = visit_Cast = _replaced
 
 
 class SpellOut(Mutator):
@@ -276,12 +282,12 @@ class SpellOut(Mutator):
 
 
 def read_by_axes(
-    tensor: Tensor, reader: ComputeOp, name: str, which: int | None
+    tensor: Tensor, reader: ComputeOp, name: str, which: int | None, dtype: DType
 ) -> tuple[Tensor, ComputeOp]:
-    """A copy of the elements of a tensor that `reader` reads, with a dimension for each axis of
-    `reader` on which they depend; and `reader` reading the copy."""
+    """A copy, with a dtype, of the elements of a tensor that `reader` reads, with a dimension for
+    each axis of `reader` on which they depend; and `reader` reading the copy."""
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
-    element = element_of(op, tensor, which)
+    element = element_of(op, tensor, which, dtype)
     for axis in element.axes:
         check_fixed(f"cache_access of {tensor.name}", op, axis, "use cache_read")
     domains = [domain_of(axis) for axis in element.axes]

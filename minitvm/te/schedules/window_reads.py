@@ -13,6 +13,7 @@ from typing import TypeAlias, final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
+from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import element_of
@@ -37,12 +38,12 @@ class _Place:
 
 
 def read_by_sums(
-    tensor: Tensor, reader: ComputeOp, name: str, which: int | None
+    tensor: Tensor, reader: ComputeOp, name: str, which: int | None, dtype: DType
 ) -> tuple[Tensor, ComputeOp]:
-    """A copy of the elements of a tensor that `reader` reads, with a dimension for each sum of axes
-    on which an index depends; and `reader` reading the copy."""
+    """A copy, with a dtype, of the elements of a tensor that `reader` reads, with a dimension for
+    each sum of axes on which an index depends; and `reader` reading the copy."""
     op = replace(reader, body=map_body(reader.body, SpellOut().expr))
-    element = element_of(op, tensor, which)
+    element = element_of(op, tensor, which, dtype)
     where = f"cache_access of {tensor.name}"
     sums = _Sums(where, element.axes)
     for load in _loads(element.copied, tensor):  # the tensor's dimensions first, in order
