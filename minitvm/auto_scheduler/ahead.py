@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import extent_of
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of
 from minitvm.auto_scheduler.cost import transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.runtime.errors import CompileError
@@ -47,6 +47,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
 _FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
+_ROWS, _VECTORS = 4, 2  # of a register tile, about
 _LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory of its own, pays
 _SHARE = 0.1  # of the computation's cycles
 _MOST = 10  # reduction axes of a search
@@ -93,15 +94,30 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     evaluated = _size(axes[: last + 1])
     size, dtype = _number(part.shape), part.value.dtype
     tensors = [_number(each.shape) for each in (*op.outputs, *op.input_tensors)]
-    is_cheap = part.operations < _FEWEST
     most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
-    if is_cheap or size > max(*tensors, most):
+    if size > max(*tensors, most):
         return 0.0
-    bytes_ = size * dtype.itemsize
-    moved = _moving(bytes_, target)
+    lanes, moved = target.lanes(dtype), _moving(size * dtype.itemsize, target)
+    again = _values_of_tiles(op, part, target)
+    if again is not None:  # the stored value is read in place of the elements
+        return part.operations * (again - size / lanes) - moved
+    if part.operations < _FEWEST:
+        return 0.0
     # The stored value is read.
-    computed = (part.operations * (evaluated - size) - evaluated) / target.lanes(dtype)
-    return computed - moved
+    return (part.operations * (evaluated - size) - evaluated) / lanes - moved
+
+
+def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
+    """The values of a part, in vectors or one by one, that register tiles of a contraction compute;
+    None of another part. A tile computes a vector for a few columns once for its rows, and a value
+    for a row once for its columns."""
+    found = contraction_of(op)
+    if found is None or not found.rows or {*op.reduce_axis}.isdisjoint(part.axes):
+        return None
+    steps, lanes = _size((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
+    if {*found.rows}.isdisjoint(part.axes):
+        return steps / _ROWS / lanes
+    return None if found.column in part.axes else steps / (_VECTORS * lanes)
 
 
 # -- The order of sums --

@@ -426,7 +426,8 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
         made = blocks_in_place(nest, tile, target, copied=copies, whole=whole)
         made = replace(made, strip=strip_of(nest, tile, steps, target)) if copies else made
     in_memory = sums.last is not sums.stage
-    return with_sums_kept(nest, tile, made, target) if in_memory else made
+    packs = in_panels and sums.ahead is None
+    return with_sums_kept(nest, tile, made, target, packs=packs) if in_memory else made
 
 
 def _packs(sums: Sums, places: Places, tile: Tile) -> bool:

@@ -31,6 +31,7 @@ from minitvm.auto_scheduler.cost import (
     l1_way_bytes,
     lines_in_l2,
     lines_kept,
+    packing_cycles,
     transfer_cycles,
     waiting_cycles,
 )
@@ -259,17 +260,29 @@ def _outermost(nest: Nest) -> int:
     return (nest.rows[0] or USUAL) if nest.rows else 1
 
 
-def with_sums_kept(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> Blocks:
-    """Blocks of so many rows that the sums of a task, in memory of its own until the last step,
-    stay in the L2 cache from one block of steps to the next."""
+def with_sums_kept(
+    nest: Nest, tile: Tile, blocks: Blocks, target: Target, *, packs: bool
+) -> Blocks:
+    """Blocks of rows for a task whose sums are in memory of its own until the last step. If all of
+    them stay in the L2 cache from one block of steps to the next, they come sooner; but the
+    columns' factor comes again for each block of rows, and is packed again, if the call `packs`
+    it."""
     if blocks.depth is None or nest.columns is None:
         return blocks
     unit, outermost = _outermost_rows(nest, tile)
-    each_row = min(blocks.columns or nest.width, nest.width) * prod(
-        each or USUAL for each in nest.rows[1:]
-    )
-    most = target.cache_bytes(2) // 2 // (each_row * unit * nest.dtype.itemsize)
-    height = min(-(-(blocks.rows or outermost * unit) // unit), max(1, most))
+    width = min(blocks.columns or nest.width, nest.width)
+    each_row = width * prod(each or USUAL for each in nest.rows[1:]) * unit * nest.dtype.itemsize
+    whole = -(-(blocks.rows or outermost * unit) // unit)
+    kept = min(whole, max(1, target.cache_bytes(2) // 2 // each_row))
+    factor = nest.depth * nest.width * nest.itemsize
+    coming = packing_cycles(nest, target) if packs else transfer_cycles(factor, factor, target)
+    rounds = 2 * -(-nest.depth // nest.steps_of(blocks.depth, blocks.cut))
+
+    def cycles(height: int) -> float:
+        sums = rounds * each_row * nest.width // width * outermost
+        return -(-outermost // height) * coming + transfer_cycles(sums, each_row * height, target)
+
+    height = min((whole, kept), key=cycles)
     return replace(blocks, rows=None if height == outermost else height * unit)
 
 

@@ -101,6 +101,27 @@ def _groups() -> Program:
     return [x, v], z, lambda x, v: x / np.sqrt(np.abs(np.repeat(v, 4, 1))[:, None] + 1)
 
 
+def _few_operations_of_rows() -> Program:
+    """Of a factor of a contraction: each tile of columns would compute them again."""
+    x, w, y = _tensors((M, K), (K,), (K, N))
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute(
+        (M, N), lambda i, j: te.sum(te.max(x[i, r] + w[r], 0.0) * y[r, j], axis=r), name="Z"
+    )
+    return [x, w, y], z, lambda x, w, y: np.maximum(x + w, 0) @ y
+
+
+def _few_operations_of_both() -> Program:
+    x, y, v = _tensors((M, K), (N, K), (N,))
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute(
+        (M, N),
+        lambda i, j: te.max((x[i, r] * x[i, r]) + y[j, r] * v[j], axis=r),
+        name="Z",
+    )
+    return [x, y, v], z, lambda x, y, v: ((x * x)[:, None] + y * v[:, None]).max(-1)
+
+
 PROGRAMS: dict[str, tuple[Callable[[], Program], int]] = {
     "product": (_product, 1),
     "both factors": (_both_factors, 2),
@@ -111,6 +132,8 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], int]] = {
     "windows": (_windows, 1),
     "borders": (_borders, 1),
     "groups": (_groups, 1),
+    "few operations of rows": (_few_operations_of_rows, 1),
+    "few operations of both": (_few_operations_of_both, 2),
 }
 
 
@@ -158,6 +181,45 @@ def test_symbolic_sizes() -> None:
     for m, n, k in ((60, 70, 50), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0)):
         x, y = rng.random((m, k), dtype="float32"), rng.random((k, n), dtype="float32")
         _compare(program, f, x, y)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 60])
+@pytest.mark.parametrize("across", [False, True])
+def test_elements_that_are_unpacked(rows: int, across: bool) -> None:
+    """Integers of 4 bits, two to a byte, with a scale for each group of steps: what a few rows use
+    is unpacked where it is used."""
+    x, scale = _tensors((rows, 64), (4, 48) if across else (48, 4))
+    packed = te.placeholder((32, 48) if across else (48, 32), "uint8", name="W")
+    r = te.reduce_axis((0, 64), name="r")
+
+    def weight(j: Any) -> Any:
+        byte = packed[r // 2, j] if across else packed[j, r // 2]
+        bits = (byte >> ((r % 2) * 4).astype("uint8")) & te.const(15, "uint8")
+        return (bits.astype("float32") - 8.0) * (scale[r // 16, j] if across else scale[j, r // 16])
+
+    z = te.compute((rows, 48), lambda i, j: te.sum(x[i, r] * weight(j), axis=r), name="Z")
+    assert _parts(z) == (rows == 60)
+    rng = np.random.default_rng(0)
+    a = rng.integers(-3, 4, (rows, 64)).astype("float32")
+    w = rng.integers(0, 256, tuple(map(int, packed.shape)), "uint8")
+    s = rng.integers(1, 4, tuple(map(int, scale.shape))).astype("float32")
+    found = np.empty((rows, 48), "float32")
+    tvm.build([z], [x, packed, scale, z], TARGET)(a, w, s, found)
+    w, s = (w, s) if across else (w.T, s.T)
+    bits = np.stack([w & 15, w >> 4], axis=1).reshape(64, 48).astype("float32")
+    np.testing.assert_array_equal(found, a @ ((bits - 8) * np.repeat(s, 16, axis=0)))
+
+
+def test_integers_of_a_factor() -> None:
+    x, y = _tensors((M, K), (K, N), dtype="int32")
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute((M, N), lambda i, j: te.sum((x[i, r] ^ 5) * (y[r, j] >> 2), axis=r), name="Z")
+    assert _parts(z) == 2
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (M, K), "int32"), rng.integers(-99, 99, (K, N), "int32")
+    found = np.empty((M, N), "int32")
+    tvm.build([z], [x, y, z], TARGET)(a, b, found)
+    np.testing.assert_array_equal(found, (a ^ 5) @ (b >> 2))
 
 
 def _stays(name: str) -> Any:

@@ -169,8 +169,8 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "factor_out_nothing": (lambda p: p.s.factor_out(p.R, [p.k]), "factor_out of R: expected terms with a factor that they don't change, and one that they do, found none for k"),
     # hoist
     "hoist_input": (lambda p: p.s.hoist(p.A, [p.i]), "hoist of A: expected a tensor of te.compute, got one of PlaceholderOp"),
-    "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a value of floats that changes along i and no other axis, .* found none in"),
-    "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected a value of floats that changes along  and no other axis"),
+    "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a computed value that changes along i and no other axis, .* found none in"),
+    "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected a computed value that changes along  and no other axis"),
     "hoist_no_axis": (lambda p: p.s.hoist(p.C, "i"), "hoist of C: expected"),
     # unstack
     "unstack_input": (lambda p: p.s.unstack(p.A, p.i), "unstack of A: expected a tensor of te.compute, got one of PlaceholderOp"),

@@ -26,7 +26,7 @@ from minitvm.te.schedules.rewrite_operations import map_body
 from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Mutator, children, find, substitute, walk_once
+from minitvm.tir.functor import Mutator, children, contains, find, substitute, walk_once
 from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
@@ -118,7 +118,7 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
     if part is None:
         names = ", ".join(str(getattr(each, "name", each)) for each in axes)
         raise CompileError(
-            f"hoist of {op.name}: expected a value of floats that changes along {names} and no "
+            f"hoist of {op.name}: expected a computed value that changes along {names} and no "
             f"other axis, and reads no element outside of its tensors, found none in {op.body[0]}"
         )
     made = part.operation(op.name)
@@ -192,7 +192,7 @@ class _Parts:
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
-        functions of single elements are parts."""
+        functions of single elements are parts. A cast around a part stays where it is."""
         waiting = [(each, False) for each in values]
         for each, _ in waiting:
             self._summarize(each)
@@ -207,11 +207,13 @@ class _Parts:
             if part is not None:
                 yield part
             if part is None or part.element is None:
-                within = inside or found.axes != (1 << len(self._axes)) - 1
+                is_of_some = found.axes != (1 << len(self._axes)) - 1
+                within = inside or (is_of_some and not isinstance(value, e.Cast))
                 waiting += [(each, within) for each in reversed(children(value))]
 
     def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:
-        is_computed = isinstance(value, e.Arithmetic | Call | e.Select) and value.dtype.is_float
+        is_number = value.dtype.is_float or (value.dtype.bits > 1 and found.element is not None)
+        is_computed = isinstance(value, e.Arithmetic | Call | e.Select) and is_number
         is_some = 0 < found.axes < (1 << len(self._axes)) - 1
         if not (is_computed and is_some and found.is_pure):
             return None
@@ -291,11 +293,11 @@ def _is_pure(node: object) -> bool:
 
 
 def _computed(value: PrimExpr) -> Iterator[PrimExpr]:
-    """The nodes of a value that compute with floats, except those in indices."""
+    """The nodes of a value that compute with floats or with elements, except those in indices."""
     return (
         each
         for each in _outside_of_loads(value)
-        if isinstance(each, PrimExpr) and each.dtype.is_float
+        if isinstance(each, PrimExpr) and (each.dtype.is_float or contains(ProducerLoad, each))
     )
 
 
