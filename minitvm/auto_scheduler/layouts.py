@@ -649,8 +649,13 @@ def _is_for_instructions(contraction: Contraction) -> bool:
 
 
 def _is_small(contraction: Contraction) -> bool:
-    """Whether a result is as small as a window of an image, or has a single column."""
-    return extent_of(contraction.op.axis[-1]) == 1 or sums_over_images(contraction)
+    """Whether a result is as small as a window of an image, or has a single column; or channels
+    with weights of their own are the columns, but lie apart in the image."""
+    op, column = contraction.op, contraction.column
+    is_across = len(contraction.factors) == 2 and all(
+        each.along(column) > NEAR for each in contraction.factors
+    )
+    return extent_of(op.axis[-1]) == 1 or sums_over_images(contraction) or is_across
 
 
 def _copies_windows(contraction: Contraction, layout: Layout) -> bool:
