@@ -173,3 +173,14 @@ def test_steps_in_the_order_of_the_rows(data: str, weights: str) -> None:
     for fp in ("fast", "strict"):
         made = case(data=data, weights=weights, channels=24, out=32, stride=(2, 2))
         check(made, TARGETS[1], fp=fp)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (6, 5)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_channels_that_lie_apart_in_the_image_alone(kernel: tuple[int, int], bias: bool) -> None:
+    """Each channel has weights of its own: it is computed along the rows of the image, and the
+    result is copied, its channels last."""
+    made = case(
+        channels=24, out=24, groups=24, size=(20, 33), kernel=kernel, result="last", bias=bias
+    )
+    assert any("computed as" in each for each in check(made, TARGETS[0]))
