@@ -437,8 +437,8 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
 # order in which they are tried. Each returns these stages, or None where it doesn't fit.
 AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
-    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
     ("order of factors", write_factor_order),
+    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
     (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),
