@@ -92,9 +92,7 @@ def _wide(array: Any) -> Any:
     return array.double() if array.is_floating_point() else array
 
 
-def _wrong(
-    graph: Graph, outputs: Sequence[Any], exact: Sequence[Any], eager: Sequence[Any]
-) -> str:
+def _wrong(graph: Graph, outputs: Sequence[Any], exact: Sequence[Any], eager: Sequence[Any]) -> str:
     """What is wrong with our results, if anything is. Where large values cancel, those of torch,
     `eager`, are as far from the `exact` ones."""
     few = _FEW if any(node.op in DISCRETE for node in graph.nodes) else 0
