@@ -19,7 +19,7 @@ Sums of rows have a version for short rows, several of which are summed together
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from math import isqrt
 from typing import final
 
@@ -89,39 +89,67 @@ def write_versions(
     outputs = s.calls.outputs
     found = [*_versions(in_order(outputs), target)]
     trace = s.trace() if found else ""
-    for each in found:
-        make = partial(_write_version, s, trace, each, arguments, write)
-        attempt.follow(f"version for {each.name}", s[outputs[-1]], make)
+    make = cache(partial(_made_for, outputs, [*arguments], write))
+    for place, each in enumerate(found):
+        follow = partial(_write_version, s, trace, each, found[place + 1 :], make)
+        attempt.follow(f"version for {each.name}", s[outputs[-1]], follow)
+
+
+def _made_for(
+    outputs: Sequence[Operation],
+    arguments: Sequence[Tensor],
+    write: Write,
+    sizes: tuple[tuple[Var, int], ...],
+) -> Schedule | None:
+    """The schedule that `write` writes for a program with some sizes of its extents; None if a
+    dimension has none then."""
+    values = {var: e.const(n, var.dtype) for var, n in sizes}
+    constant = with_sizes(outputs, values) if values else ([*outputs], {})
+    if constant is None:
+        return None
+    ops, now = constant
+    given = [now.get(each, each) for each in arguments]
+    with written_for({*dict(sizes).values()}):
+        return written(
+            partial(create_schedule, ops), partial(write, arguments=given), {}
+        ).schedule
 
 
 def _write_version(
-    s: Schedule, trace: str, version: _Version, arguments: Iterable[Tensor], write: Write
+    s: Schedule,
+    trace: str,
+    version: _Version,
+    others: Sequence[_Version],
+    make: Callable[..., Schedule | None],
 ) -> bool | None:
-    """`trace`: that of the schedule without versions."""
+    """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        values = {var: e.const(n, var.dtype) for var, n in sizes.items()}
-        constant = with_sizes(outputs, values) if values else ([*outputs], {})
-        if constant is None:
+        made = make((*sizes.items(),))
+        if made is None:
             return None
-        ops, now = constant
-        given = [now.get(each, each) for each in arguments]
-        with written_for({*sizes.values()}):
-            made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
-        text = made.schedule.trace()
+        text = made.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
+        if version.is_whole and any(_is_made_by(make, each, text) for each in others):
+            return None  # the other one serves more calls
         schedule = _replayed(text, outputs)
         if schedule is None:
             continue
-        if not (version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))):
+        if not (version.is_whole and _pads(text, outputs, sizes, len(made.stages))):
             extents = " x ".join(map(str, sizes.values())) or version.made_for
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
-            schedule.choices = made.schedule.choices
+            schedule.choices = made.choices
             s.specialize(version.condition, schedule)
             return True
     return None
+
+
+def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
+    """Whether a version's schedule has a trace."""
+    made = (make((*sizes.items(),)) for sizes in version.sizes)
+    return any(each is not None and each.trace() == trace for each in made)
 
 
 def _replayed(trace: str, outputs: Sequence[Operation]) -> Schedule | None:

@@ -334,3 +334,69 @@ def test_an_image_read_as_it_lies_has_a_version() -> None:
         np.testing.assert_array_equal(got, np.einsum(text, x, y))
     known = einsum(text, extents | {"c": 64, "o": 64}, "float32", "float32")
     assert conditions(known[-1], AMX) == []
+
+
+def test_one_version_serves_multiples_of_tiles_as_well() -> None:
+    """Where tiles of six rows pad multiples, too, both versions would be the same."""
+    tensors = product(*sizes(), "int8", "int32")
+    assert conditions(tensors[-1], AVX2) == ["16 <= m and 16 <= k and 16 <= n"]
+    f = tvm.build(tensors[-1], tensors, AVX2, name="f")
+    for m, n, k in ((64, 64, 64), (128, 16, 16), (100, 129, 65), (3, 40, 70), (0, 64, 64)):
+        a, b, got = whole(m, k, dtype="int8"), whole(k, n, dtype="int8"), np.full((m, n), 7, "int32")
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a.astype("int32") @ b.astype("int32"))
+
+
+@pytest.mark.parametrize("known", [{}, {"c": 9, "o": 40}])
+def test_rows_of_tiles_do_not_lie_along_the_images_of_a_batch(known: dict[str, int]) -> None:
+    """A call may have a single one."""
+    b, h, w = te.var("b"), te.var("h"), te.var("w")
+    c, o = (known.get(name) or te.var(name) for name in "co")
+    X, W = te.placeholder((b, h, w, c), name="X"), te.placeholder((3, 3, c, o), name="W")
+    r, q, k = (te.reduce_axis((0, n), name) for n, name in ((3, "r"), (3, "q"), (c, "k")))
+
+    def element(b: Any, y: Any, z: Any, o: Any) -> Any:
+        return te.sum(X[b, y + r, z + q, k] * W[r, q, k, o], axis=[r, q, k])
+
+    Y = te.compute((b, h - 2, w - 2, o), element, name="Y")
+    s = tvm.auto_schedule(Y, AVX2)
+    traces = [s.trace().split("s.specialize")[0], *(each.trace() for _, each in s.versions)]
+    assert all("].split(z, factor=6)" in each and "].split(b," not in each for each in traces)
+    f = tvm.build(Y, [X, W, Y], name="f")
+    for images, height, width in ((1, 20, 33), (7, 3, 9), (0, 5, 5), (2, 5, 2)):
+        channels, outputs = known.get("c", 5), known.get("o", 18)
+        x, weights = whole(images, height, width, channels), whole(3, 3, channels, outputs)
+        got = np.full((images, height - 2, width - 2, outputs), 77, "float32")
+        f(x, weights, got)
+        want = np.zeros_like(got)
+        for u, v in np.ndindex(3, 3):
+            want += x[:, u : u + height - 2, v : v + width - 2] @ weights[u, v]
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("channels", [0, 1, 3, 16, 33, 70])
+def test_channels_of_symbolic_number_each_by_itself(channels: int) -> None:
+    """As with a constant number, sums of several places use what they read together."""
+    X, W, Y = _depthwise(te.var("c"))
+    known = _depthwise(64)[-1]
+    assert tvm.auto_schedule(Y, AVX2).trace() == tvm.auto_schedule(known, AVX2).trace()
+    f = tvm.build(Y, [X, W, Y], name="f")
+    for images, height, width in ((1, 20, 33), (3, 3, 9), (2, 4, 2)):
+        x, w = whole(images, height, width, channels), whole(3, 3, channels)
+        got = np.full((images, height - 2, width - 2, channels), 77, "float32")
+        f(x, w, got)
+        want = np.zeros_like(got)
+        for u, v in np.ndindex(3, 3):
+            want += x[:, u : u + height - 2, v : v + width - 2] * w[u, v]
+        np.testing.assert_array_equal(got, want)
+
+
+def _depthwise(c: Any) -> list[Tensor]:
+    b, h, w = (te.var(name) for name in "bhw")
+    X, W = te.placeholder((b, h, w, c), name="X"), te.placeholder((3, 3, c), name="W")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+
+    def element(b: Any, y: Any, z: Any, k: Any) -> Any:
+        return te.sum(X[b, y + r, z + q, k] * W[r, q, k], axis=[r, q])
+
+    return [X, W, te.compute((b, h - 2, w - 2, c), element, name="Y")]
