@@ -110,9 +110,7 @@ def _made_for(
     ops, now = constant
     given = [now.get(each, each) for each in arguments]
     with written_for({*dict(sizes).values()}):
-        return written(
-            partial(create_schedule, ops), partial(write, arguments=given), {}
-        ).schedule
+        return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
 
 
 def _write_version(

@@ -342,7 +342,8 @@ def test_one_version_serves_multiples_of_tiles_as_well() -> None:
     assert conditions(tensors[-1], AVX2) == ["16 <= m and 16 <= k and 16 <= n"]
     f = tvm.build(tensors[-1], tensors, AVX2, name="f")
     for m, n, k in ((64, 64, 64), (128, 16, 16), (100, 129, 65), (3, 40, 70), (0, 64, 64)):
-        a, b, got = whole(m, k, dtype="int8"), whole(k, n, dtype="int8"), np.full((m, n), 7, "int32")
+        a, b = (whole(*shape, dtype="int8") for shape in ((m, k), (k, n)))
+        got = np.full((m, n), 7, "int32")
         f(a, b, got)
         np.testing.assert_array_equal(got, a.astype("int32") @ b.astype("int32"))
 
