@@ -27,9 +27,15 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_of,
+    contraction_of,
+    extent_of,
+)
 from minitvm.auto_scheduler.forms import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
+from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -76,6 +82,7 @@ class _Version:
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
+    is_near: bool = False  # the tables whose rows data choose are in the L2 cache
     made_for: str = ""  # where it has no sizes
 
 
@@ -100,16 +107,17 @@ def _made_for(
     arguments: Sequence[Tensor],
     write: Write,
     sizes: tuple[tuple[Var, int], ...],
+    is_near: bool,
 ) -> Schedule | None:
-    """The schedule that `write` writes for a program with some sizes of its extents; None if a
-    dimension has none then."""
+    """The schedule that `write` writes for a program with some sizes of its extents, with tables in
+    the L2 cache if they are near; None if a dimension has no size then."""
     values = {var: e.const(n, var.dtype) for var, n in sizes}
     constant = with_sizes(outputs, values) if values else ([*outputs], {})
     if constant is None:
         return None
     ops, now = constant
     given = [now.get(each, each) for each in arguments]
-    with written_for({*dict(sizes).values()}):
+    with written_for({*dict(sizes).values()}, is_near=is_near):
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
 
 
@@ -123,7 +131,7 @@ def _write_version(
     """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        made = make((*sizes.items(),))
+        made = make((*sizes.items(),), version.is_near)
         if made is None:
             return None
         text = made.trace()
@@ -146,7 +154,7 @@ def _write_version(
 
 def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
     """Whether a version's schedule has a trace."""
-    made = (make((*sizes.items(),)) for sizes in version.sizes)
+    made = (make((*sizes.items(),), version.is_near) for sizes in version.sizes)
     return any(each is not None and each.trace() == trace for each in made)
 
 
@@ -197,6 +205,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         for condition in _many_short_rows(ops, target):
             yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
                            made_for="short rows")  # fmt: skip
+        yield from _near_tables(ops, target)
         return
     usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
     tiled = [var for var in extents if var in _tiled_extents(found)]
@@ -258,6 +267,22 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
             has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
             are_many = e.greater_equal(rows, lanes)
             yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
+
+
+def _near_tables(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The version in which no row of a table is requested ahead, for tables in the L2 cache."""
+    found = (gathered(op, target) for op in ops if isinstance(op, ComputeOp))
+    tables = dict.fromkeys(each for tables in found for each in tables)
+    unknown = [each for each in tables if bytes_of(each) is None]
+    if unknown:
+        names = " and ".join(each.name for each in unknown)
+        bytes = (
+            reduce(e.multiply, (e.cast("int64", n) for n in each.shape)) * each.dtype.itemsize
+            for each in unknown
+        )
+        fit = (e.less_equal(size, target.cache_bytes(2)) for size in bytes)
+        yield _Version(f"small {names}", reduce(e.logical_and, fit), ({},), is_near=True,
+                       made_for="tables in the L2 cache")  # fmt: skip
 
 
 def _wants_some(contraction: Contraction) -> bool:
