@@ -19,8 +19,8 @@ _near: ContextVar[bool] = ContextVar("_near", default=False)
 
 @contextmanager
 def written_for(sizes: Collection[int], *, is_near: bool = False) -> Iterator[None]:
-    """Lets a version be written for `sizes` of the symbolic extents; for none, they stay. `is_near`:
-    the tables whose rows data choose are in the L2 cache."""
+    """Lets a version be written for `sizes` of the symbolic extents; for none, they stay.
+    `is_near`: the tables whose rows data choose are in the L2 cache."""
     tokens = _sizes.set(sizes), _near.set(is_near)
     try:
         yield

@@ -401,3 +401,22 @@ def _depthwise(c: Any) -> list[Tensor]:
         return te.sum(X[b, y + r, z + q, k] * W[r, q, k], axis=[r, q])
 
     return [X, W, te.compute((b, h - 2, w - 2, c), element, name="Y")]
+
+
+def test_rows_of_small_tables_are_not_requested() -> None:
+    m, n, k = sizes()
+    X, at = te.placeholder((n, k), name="X"), te.placeholder((m,), "int32", name="I")
+    Y = te.compute((m, k), lambda i, j: X[at[i], j], name="Y")
+    s = tvm.auto_schedule(Y, AVX2)
+    ((condition, version),) = s.versions
+    assert str(condition) == "int64(n) * int64(k) * 4 <= 262144"
+    assert ".prefetch(X" in s.trace() and ".prefetch(" not in version.trace()
+    f = tvm.build(Y, [X, at, Y], name="f")
+    for rows, table, columns in ((7, 5, 64), (0, 3, 4), (100, 1000, 129), (9, 5000, 70), (3, 1, 0)):
+        x, places = (
+            whole(table, columns),
+            np.random.default_rng(1).integers(0, table, rows, "int32"),
+        )
+        got = np.full((rows, columns), 77, "float32")
+        f(x, places, got)
+        np.testing.assert_array_equal(got, x[places])
