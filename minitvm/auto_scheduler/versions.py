@@ -7,7 +7,8 @@ some size, applied to the program with symbolic extents, for which it is right a
 
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 4: ...                                # for 4 x 512 x 512
-    elif m, n or k < 64, or all are <= 512: ...     # for 128 x 128 x 128
+    elif m, n or k < 64: ...                        # for 64 x 64 x 64
+    elif all are <= 512: ...                        # for 128 x 128 x 128
     else: ...                                       # for large extents
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
@@ -19,6 +20,7 @@ Sums of rows have a version for short rows, several of which are summed together
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isqrt
 from typing import final
@@ -64,8 +66,10 @@ _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # extents of which most would be padding
-_USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
-_IMAGE = (128, 192)  # the same, for images
+# Extents that versions are made for, the first ones for which they are right.
+_NARROW = (64, 128, 192)
+_SMALL = (128, 64, 192)
+_IMAGE = (128, 192)  # and for single rows
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -97,9 +101,25 @@ def write_versions(
     found = [*_versions(in_order(outputs), target)]
     trace = s.trace() if found else ""
     make = cache(partial(_made_for, outputs, [*arguments], write))
+    found = _joined(found, make)
     for place, each in enumerate(found):
         follow = partial(_write_version, s, trace, each, found[place + 1 :], make)
         attempt.follow(f"version for {each.name}", s[outputs[-1]], follow)
+
+
+def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
+    """Versions for some sizes, those that follow each other with the same schedule as one."""
+    found = list[_Version]()
+    for each in versions:
+        before = found[-1] if found else None
+        if before is not None and before.sizes[0] and each.sizes[0] and not each.is_whole:
+            one, other = (make((*v.sizes[0].items(),), v.is_near) for v in (before, each))
+            if one is not None and other is not None and one.trace() == other.trace():
+                either = e.logical_or(before.condition, each.condition)
+                found[-1] = replace(each, name=f"{before.name}, or {each.name}", condition=either)
+                continue
+        found.append(each)
+    return found
 
 
 def _made_for(
@@ -207,7 +227,9 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
                            made_for="short rows")  # fmt: skip
         yield from _near_tables(ops, target)
         return
-    usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
+    narrow, small = (
+        tuple(dict.fromkeys(extents, size) for size in sizes) for sizes in (_NARROW, _SMALL)
+    )
     tiled = [var for var in extents if var in _tiled_extents(found)]
     if not tiled and any(multiplies_dtypes(each, target) for each in found):
         return  # images of a batch, say, each of which is tiles of its own
@@ -227,21 +249,22 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     if images := [each for each in found if _is_image(each)]:
         if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), usual)
+            yield _Version("images", e.const(True), narrow)
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
     # Two factors of this size fit the L2 cache.
     most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
     rows = _rows(found[0]) if len(found) == 1 else None
     if rows is not None:
-        one = tuple(each | {rows: 1} for each in usual[1:])
+        one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _FEW}
         yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
-    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in extents))
-    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
-    name = f"all extents of {most} or less, or one below {_LEAST}"
-    yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+    mine = tiled or extents
+    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
+    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
+    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
+    yield _Version(f"all extents of {most} or less", is_small, small)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
