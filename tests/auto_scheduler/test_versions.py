@@ -44,8 +44,7 @@ def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> No
 def test_the_number_of_products_makes_none_narrow() -> None:
     """Tiles have rows and columns of each product alone."""
     tensors = einsum("bik,bkj->bij", {axis: te.var(axis) for axis in "bijk"}, "float32", "float32")
-    made = conditions(tensors[-1], AVX512)
-    assert "i < 64 or j < 64 or k < 64" in {" or ".join(sorted(c.split(" or "))) for c in made}
+    assert "i < 64 or k < 64 or j < 64" in conditions(tensors[-1], AVX512)
     f = tvm.build(tensors[-1], tensors, name="f")
     for b, i, j, k in ((1, 100, 65, 70), (300, 3, 17, 5), (2, 64, 64, 64), (0, 70, 70, 70)):
         x, y, got = whole(b, i, k), whole(b, k, j), np.full((b, i, j), 77, "float32")
@@ -166,7 +165,9 @@ def test_the_reasons_name_the_versions() -> None:
     assert about[0] == "calls with one m have a version of the schedule, made for 1 x 128 x 128"
 
 
-@pytest.mark.parametrize(("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (90, "128 x 128"), (63, "64 x 64")])
+@pytest.mark.parametrize(
+    ("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (63, "64 x 64"), (90, "128 x 128")]
+)
 def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
     tensors = product(*sizes())
     f = tvm.build(tensors[-1], tensors, AVX512, name="f")
