@@ -139,6 +139,7 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
     offset, constant, step, constant_step, lanes = _NO_OFFSET, 0, _NO_OFFSET, 0, 1
     offsets: Value | None = None
     places: list[int] | None = None  # the sums of constant offsets
+    rows = _NO_OFFSET  # constants of indices, times strides that aren't known
     factors = _constant_strides(emitter, buffer)
     strides = strides_of(emitter, buffer) if None in factors else ()
     for node, dim in joined(buffer, indices):
@@ -166,7 +167,9 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
             scaled = text.binary("mul", index, text.splat(stride, first.dtype.lanes))
             offsets = scaled if offsets is None else text.binary("add", offsets, scaled)
         elif factor is None:
-            offset = emitter.sum(offset, emitter.product(emitter.index(first), stride))
+            value, more = _split(emitter, first)
+            offset = emitter.sum(offset, emitter.product(value, stride))
+            rows = emitter.sum(rows, emitter.product(i64(more), stride))
         else:
             value, more = _split(emitter, first)
             offset = emitter.sum(offset, emitter.product(value, stride, "nsw"))
@@ -178,7 +181,7 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
         step, steps = _NO_OFFSET, {b - a for a, b in pairwise(places)}
         if len(steps) == 1 and offsets is None:  # they are a ramp
             constant, step, places = constant + places[0], i64(steps.pop()), None
-    pointer = _shifted(emitter, element, pointer_of(emitter, buffer), offset, constant)
+    pointer = _shifted(emitter, element, pointer_of(emitter, buffer), offset, rows, constant)
     if lanes == 1:
         return Address(pointer)
     if places is not None and offsets is None and step == _NO_OFFSET:
@@ -280,11 +283,19 @@ _EXACT: dict[type, Callable[[int, int], int]] = {
 }
 
 
-def _shifted(emitter: Emitter, element: str, pointer: Value, offset: Value, constant: int) -> Value:
-    """The element at ``offset + constant``. The constant is added last: then unrolled loops share
-    the rest, and the constant is part of the load. Without it an address may lie outside of the
-    buffer."""
+def _shifted(
+    emitter: Emitter, element: str, pointer: Value, offset: Value, rows: Value, constant: int
+) -> Value:
+    """The element at ``offset + rows + constant``. The constant is added last: then unrolled loops
+    share the rest, and the constant is part of the load. `rows` are constant multiples of strides;
+    a loop in which the strides stay the same keeps them in registers. Without both an address may
+    lie outside of the buffer."""
     text = emitter.text
+    if literal(rows) is None and literal(offset) is None:
+        pointer = text.element_pointer(element, pointer, offset, inbounds=False)
+        offset = rows
+    else:
+        offset = emitter.sum(offset, rows)
     if constant and literal(offset) is None:
         pointer = text.element_pointer(element, pointer, offset, inbounds=False)
         return text.element_pointer(element, pointer, i64(constant), inbounds=False)

@@ -52,11 +52,13 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     only symbolic limits: where bounds are known, a loop around it gets a main part, in which this
     loop keeps its whole extent.
     """
-    own: Container[Buffer] = ()
-    if not _is_guarded(loop.body, own):
-        own = own_memory(loop.body)
-        if not own or not _is_guarded(loop.body, own):
-            return []
+    found = _limits(prover, loop, ()) if _is_guarded(loop.body, ()) else []
+    own = own_memory(loop.body) if not found else ()
+    return _limits(prover, loop, own) if own and _is_guarded(loop.body, own) else found
+
+
+def _limits(prover: Prover, loop: s.For, own: Container[Buffer]) -> list[Limit]:
+    """The limits, where writing the loop's `own` memory is no effect."""
     found: list[Limit] = []
     with prover.scope():
         prover.bind_interval(loop.loop_var, loop.min, loop.extent)

@@ -115,7 +115,7 @@ def _is_depthwise_by_channels(contraction: Contraction) -> bool:
         contraction.a.reads(contraction.column)
         and reused_axis(contraction) is not None
         and bool(contraction.op.reduce_axis)
-        and None not in map(extent_of, (contraction.column, *contraction.op.reduce_axis))
+        and None not in map(extent_of, contraction.op.reduce_axis)
     )
 
 

@@ -45,6 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
+from minitvm.auto_scheduler.some_sizes import has_near_tables
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
@@ -249,7 +250,10 @@ def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
         and reads_tensors(*load.indices)
         and distances_of(load, op).get(op.axis[-1].var) == 1
     )
-    return [each for each in found if (bytes_of(each) or FAR) > target.cache_bytes(2)]
+    unknown = 0 if has_near_tables() else FAR
+    sizes = {each: bytes_of(each) for each in found}
+    most = target.cache_bytes(2)
+    return [each for each, n in sizes.items() if (unknown if n is None else n) > most]
 
 
 def request_gathered(

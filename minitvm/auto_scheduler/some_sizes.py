@@ -14,16 +14,24 @@ from minitvm.auto_scheduler.contraction import extent_of
 from minitvm.tir.expr import IterVar
 
 _sizes: ContextVar[Collection[int] | None] = ContextVar("_sizes", default=None)
+_near: ContextVar[bool] = ContextVar("_near", default=False)
 
 
 @contextmanager
-def written_for(sizes: Collection[int]) -> Iterator[None]:
-    """Lets a version be written for `sizes` of the symbolic extents; for none, they stay."""
-    token = _sizes.set(sizes)
+def written_for(sizes: Collection[int], *, is_near: bool = False) -> Iterator[None]:
+    """Lets a version be written for `sizes` of the symbolic extents; for none, they stay.
+    `is_near`: the tables whose rows data choose are in the L2 cache."""
+    tokens = _sizes.set(sizes), _near.set(is_near)
     try:
         yield
     finally:
-        _sizes.reset(token)
+        _sizes.reset(tokens[0])
+        _near.reset(tokens[1])
+
+
+def has_near_tables() -> bool:
+    """Whether a version is written whose tables are in the L2 cache, if their size is symbolic."""
+    return _near.get()
 
 
 def is_version() -> bool:

@@ -48,6 +48,7 @@ from minitvm.auto_scheduler.cost import (
     steps_ahead,
     transfer_cycles,
     usual_bytes_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.loops import (
     EVEN,
@@ -79,6 +80,7 @@ from minitvm.auto_scheduler.packing import (
     write_copy,
     write_panels,
 )
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,
@@ -480,16 +482,20 @@ def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:
     """A contraction whose tiles have rows along the axis along which they take the fewest cycles;
     of axes that are alike, along the last one. Where the last one is short, such as that of a
-    window, another axis may fill the registers."""
+    window, another axis may fill the registers. An axis whose extent may vary, as that of the
+    images of a batch, may be short itself: its rows are chosen if the last axis has fewer than a
+    tile."""
     if len(contraction.rows) < 2 or is_uneven(contraction.op):
         return contraction
-    cycles = dict[IterVar, float]()
+    cycles, last = dict[IterVar, float](), contraction.rows[-1]
     for row in contraction.rows:
         each = replace(contraction, row=row)
         nest = _packed(nest_of(each, target))
-        cycles[row] = cost(nest, best_tile(nest, target), Blocks(), target)
+        tile = best_tile(nest, target)
+        if row is last or not may_vary(row) or usual_size([last]) < tile.rows:
+            cycles[row] = cost(nest, tile, Blocks(), target)
     best = min(cycles, key=lambda row: cycles[row])
-    is_better = cycles[best] * ALIKE < cycles[contraction.rows[-1]]
+    is_better = cycles[best] * ALIKE < cycles[last]
     return replace(contraction, row=best) if is_better else contraction
 
 

@@ -7,7 +7,8 @@ some size, applied to the program with symbolic extents, for which it is right a
 
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 4: ...                                # for 4 x 512 x 512
-    elif m, n or k < 64, or all are <= 512: ...     # for 128 x 128 x 128
+    elif m, n or k < 64: ...                        # for 64 x 64 x 64
+    elif all are <= 512: ...                        # for 128 x 128 x 128
     else: ...                                       # for large extents
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
@@ -19,7 +20,8 @@ Sums of rows have a version for short rows, several of which are summed together
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from dataclasses import replace
+from functools import cache, partial, reduce
 from math import isqrt
 from typing import final
 
@@ -27,9 +29,15 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_of,
+    contraction_of,
+    extent_of,
+)
 from minitvm.auto_scheduler.forms import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
+from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -58,8 +66,10 @@ _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # extents of which most would be padding
-_USUAL = (64, 128, 192)  # extents that a version is made for: the first ones for which it is right
-_IMAGE = (128, 192)  # the same, for images
+# Extents that versions are made for, the first ones for which they are right.
+_NARROW = (64, 128, 192)
+_SMALL = (128, 64, 192)
+_IMAGE = (128, 192)  # and for single rows
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -76,6 +86,7 @@ class _Version:
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
+    is_near: bool = False  # the tables whose rows data choose are in the L2 cache
     made_for: str = ""  # where it has no sizes
 
 
@@ -89,39 +100,82 @@ def write_versions(
     outputs = s.calls.outputs
     found = [*_versions(in_order(outputs), target)]
     trace = s.trace() if found else ""
-    for each in found:
-        make = partial(_write_version, s, trace, each, arguments, write)
-        attempt.follow(f"version for {each.name}", s[outputs[-1]], make)
+    make = cache(partial(_made_for, outputs, [*arguments], write))
+    found = _joined(found, make)
+    for place, each in enumerate(found):
+        follow = partial(_write_version, s, trace, each, found[place + 1 :], make)
+        attempt.follow(f"version for {each.name}", s[outputs[-1]], follow)
+
+
+def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
+    """Versions for some sizes, those that follow each other with the same schedule as one."""
+    found = list[_Version]()
+    for each in versions:
+        before = found[-1] if found else None
+        if before is not None and before.sizes[0] and each.sizes[0] and not each.is_whole:
+            one, other = (make((*v.sizes[0].items(),), v.is_near) for v in (before, each))
+            if one is not None and other is not None and one.trace() == other.trace():
+                either = e.logical_or(before.condition, each.condition)
+                found[-1] = replace(each, name=f"{before.name}, or {each.name}", condition=either)
+                continue
+        found.append(each)
+    return found
+
+
+def _made_for(
+    outputs: Sequence[Operation],
+    arguments: Sequence[Tensor],
+    write: Write,
+    sizes: tuple[tuple[Var, int], ...],
+    is_near: bool,
+) -> Schedule | None:
+    """The schedule that `write` writes for a program with some sizes of its extents, with tables in
+    the L2 cache if they are near; None if a dimension has no size then."""
+    values = {var: e.const(n, var.dtype) for var, n in sizes}
+    constant = with_sizes(outputs, values) if values else ([*outputs], {})
+    if constant is None:
+        return None
+    ops, now = constant
+    given = [now.get(each, each) for each in arguments]
+    with written_for({*dict(sizes).values()}, is_near=is_near):
+        return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
 
 
 def _write_version(
-    s: Schedule, trace: str, version: _Version, arguments: Iterable[Tensor], write: Write
+    s: Schedule,
+    trace: str,
+    version: _Version,
+    others: Sequence[_Version],
+    make: Callable[..., Schedule | None],
 ) -> bool | None:
-    """`trace`: that of the schedule without versions."""
+    """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        values = {var: e.const(n, var.dtype) for var, n in sizes.items()}
-        constant = with_sizes(outputs, values) if values else ([*outputs], {})
-        if constant is None:
+        made = make((*sizes.items(),), version.is_near)
+        if made is None:
             return None
-        ops, now = constant
-        given = [now.get(each, each) for each in arguments]
-        with written_for({*sizes.values()}):
-            made = written(partial(create_schedule, ops), partial(write, arguments=given), {})
-        text = made.schedule.trace()
+        text = made.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
+        if version.is_whole and any(_is_made_by(make, each, text) for each in others):
+            return None  # the other one serves more calls
         schedule = _replayed(text, outputs)
         if schedule is None:
             continue
-        if not (version.is_whole and _pads(text, outputs, sizes, len(made.schedule.stages))):
+        if not (version.is_whole and _pads(text, outputs, sizes, len(made.stages))):
             extents = " x ".join(map(str, sizes.values())) or version.made_for
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
             choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
-            schedule.choices = made.schedule.choices
+            schedule.choices = made.choices
             s.specialize(version.condition, schedule)
             return True
     return None
+
+
+def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
+    """Whether a version's schedule has a trace."""
+    made = (make((*sizes.items(),), version.is_near) for sizes in version.sizes)
+    return any(each is not None and each.trace() == trace for each in made)
 
 
 def _replayed(trace: str, outputs: Sequence[Operation]) -> Schedule | None:
@@ -171,8 +225,11 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         for condition in _many_short_rows(ops, target):
             yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
                            made_for="short rows")  # fmt: skip
+        yield from _near_tables(ops, target)
         return
-    usual = tuple(dict.fromkeys(extents, size) for size in _USUAL)
+    narrow, small = (
+        tuple(dict.fromkeys(extents, size) for size in sizes) for sizes in (_NARROW, _SMALL)
+    )
     tiled = [var for var in extents if var in _tiled_extents(found)]
     if not tiled and any(multiplies_dtypes(each, target) for each in found):
         return  # images of a batch, say, each of which is tiles of its own
@@ -192,21 +249,22 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     if images := [each for each in found if _is_image(each)]:
         if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), usual)
+            yield _Version("images", e.const(True), narrow)
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
     # Two factors of this size fit the L2 cache.
     most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
     rows = _rows(found[0]) if len(found) == 1 else None
     if rows is not None:
-        one = tuple(each | {rows: 1} for each in usual[1:])
+        one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _FEW}
         yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
-    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in extents))
-    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
-    name = f"all extents of {most} or less, or one below {_LEAST}"
-    yield _Version(name, e.logical_or(is_narrow, is_small), usual)
+    mine = tiled or extents
+    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
+    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
+    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
+    yield _Version(f"all extents of {most} or less", is_small, small)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
@@ -232,6 +290,22 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
             has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
             are_many = e.greater_equal(rows, lanes)
             yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
+
+
+def _near_tables(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The version in which no row of a table is requested ahead, for tables in the L2 cache."""
+    found = (gathered(op, target) for op in ops if isinstance(op, ComputeOp))
+    tables = dict.fromkeys(each for tables in found for each in tables)
+    unknown = [each for each in tables if bytes_of(each) is None]
+    if unknown:
+        names = " and ".join(each.name for each in unknown)
+        bytes = (
+            reduce(e.multiply, (e.cast("int64", n) for n in each.shape)) * each.dtype.itemsize
+            for each in unknown
+        )
+        fit = (e.less_equal(size, target.cache_bytes(2)) for size in bytes)
+        yield _Version(f"small {names}", reduce(e.logical_and, fit), ({},), is_near=True,
+                       made_for="tables in the L2 cache")  # fmt: skip
 
 
 def _wants_some(contraction: Contraction) -> bool:

@@ -330,13 +330,14 @@ class _Partition(ScopedMutator):
         is_long = count and iterations and iterations * (1 - _MOST) < count < iterations
         if divides and is_long:
             return self.visit_For(with_fields(node, min=begin, extent=extent))
-        opposites = set(uses.opposites(divides))
+        ending = self._ending(region, divides)
+        opposites = set(uses.opposites(ending))
         if count is None and divides and not opposites and not self._is_behind_piece:
             self._is_behind_piece = True
             made = self.visit_For(with_fields(node, min=begin, extent=extent))
             self._is_behind_piece = False
             return made
-        if count is None and opposites and self._failed.isdisjoint(divides | opposites):
+        if count is None and opposites and self._failed.isdisjoint(ending | opposites):
             outside, self._failed = self._failed, self._failed | set(uses.opposites(opposites))
             made = self.visit_For(with_fields(node, min=begin, extent=extent))
             self._failed = outside
@@ -347,6 +348,23 @@ class _Partition(ScopedMutator):
                 return self._written_out(node, begin, count)
         edge = with_fields(node, min=begin, extent=extent, body=_Clip(self._prover).stmt(body))
         return clipped(self._prover, edge, cutting(self._prover, edge))
+
+    def _ending(self, region: _Region, held: Set[PrimExpr]) -> Set[PrimExpr]:
+        """Those of some conditions of choices that end the main part: none that hold because others
+        failed before, nor those that go on where others end."""
+        uses = region.uses
+        ending = {each for each in held if self._failed.isdisjoint(uses.opposites({each}))}
+        rows = {each: uses.conditions[each].rows for each in ending}
+
+        def follows(one: PrimExpr, other: PrimExpr) -> bool:
+            pairs = (any(self._prover.proves(a - b) for b in rows[other]) for a in rows[one])
+            return one is not other and all(pairs)
+
+        return {
+            each
+            for each in ending
+            if not any(follows(each, other) and not follows(other, each) for other in ending)
+        }
 
     def _opposites(self, region: _Region, rows: Sequence[Affine]) -> list[PrimExpr]:
         """The negation of the only chosen condition, if there is as much work where it fails, and

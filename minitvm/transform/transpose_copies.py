@@ -43,6 +43,7 @@ _FEW = 6  # the rows that are mixed into one vector, at most
 _MORE = 7  # of registers wider than common ones: eight rows are a block
 _PICKED = (2, 3)  # columns of symbolic extent that are picked or mixed
 _NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
+_UNKNOWN = 1 << 30  # iterations: there may be as many
 _PART = 16  # the bytes within which an instruction interleaves the lanes of two vectors
 
 
@@ -451,6 +452,10 @@ def _by_blocks(nest: _Nest) -> Stmt:
         made = _blocks(along, nest.height, partial(_mixed_block, nest))
     else:
         made = _by_lines(nest, nest.width)
+        whole = _whole(nest)
+        if whole is not None:
+            fits = _are_whole(along, across)
+            made = s.IfThenElse(fits, _by_lines(whole, nest.width), made)
     enough = _enough((along, nest.height), (across, nest.width))
     if not enough:
         return made
@@ -459,6 +464,25 @@ def _by_blocks(nest: _Nest) -> Stmt:
     for condition, narrow in reversed([*_narrow(nest)]):
         rest = s.IfThenElse(condition, narrow, rest)
     return s.IfThenElse(reduce(e.logical_and, enough), made, rest)
+
+
+def _whole(nest: _Nest) -> _Nest | None:
+    """A nest whose loops have their most iterations, as most parts of split loops of symbolic
+    extents have; None for loops of constant or of unknown extent."""
+    known = [_most(loop.extent) for loop in (nest.along, nest.across)]
+    if max(known) >= _UNKNOWN or not _enough((nest.along, 1), (nest.across, 1)):
+        return None
+    along, across = (
+        with_fields(loop, extent=e.const(n, loop.extent.dtype))
+        for loop, n in zip((nest.along, nest.across), known, strict=True)
+    )
+    return replace(nest, along=along, across=across)
+
+
+def _are_whole(*loops: s.For) -> PrimExpr:
+    """The condition under which loops have their most iterations."""
+    symbolic = [each.extent for each in loops if e.const_int(each.extent) is None]
+    return reduce(e.logical_and, (e.equal(each, _most(each)) for each in symbolic))
 
 
 def _enough(*loops: tuple[s.For, int | None]) -> list[PrimExpr]:
@@ -545,9 +569,15 @@ def _by_lines(nest: _Nest, width: int) -> Stmt:
 def _most_steps(extent: PrimExpr) -> int:
     """The greatest trip count of a loop. The last part of a split loop of symbolic extent is
     shorter than the others."""
+    most = _most(extent)
+    return most - 1 if e.const_int(extent) is None else most
+
+
+def _most(extent: PrimExpr) -> int:
+    """The greatest value of an extent."""
     known = e.const_int(extent)
-    most = Prover().const_int_bound(extent)[1] - 1 if known is None else known
-    return int(min(most, 1 << 30))
+    most = Prover().const_int_bound(extent)[1] if known is None else known
+    return int(min(most, _UNKNOWN))
 
 
 def _blocks(loop: s.For, size: int, body: Callable[[PrimExpr], Stmt]) -> Stmt:

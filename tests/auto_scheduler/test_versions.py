@@ -37,8 +37,19 @@ def conditions(C: Tensor, target: str) -> list[str]:
 
 def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> None:
     few = ["m == 1", "m <= 4"]
-    small = "m < 64 or k < 64 or n < 64 or m <= 256 and k <= 256 and n <= 256"
-    assert conditions(product(*sizes())[-1], AVX512) == [*few, small]
+    narrow, small = "m < 64 or k < 64 or n < 64", "m <= 256 and k <= 256 and n <= 256"
+    assert conditions(product(*sizes())[-1], AVX512) == [*few, narrow, small]
+
+
+def test_the_number_of_products_makes_none_narrow() -> None:
+    """Tiles have rows and columns of each product alone."""
+    tensors = einsum("bik,bkj->bij", {axis: te.var(axis) for axis in "bijk"}, "float32", "float32")
+    assert "i < 64 or k < 64 or j < 64" in conditions(tensors[-1], AVX512)
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for b, i, j, k in ((1, 100, 65, 70), (300, 3, 17, 5), (2, 64, 64, 64), (0, 70, 70, 70)):
+        x, y, got = whole(b, i, k), whole(b, k, j), np.full((b, i, j), 77, "float32")
+        f(x, y, got)
+        np.testing.assert_array_equal(got, x @ y)
 
 
 def test_programs_of_constant_sizes_and_programs_without_products_have_none() -> None:
@@ -154,7 +165,9 @@ def test_the_reasons_name_the_versions() -> None:
     assert about[0] == "calls with one m have a version of the schedule, made for 1 x 128 x 128"
 
 
-@pytest.mark.parametrize(("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (90, "64 x 64")])
+@pytest.mark.parametrize(
+    ("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (63, "64 x 64"), (90, "128 x 128")]
+)
 def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
     tensors = product(*sizes())
     f = tvm.build(tensors[-1], tensors, AVX512, name="f")
@@ -334,3 +347,89 @@ def test_an_image_read_as_it_lies_has_a_version() -> None:
         np.testing.assert_array_equal(got, np.einsum(text, x, y))
     known = einsum(text, extents | {"c": 64, "o": 64}, "float32", "float32")
     assert conditions(known[-1], AMX) == []
+
+
+def test_one_version_serves_multiples_of_tiles_as_well() -> None:
+    """Where tiles of six rows pad multiples, too, both versions would be the same."""
+    tensors = product(*sizes(), "int8", "int32")
+    assert conditions(tensors[-1], AVX2) == ["16 <= m and 16 <= k and 16 <= n"]
+    f = tvm.build(tensors[-1], tensors, AVX2, name="f")
+    for m, n, k in ((64, 64, 64), (128, 16, 16), (100, 129, 65), (3, 40, 70), (0, 64, 64)):
+        a, b = (whole(*shape, dtype="int8") for shape in ((m, k), (k, n)))
+        got = np.full((m, n), 7, "int32")
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a.astype("int32") @ b.astype("int32"))
+
+
+@pytest.mark.parametrize("known", [{}, {"c": 9, "o": 40}])
+def test_rows_of_tiles_do_not_lie_along_the_images_of_a_batch(known: dict[str, int]) -> None:
+    """A call may have a single one."""
+    b, h, w = te.var("b"), te.var("h"), te.var("w")
+    c, o = (known.get(name) or te.var(name) for name in "co")
+    X, W = te.placeholder((b, h, w, c), name="X"), te.placeholder((3, 3, c, o), name="W")
+    r, q, k = (te.reduce_axis((0, n), name) for n, name in ((3, "r"), (3, "q"), (c, "k")))
+
+    def element(b: Any, y: Any, z: Any, o: Any) -> Any:
+        return te.sum(X[b, y + r, z + q, k] * W[r, q, k, o], axis=[r, q, k])
+
+    Y = te.compute((b, h - 2, w - 2, o), element, name="Y")
+    s = tvm.auto_schedule(Y, AVX2)
+    traces = [s.trace().split("s.specialize")[0], *(each.trace() for _, each in s.versions)]
+    assert all("].split(z, factor=6)" in each and "].split(b," not in each for each in traces)
+    f = tvm.build(Y, [X, W, Y], name="f")
+    for images, height, width in ((1, 20, 33), (7, 3, 9), (0, 5, 5), (2, 5, 2)):
+        channels, outputs = known.get("c", 5), known.get("o", 18)
+        x, weights = whole(images, height, width, channels), whole(3, 3, channels, outputs)
+        got = np.full((images, height - 2, width - 2, outputs), 77, "float32")
+        f(x, weights, got)
+        want = np.zeros_like(got)
+        for u, v in np.ndindex(3, 3):
+            want += x[:, u : u + height - 2, v : v + width - 2] @ weights[u, v]
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("channels", [0, 1, 3, 16, 33, 70])
+def test_channels_of_symbolic_number_each_by_itself(channels: int) -> None:
+    """As with a constant number, sums of several places use what they read together."""
+    X, W, Y = _depthwise(te.var("c"))
+    known = _depthwise(64)[-1]
+    assert tvm.auto_schedule(Y, AVX2).trace() == tvm.auto_schedule(known, AVX2).trace()
+    f = tvm.build(Y, [X, W, Y], name="f")
+    for images, height, width in ((1, 20, 33), (3, 3, 9), (2, 4, 2)):
+        x, w = whole(images, height, width, channels), whole(3, 3, channels)
+        got = np.full((images, height - 2, width - 2, channels), 77, "float32")
+        f(x, w, got)
+        want = np.zeros_like(got)
+        for u, v in np.ndindex(3, 3):
+            want += x[:, u : u + height - 2, v : v + width - 2] * w[u, v]
+        np.testing.assert_array_equal(got, want)
+
+
+def _depthwise(c: Any) -> list[Tensor]:
+    b, h, w = (te.var(name) for name in "bhw")
+    X, W = te.placeholder((b, h, w, c), name="X"), te.placeholder((3, 3, c), name="W")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+
+    def element(b: Any, y: Any, z: Any, k: Any) -> Any:
+        return te.sum(X[b, y + r, z + q, k] * W[r, q, k], axis=[r, q])
+
+    return [X, W, te.compute((b, h - 2, w - 2, c), element, name="Y")]
+
+
+def test_rows_of_small_tables_are_not_requested() -> None:
+    m, n, k = sizes()
+    X, at = te.placeholder((n, k), name="X"), te.placeholder((m,), "int32", name="I")
+    Y = te.compute((m, k), lambda i, j: X[at[i], j], name="Y")
+    s = tvm.auto_schedule(Y, AVX2)
+    ((condition, version),) = s.versions
+    assert str(condition) == "int64(n) * int64(k) * 4 <= 262144"
+    assert ".prefetch(X" in s.trace() and ".prefetch(" not in version.trace()
+    f = tvm.build(Y, [X, at, Y], name="f")
+    for rows, table, columns in ((7, 5, 64), (0, 3, 4), (100, 1000, 129), (9, 5000, 70), (3, 1, 0)):
+        x, places = (
+            whole(table, columns),
+            np.random.default_rng(1).integers(0, table, rows, "int32"),
+        )
+        got = np.full((rows, columns), 77, "float32")
+        f(x, places, got)
+        np.testing.assert_array_equal(got, x[places])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -342,3 +343,16 @@ def test_workspaces_whose_size_is_read_from_an_array_of_any_strides() -> None:
     found = np.zeros(2, np.float32)
     f(np.array([4, 9, 1, 9], np.int32)[::2], base[1:6], found)
     assert found.tolist() == [20, 20]
+
+
+def test_rows_at_constant_distances_share_a_multiplication() -> None:
+    """The multiples of a stride that stays the same move out of loops."""
+    m, k = te.var("m"), te.var("k")
+    X = te.placeholder((m, k), name="X")
+    Y = te.compute((m - 3,), lambda i: X[i, 0] + X[i + 1, 0] + X[i + 3, 0], name="Y")
+    f = tvm.build([Y], [X, Y], auto_schedule=False)
+    assert len(re.findall(r" = mul [a-z ]*i64 %v\d+, %v\d+\n", f.get_source("ll"))) == 1
+    x = np.arange(35, dtype="float32").reshape(7, 5)
+    y = np.empty(4, "float32")
+    f(x, y)
+    np.testing.assert_array_equal(y, x[:4, 0] + x[1:5, 0] + x[3:, 0])

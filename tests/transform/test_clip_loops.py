@@ -214,6 +214,17 @@ def test_memory_of_an_iteration_keeps_none() -> None:
     assert iterations(clip_loops(function("f", A, T, body=loop(o, 2, seen))), "panel", n=17) == 6
 
 
+def test_memory_of_an_iteration_under_a_guard_of_its_own_keeps_none() -> None:
+    """As the sums of a tile whose last rows are padding."""
+    n, o, panel, lane = (te.var(name) for name in ("n", "o", "panel", "lane"))
+    A, S = tir.decl_buffer((n,), name="A"), tir.decl_buffer((8,), name="S")
+    padded = likely(panel * 8 < (n + 5) // 6 * 6)
+    fill = IfThenElse(padded, BufferStore(S, const(0.0), (const(0),)))
+    own = _panels(fill, A, panel, lane)
+    inside = For(panel, own.min, own.extent, own.kind, Allocate(S, own.body))
+    assert iterations(clip_loops(function("f", A, body=loop(o, 2, inside))), "panel", n=17) == 3
+
+
 def test_a_parallel_loop_inside_of_another_is_clipped() -> None:
     n, m = te.var("n"), te.var("m")
     A = te.placeholder((n, m), name="A")

@@ -323,3 +323,29 @@ def test_an_edge_that_is_the_whole_loop_is_not_partitioned_again() -> None:
     )
     lowered = lower(te.create_schedule(C.op), [A, B, C])
     assert code_size(lowered["main"].body) < 60
+
+
+def test_each_of_several_choices_in_turn_has_a_main_part() -> None:
+    """As in the concatenation of three rows of symbolic length."""
+    a, b, c = (Var(name) for name in "abc")
+    parts = [tir.decl_buffer((size,), name=name) for size, name in ((a, "X"), (b, "Y"), (c, "Z"))]
+    X, Y, Z = parts
+    end = a + b + c
+    C = tir.decl_buffer((end,), name="C")
+    place = io * 8 + ii
+
+    def element(place: Any) -> Any:
+        rest = te.if_then_else(place < a + b, Y[place - a], Z[place - a - b])
+        return te.if_then_else(place < a, X[place], rest)
+
+    store = IfThenElse(likely(place < end), BufferStore(C, element(place), (place,)))
+    nest = loop(io, (end + 7) // 8, loop(ii, 8, store, ForKind.VECTORIZED))
+    made = partition_loops(function_of(*parts, C)(nest))
+    stores = [str(each.value) for each in walk(made.body) if isinstance(each, BufferStore)]
+    for name in "XYZ":  # a part that reads this one alone
+        assert any(value.startswith(f"{name}[") for value in stores), name
+    for sizes in ((8, 16, 24), (3, 5, 7), (20, 0, 3), (0, 9, 17), (1, 1, 30), (17, 33, 65)):
+        given_parts = [np.random.default_rng(0).random(n).astype("float32") for n in sizes]
+        found = np.empty(sum(sizes), "float32")
+        interpret(made, *given_parts, found)
+        np.testing.assert_array_equal(found, np.concatenate(given_parts))
