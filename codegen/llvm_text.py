@@ -508,10 +508,11 @@ class FunctionText:
             x, y = literal(a), literal(b)
             if x is not None and y is not None:
                 return integer(a.type, wrapped(_KNOWN[opcode](x, y), int(a.type[1:])))
-        if (flags == "nsw" or opcode in _KEEPING) and self.is_natural(a) and self.is_natural(b):
+        grows = flags == "nsw" and opcode in ("add", "mul")
+        if (grows or opcode in _KEEPING) and self.is_natural(a) and self.is_natural(b):
             # With both flags, LLVM doesn't try to prove them, which takes a fifth of its time.
-            strict = "nuw nsw " if flags else ""
-            return self.note_natural(self._pure(a.type, f"{opcode} {strict}{a}, {b.text}"))
+            both = "nuw nsw " if grows else ""
+            return self.note_natural(self._pure(a.type, f"{opcode} {both}{a}, {b.text}"))
         return self._pure(a.type, f"{opcode} {flags + ' ' if flags else ''}{a}, {b.text}")
 
     def all_of(self, conditions: Iterable[Value]) -> Value:

@@ -9,7 +9,7 @@ import numpy as np
 
 import minitvm as tvm
 from minitvm import lower, te, tir
-from minitvm.codegen.llvm_text import ModuleText
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, i64
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.program import module_text
 
@@ -87,3 +87,20 @@ def test_few_copies_are_written_out() -> None:
     a, b = np.arange(36, dtype="float32").reshape(9, 4), np.empty((9, 4), "float32")
     tvm.build([few], [A, few], auto_schedule=False)(a, b)
     np.testing.assert_array_equal(b, a[::-1, ::-1])
+
+
+def test_which_numbers_are_known_not_to_be_negative() -> None:
+    text = FunctionText(ModuleText("m", "", ""), "f", "i64", ["i64 a", "i64 b", "i64 c"])
+    a, b, c = (text.note_natural(each) if each.text != "%c" else each for each in text.params)
+    natural = [
+        text.binary("add", a, b, "nsw"), text.binary("mul", a, i64(3), "nsw"),
+        text.binary("sdiv", a, b), text.binary("srem", a, b), text.intrinsic("smin", "i64", a, b),
+        text.intrinsic("smax", "i64", c, a), i64(0),
+    ]  # fmt: skip
+    others = [
+        text.binary("sub", a, b, "nsw"), text.binary("add", a, b), text.binary("add", a, c, "nsw"),
+        text.binary("mul", a, i64(-3), "nsw"), text.binary("sdiv", c, b), i64(-1),
+        text.intrinsic("smin", "i64", a, c), text.intrinsic("smax", "i64", c, c),
+    ]  # fmt: skip
+    assert all(map(text.is_natural, natural))
+    assert not any(map(text.is_natural, others))
