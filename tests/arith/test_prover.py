@@ -9,7 +9,7 @@ import pytest
 from minitvm import te
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.prover import Prover
-from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
+from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT8, UINT32
 from minitvm.tir import expr as e
 from minitvm.tir.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 
@@ -241,7 +241,7 @@ def test_facts_of_a_scope_are_learnt_when_something_is_asked_in_it() -> None:
 
 
 def test_a_loop_over_data_is_known_to_be_one_before_its_variable_is_asked_about() -> None:
-    prover, i, many = Prover(), Var("i", "int64"), Var("many", "int64")
+    prover, i, many = Prover(), Var("i", INT64), Var("many", INT64)
     prover.bind_data(many)
     with prover.scope(lambda: prover.bind_loop(i, const(0, "int64"), many)):
         assert not prover.is_index_arithmetic(i * 4)

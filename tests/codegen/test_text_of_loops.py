@@ -12,6 +12,7 @@ from minitvm import lower, te, tir
 from minitvm.codegen.llvm_text import FunctionText, ModuleText, i64
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.program import module_text
+from minitvm.runtime.dtype import INT32
 
 _TARGET = tvm.Target("llvm -mtriple=x86_64-linux-gnu -mcpu=haswell")
 
@@ -64,7 +65,7 @@ def prefetching(count: int) -> tir.PrimFunc:
     x, y = ib.buffer_ptr(X), ib.buffer_ptr(Y)
     with ib.for_range(0, 64, "i") as i:
         with ib.for_range(0, count, "j") as j:
-            ib.emit(tir.Call("int32", "prefetch", (x[i + j, 0],)))
+            ib.emit(tir.Call(INT32, "prefetch", (x[i + j, 0],)))
         with ib.for_range(0, 16, "k", kind="vectorize") as k:
             y[i, k] = x[i, k]
     return tir.PrimFunc((X.data, Y.data), ib.get(), {X.data: X, Y.data: Y}, "f")
