@@ -122,19 +122,23 @@ def _split(emitter: Emitter, node: PrimExpr) -> tuple[Value, int]:
         return (value, 0) if known is None else (_NO_OFFSET, known)
     if isinstance(node, e.Add | e.Sub | e.Mul):
         (a, x), (b, y) = _split(emitter, node.a), _split(emitter, node.b)
+        # Arithmetic of loops' variables doesn't wrap: `limit_indices` has seen to it.
+        flags = "nsw" if emitter.text.is_natural(a) and emitter.text.is_natural(b) else ""
         if isinstance(node, e.Add):
-            return emitter.sum(a, b, ""), x + y
+            return emitter.sum(a, b, flags), x + y
         if b == _NO_OFFSET:
             if isinstance(node, e.Sub):
                 return a, x - y
-            return emitter.product(a, i64(y), ""), x * y
+            return emitter.product(a, i64(y), flags if y >= 0 else ""), x * y
         if isinstance(node, e.Mul) and a == _NO_OFFSET:
-            return emitter.product(b, i64(x), ""), x * y
+            return emitter.product(b, i64(x), flags if x >= 0 else ""), x * y
     return emitter.index(node), 0
 
 
-def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> Address:
-    """The address of ``buffer[indices]``."""
+def address(
+    emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...], *, inbounds: bool = True
+) -> Address:
+    """The address of ``buffer[indices]``; unless it is `inbounds`, the element need not exist."""
     text = emitter.text
     offset, constant, step, constant_step, lanes = _NO_OFFSET, 0, _NO_OFFSET, 0, 1
     offsets: Value | None = None
@@ -181,7 +185,8 @@ def address(emitter: Emitter, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> 
         step, steps = _NO_OFFSET, {b - a for a, b in pairwise(places)}
         if len(steps) == 1 and offsets is None:  # they are a ramp
             constant, step, places = constant + places[0], i64(steps.pop()), None
-    pointer = _shifted(emitter, element, pointer_of(emitter, buffer), offset, rows, constant)
+    pointer = pointer_of(emitter, buffer)
+    pointer = _shifted(emitter, element, pointer, offset, rows, constant, inbounds=inbounds)
     if lanes == 1:
         return Address(pointer)
     if places is not None and offsets is None and step == _NO_OFFSET:
@@ -284,7 +289,14 @@ _EXACT: dict[type, Callable[[int, int], int]] = {
 
 
 def _shifted(
-    emitter: Emitter, element: str, pointer: Value, offset: Value, rows: Value, constant: int
+    emitter: Emitter,
+    element: str,
+    pointer: Value,
+    offset: Value,
+    rows: Value,
+    constant: int,
+    *,
+    inbounds: bool,
 ) -> Value:
     """The element at ``offset + rows + constant``. The constant is added last: then unrolled loops
     share the rest, and the constant is part of the load. `rows` are constant multiples of strides;
@@ -299,7 +311,8 @@ def _shifted(
     if constant and literal(offset) is None:
         pointer = text.element_pointer(element, pointer, offset, inbounds=False)
         return text.element_pointer(element, pointer, i64(constant), inbounds=False)
-    return text.element_pointer(element, pointer, emitter.sum(offset, i64(constant)))
+    whole = emitter.sum(offset, i64(constant))
+    return text.element_pointer(element, pointer, whole, inbounds=inbounds)
 
 
 def multiples(text: FunctionText, step: Value, lanes: int, first: int = 0) -> Value:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minitvm.codegen.accesses import address, pointer_of, strides_of, unless_all
+from minitvm.codegen.accesses import address, pointer_of, unless_all
 from minitvm.codegen.conversion import memory_type, register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_intrinsics import check_intrinsic
-from minitvm.codegen.llvm_text import NULL, Value, i32, i64, integer, lanes_of
+from minitvm.codegen.llvm_text import NULL, Value, i32, integer, lanes_of
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS
@@ -159,18 +159,11 @@ def _emit_are_apart(emitter: Emitter, node: e.Call) -> Value:
 
 
 def _emit_prefetch(emitter: Emitter, node: e.Call) -> Value:
-    """A request to read, for all levels of the cache. The address is computed as an integer, so
-    that it may lie outside of the buffer."""
+    """A request to read, for all levels of the cache. The address may lie outside of the buffer."""
     (load,) = node.args
     assert isinstance(load, e.BufferLoad)
-    text, buffer, product = emitter.text, load.buffer, emitter.product
-    size = i64(buffer.dtype.itemsize)
-    place = text.convert("ptrtoint", pointer_of(emitter, buffer), "i64")
-    for index, stride in zip(load.indices, strides_of(emitter, buffer), strict=True):
-        step = product(product(emitter.index(index), stride), size)
-        place = text.binary("add", place, step)
-    where = text.convert("inttoptr", place, "ptr")
-    text.call(Value("ptr", "@llvm.prefetch.p0"), "void", [where, i32(0), i32(3), i32(1)])
+    where = address(emitter, load.buffer, load.indices, inbounds=False).pointer
+    emitter.text.call(Value("ptr", "@llvm.prefetch.p0"), "void", [where, i32(0), i32(3), i32(1)])
     return i32(0)
 
 

@@ -30,7 +30,15 @@ from minitvm.arith.work import estimated_work
 from minitvm.codegen.captures import Captured, Inside, captured_by, function_of
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
-from minitvm.codegen.llvm_text import AS_IT_IS, FunctionText, Value, element_type, i64, lanes_of
+from minitvm.codegen.llvm_text import (
+    AS_IT_IS,
+    FunctionText,
+    Value,
+    element_type,
+    i64,
+    lanes_of,
+    literal,
+)
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -125,16 +133,17 @@ def share_of(
     iterations, at most one more than another task has; or, `strided`, iterations as far apart as
     there are tasks."""
     count = text.intrinsic("smax", "i64", extent, i64(0))
+    flags = "" if literal(begin) is None else "nsw"
     if strided:
-        first = text.binary("add", begin, team.task)
-        return first, text.binary("add", begin, count), team.tasks
+        first = text.binary("add", begin, team.task, flags)
+        return first, text.binary("add", begin, count, flags), team.tasks
     least = text.binary("sdiv", count, team.tasks)
     rest = text.binary("srem", count, team.tasks)
-    before = text.binary("mul", least, team.task)
-    before = text.binary("add", before, text.intrinsic("smin", "i64", team.task, rest))
+    before = text.binary("mul", least, team.task, "nsw")
+    before = text.binary("add", before, text.intrinsic("smin", "i64", team.task, rest), "nsw")
     more = text.convert("zext", text.icmp("slt", team.task, rest), "i64")
-    first = text.binary("add", begin, before)
-    last = text.binary("add", first, text.binary("add", least, more))
+    first = text.binary("add", begin, before, flags)
+    last = text.binary("add", first, text.binary("add", least, more, "nsw"), flags)
     return first, last, i64(1)
 
 
@@ -215,7 +224,8 @@ def launch(
         captured, outer, f"parallel.{number}.body", _ENVIRONMENT, has_barrier=_has_barrier(node)
     )
     task, tasks, region, _ = inside.text.params[len(captured) :]
-    made = emit_task(inside, Team(task, tasks, region))
+    team = Team(inside.text.note_natural(task), inside.text.note_natural(tasks), region)
+    made = emit_task(inside, team)
     function = _emit_entry(text, f"parallel.{number}", captured, made)
 
     *slots, total = _slots(captured)

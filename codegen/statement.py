@@ -48,7 +48,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes, size_factors
 from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import mentions, rebuild, walk_once, with_fields
+from minitvm.tir.functor import contains, mentions, rebuild, walk_once, with_fields
 from minitvm.tir.stmt import ForKind, Stmt
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.reuse_storage import STACK_BYTES
@@ -57,6 +57,8 @@ from minitvm.transform.stream_stores import ALIGNMENT
 # void* allocate(int64_t size), void give_back(void*): the workspaces of the runtime
 ALLOCATE_WORKSPACE = "minitvm_allocate_workspace"
 GIVE_BACK_WORKSPACE = "minitvm_give_back_workspace"
+
+_WRITTEN_OUT = 4  # copies in a row, for which counting would take as long as copying
 
 
 @final
@@ -195,6 +197,9 @@ class StatementEmitter:
     def _emit_serial(self, node: s.For) -> None:
         trip_count = e.const_int(node.extent)
         if trip_count is not None and trip_count <= 0:
+            return
+        if trip_count is not None and trip_count <= _WRITTEN_OUT and _is_copy(node.body):
+            self._emit_unrolled(node)
             return
         if is_whole(node):
             emit_copy(self.expressions, node)
@@ -627,9 +632,7 @@ def _is_term_or_nothing(node: PrimExpr) -> TypeGuard[e.Select]:
 def _extremum_in(loop: s.For) -> tuple[s.BufferStore, e.Min | e.Max] | None:
     """The store of a loop whose iterations all combine one element with something by a minimum or
     maximum of floats, and this; None for any other loop."""
-    store = loop.body
-    while isinstance(store, s.AttrStmt) and store.attr_key == "padded_buffer":
-        store = store.body
+    store = _in_padding(loop.body)
     if not isinstance(store, s.BufferStore) or not isinstance(store.value, (e.Min, e.Max)):
         return None
     value = store.value
@@ -640,9 +643,25 @@ def _extremum_in(loop: s.For) -> tuple[s.BufferStore, e.Min | e.Max] | None:
     return (store, value) if is_one else None
 
 
+def _is_copy(body: Stmt) -> bool:
+    """Whether a statement does no more than copy an element or a vector."""
+    store = _in_padding(body)
+    return isinstance(store, s.BufferStore) and isinstance(store.value, e.BufferLoad)
+
+
+def _in_padding(node: Stmt) -> Stmt:
+    """A statement below the attributes of padded buffers."""
+    while isinstance(node, s.AttrStmt) and node.attr_key == "padded_buffer":
+        node = node.body
+    return node
+
+
 def _is_plain(loop: s.For) -> bool:
-    """Whether there are neither loops nor vectors in a loop, which may have many iterations."""
-    return not loop.annotations.get(s.FEW) and not any(
+    """Whether there are neither loops nor vectors in a loop that stores something, as one of
+    prefetches doesn't, and may have many iterations."""
+    if loop.annotations.get(s.FEW) or not contains(s.BufferStore, loop.body):
+        return False
+    return not any(
         each.kind != ForKind.UNROLLED
         if isinstance(each, s.For)
         else isinstance(each, s.While) or (isinstance(each, PrimExpr) and each.dtype.lanes > 1)

@@ -90,6 +90,8 @@ class Effects:
 
     def is_stable(self, value: PrimExpr, body: PrimExpr | Stmt) -> bool:
         """See :func:`is_stable`."""
+        if not contains((BufferLoad, Call), value):
+            return True
         read: set[Var] = set()
         for each in find((BufferLoad, Call), value):
             if isinstance(each, BufferLoad):

@@ -7,10 +7,10 @@ constraints. A constraint is an affine form that is at least zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import final
+from typing import Any, final
 
 from minitvm.arith.atoms import Atoms
 from minitvm.arith.effects import Effects
@@ -53,11 +53,25 @@ class _Known:
     # its answer, so that no new atom gets the address of one of its atoms.
     answers: dict[Hashable, tuple[bool, System]] = field(default_factory=dict)
 
+    def copied(self) -> _Known:
+        """The same facts, to which others are added."""
+        return _Known(
+            self.facts.copy(),
+            self.intervals.copy(),
+            self.definitions.copy(),
+            self.determined.copy(),
+            self.complete,
+        )
+
 
 class Facts:
-    """Facts in nested scopes."""
+    """Facts in nested scopes. Those of a scope are learnt when the first question in it is asked:
+    many passes ask nothing in most scopes."""
+
+    _known: _Known  # missing while there are scopes without questions
 
     def __init__(self) -> None:
+        self._unasked: list[_Scope] = []  # such scopes, the outermost first
         self.atoms = Atoms()
         self.effects = Effects()
         self._known = _Known()
@@ -67,9 +81,28 @@ class Facts:
         self._defined: set[Atom] = set()  # atoms whose definitions determine them
         self._rows_of: dict[tuple[Atom, Bound, Bound, bool], System] = {}
 
-    def scope(self) -> AbstractContextManager[None]:
-        """A scope: the facts that are learnt inside are forgotten at its end."""
-        return _Scope(self)
+    def scope(self, learn: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """A scope: the facts that are learnt inside are forgotten at its end. `learn` learns those
+        that hold from its begin on."""
+        return _Scope(self, learn)
+
+    def __getattr__(self, name: str) -> Any:
+        """The facts of scopes in which nothing has been asked yet."""
+        if name != "_known":
+            raise AttributeError(name=name, obj=self)
+        self._learn_scopes()
+        return self._known
+
+    def _learn_scopes(self) -> None:
+        """Learns the facts of the scopes in which nothing has been asked yet."""
+        scopes, self._unasked = self._unasked, []
+        known = scopes[0].outside
+        assert known is not None
+        for scope in scopes:
+            scope.outside = known
+            known = self._known = known.copied()
+            if scope.learn is not None:
+                scope.learn()
 
     def forget(self) -> None:
         """Notes that the facts are incomplete: a condition here has no systems."""
@@ -88,6 +121,8 @@ class Facts:
 
     def is_index_arithmetic(self, expr: PrimExpr) -> bool:
         """Whether `expr` is computed exactly, not modulo 2**bits."""
+        if self._unasked:  # variables of their loops may be data
+            self._learn_scopes()
         known = self._indices.get(expr)
         if known is None:
             known = self._indices[expr] = is_index_node(expr, self._data) and all(
@@ -229,23 +264,23 @@ class Facts:
 class _Scope:
     """See :meth:`Facts.scope`. Scopes are many: a generator would take twice the time."""
 
-    __slots__ = ("_facts", "_outside")
+    __slots__ = ("_facts", "learn", "outside")
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, learn: Callable[[], None] | None) -> None:
         self._facts = facts
+        self.learn = learn
+        self.outside: _Known | None = None  # the facts outside, unless nothing was asked there
 
     def __enter__(self) -> None:
-        outside = self._outside = self._facts._known
-        self._facts._known = _Known(
-            outside.facts.copy(),
-            outside.intervals.copy(),
-            outside.definitions.copy(),
-            outside.determined.copy(),
-            outside.complete,
-        )
+        self.outside = vars(self._facts).pop("_known", None)
+        self._facts._unasked.append(self)
 
     def __exit__(self, *exception: object) -> None:
-        self._facts._known = self._outside
+        unasked = self._facts._unasked
+        if unasked and unasked[-1] is self:
+            unasked.pop()
+        if self.outside is not None:
+            self._facts._known = self.outside
 
 
 def _range_of(atom: Atom) -> Interval:

@@ -31,6 +31,8 @@ class Forms(Proofs):
 
     def affine(self, expr: PrimExpr) -> Affine:
         """`expr`, an integer, as an affine form over shared atoms."""
+        if self._unasked:
+            self._learn_scopes()
         if isinstance(expr, IntImm):
             return Affine({}, int(expr.value))
         if isinstance(expr, Var):

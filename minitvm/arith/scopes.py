@@ -27,17 +27,18 @@ def prover_of(func: PrimFunc) -> Prover:
     return prover
 
 
-@contextmanager
-def in_loop(prover: Prover, loop: s.For) -> Iterator[None]:
+def in_loop(prover: Prover, loop: s.For) -> AbstractContextManager[None]:
     """The scope of a loop's iteration."""
-    with prover.scope():
+
+    def learn() -> None:
         effects = prover.effects
         if effects.is_stable(loop.min, loop.body) and effects.is_stable(loop.extent, loop.body):
             prover.bind_loop(loop.loop_var, loop.min, loop.extent)
         else:
             prover.bind_unknown(loop.loop_var)
             prover.forget()
-        yield
+
+    return prover.scope(learn)
 
 
 @contextmanager

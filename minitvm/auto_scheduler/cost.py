@@ -31,7 +31,7 @@ multiply-adds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from math import gcd, prod
 from typing import final
 
@@ -175,7 +175,7 @@ class Nest:
     @property
     def outer(self) -> int:
         """The number of the planes of rows and columns."""
-        return prod(each or USUAL for each in (*self.others, *self.rows[:-1]))
+        return _usual_product((*self.others, *self.rows[:-1]))
 
     @property
     def width(self) -> int:
@@ -183,7 +183,7 @@ class Nest:
 
     @property
     def depth(self) -> int:
-        return prod(each or USUAL for each in self.steps)
+        return _usual_product(self.steps)
 
     @property
     def share(self) -> float:
@@ -194,11 +194,17 @@ class Nest:
 
     def inside(self, place: int) -> int:
         """The steps of the sum for one of the reduction axis at a place."""
-        return prod(each or USUAL for each in self.steps[place + 1 :])
+        return _usual_product(self.steps[place + 1 :])
 
     def steps_of(self, depth: int | None, cut: int) -> int:
         """The steps of the sum in a block: see :class:`Blocks`."""
         return self.depth if depth is None else depth * self.inside(cut)
+
+
+@lru_cache(maxsize=1024)  # asked for each tile that is considered
+def _usual_product(extents: tuple[int | None, ...]) -> int:
+    """The product of extents; a symbolic one is of the usual size."""
+    return prod(each or USUAL for each in extents)
 
 
 def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:

@@ -54,6 +54,16 @@ def _reader(cls: type) -> _Reader:
         one = attrgetter(*names)
         return lambda node: (one(node),)
 
+    if not HELD[cls] and annotations[names[0]].startswith("tuple") and len(names) == 2:
+        several, one = attrgetter(names[0]), attrgetter(names[1])
+
+        def read_two(node: Any) -> tuple[Any, ...]:
+            last = one(node)
+            found: tuple[Any, ...] = several(node)
+            return found if last is None else (*found, last)
+
+        return read_two
+
     def read(node: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = ()
         for name in names:
@@ -155,13 +165,17 @@ def walk_once(*roots: Node) -> Iterator[Node]:
                 stack += below[::-1]
 
 
-class _Bits(dict[type, int]):
-    """A bit for each class of nodes."""
+class _Bits(dict[Any, int]):
+    """A bit for each class of nodes, and the bits of several classes."""
 
-    def __missing__(self, cls: type) -> int:
-        if cls not in CHILDREN:
-            raise InternalError(f"find: expected a class of nodes, got {cls.__name__}")
-        made = self[cls] = 1 << len(self)
+    def __missing__(self, kinds: Any) -> int:
+        if isinstance(kinds, tuple):
+            made = sum(self[each] for each in kinds)
+        elif kinds in CHILDREN:
+            made = 1 << len([each for each in self if not isinstance(each, tuple)])
+        else:
+            raise InternalError(f"find: expected a class of nodes, got {kinds.__name__}")
+        self[kinds] = made
         return made
 
 
@@ -190,12 +204,8 @@ def _kinds_of(node: Any) -> int:
 
 def contains(kinds: type | tuple[type, ...], *roots: Node) -> bool:
     """Whether a node of some classes is in one of some trees. The answer takes no walk."""
-    wanted = _bits_of(kinds)
+    wanted = _BITS[kinds]
     return any(_kinds_of(root) & wanted for root in roots)
-
-
-def _bits_of(kinds: type | tuple[type, ...]) -> int:
-    return sum(_BITS[each] for each in kinds) if isinstance(kinds, tuple) else _BITS[kinds]
 
 
 @overload
@@ -209,7 +219,7 @@ def find(kinds: tuple[type, ...], *roots: Node) -> Iterator[Any]: ...
 def find(kinds: Any, *roots: Node) -> Iterator[Any]:
     """Every distinct node of some classes in some trees, in the order of :func:`walk_once`. Parts
     of a tree without such nodes aren't visited."""
-    wanted = _bits_of(kinds)
+    wanted = _BITS[kinds]
     seen: set[int] = set()
     stack: list[Any] = [root for root in reversed(roots) if _kinds_of(root) & wanted]
     while stack:

@@ -142,7 +142,17 @@ class _Overlap(ScopedMutator):
         divisor = divisor_of(self._prover, loop) if loop.kind == ForKind.PARALLEL else None
         if divisor is None:
             return self._overlapped(loop)
+        if not self._may_overlap(loop):  # without simplifying the loop by digits
+            return loop
         return by_digits(self._prover, loop, divisor, self._in_digits)
+
+    def _may_overlap(self, loop: s.For) -> bool:
+        """Whether tiles in a loop have guards on lanes, and may be computed again."""
+        has_lanes = any(each.kind == ForKind.VECTORIZED for each in find(s.For, loop.body))
+        if not has_lanes or not contains(s.IfThenElse, loop.body):
+            return False
+        accesses = _accesses(loop.body)
+        return accesses is not None and self._if_repeated(accesses) is not None
 
     def _in_digits(self, outer: Stmt) -> Stmt:
         """The loop over the last of the loops that were fused has tiles that may overlap."""

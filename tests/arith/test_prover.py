@@ -9,7 +9,7 @@ import pytest
 from minitvm import te
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.prover import Prover
-from minitvm.runtime.dtype import BOOL, INT32, UINT8, UINT32
+from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT8, UINT32
 from minitvm.tir import expr as e
 from minitvm.tir.expr import And, Call, Not, Or, PrimExpr, Range, Select, Var, const
 
@@ -218,3 +218,30 @@ def test_an_answer_holds_until_another_fact_is_learnt() -> None:
     assert prover.can_prove(n * 2 < 9)
     prover.bind_unknown(n)
     assert not prover.can_prove(n * 2 < 9)
+
+
+def test_facts_of_a_scope_are_learnt_when_something_is_asked_in_it() -> None:
+    prover, i, j, asked = Prover(), Var("i"), Var("j"), list[str]()
+
+    def learn(name: str, var: Var) -> None:
+        asked.append(name)
+        prover.bind_loop(var, const(0), const(4))
+
+    with prover.scope(lambda: learn("outer", i)):
+        with prover.scope(lambda: learn("unasked", j)):
+            pass
+        with prover.scope(lambda: learn("inner", j)):
+            assert asked == []
+            assert prover.can_prove(i + j < 7)
+            assert asked == ["outer", "inner"]
+        assert not prover.can_prove(j < 4)
+        assert prover.can_prove(i < 4)
+    assert not prover.can_prove(i < 4)
+    assert asked == ["outer", "inner"]
+
+
+def test_a_loop_over_data_is_known_to_be_one_before_its_variable_is_asked_about() -> None:
+    prover, i, many = Prover(), Var("i", INT64), Var("many", INT64)
+    prover.bind_data(many)
+    with prover.scope(lambda: prover.bind_loop(i, const(0, "int64"), many)):
+        assert not prover.is_index_arithmetic(i * 4)
