@@ -17,7 +17,7 @@ two rows and columns. Where all tiles are whole they are stored to C itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import lcm, prod
 from typing import Any, TypeAlias, cast
@@ -46,6 +46,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
 from minitvm.auto_scheduler.some_sizes import is_version
+from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
@@ -179,20 +180,12 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     return found if rows * columns * depth >= found.share * computed else None
 
 
-def write_by_instruction(
-    s: Schedule,
-    contraction: Contraction,
-    last: Tensor,
-    by: _Instruction,
-    target: Target,
-    moved: Collection[Stage],
-    *,
-    ahead: bool,
-) -> list[Stage]:
-    """Writes the schedule of a contraction by an instruction, and of `last`, the stage that reads
-    its sums. The stages of `moved` move elements to a factor; they are part of its padded copy, or
-    are computed at its place, and are returned then. `ahead`: the columns' factor is an argument
-    that is packed before the call."""
+def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
+    """Writes the schedule of a contraction by an instruction, and of the stage that reads its sums.
+    Stages that only move elements to a factor are part of its padded copy, or are computed at its
+    place, and are returned then."""
+    s, contraction, target = given.schedule, given.contraction, given.target
+    ahead, moved, last = given.is_packed_ahead, given.moved, given.last.op.output(0)
     op, places = contraction.op, places_of(contraction)
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
@@ -334,11 +327,13 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
 
 
 def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
-    """The cycles of a contraction by an instruction, with the copies of its factors; None where no
-    instruction computes it."""
+    """The cycles of a contraction by an instruction; None where no instruction computes it."""
     by = matrix_product_for(contraction, target) or dot_product_for(contraction, target)
-    if by is None:
-        return None
+    return None if by is None else cycles_by(by, contraction, target)
+
+
+def cycles_by(by: _Instruction, contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction by an instruction, with the copies of its factors."""
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
     copied = [contraction.b]

@@ -51,6 +51,7 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     reduce_of,
 )
+from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -61,17 +62,12 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
     usual_size,
 )
-from minitvm.auto_scheduler.forms import (
-    cycles_of_reduction,
-    cycles_of_strategy,
-    groups_of,
-    is_copied_by_its_axes,
-    sums_over_images,
-)
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
+from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
+from minitvm.auto_scheduler.strategies import cycles_of_strategy
 from minitvm.auto_scheduler.sums import epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
@@ -214,7 +210,7 @@ def _write_best(
     contraction = contraction_of(stage.op)
     if contraction is None:
         return None
-    layout = best_layout(contraction, target, in_order=is_in_order(contraction.op, strict))
+    layout = best_layout(contraction, target, strict=strict)
     if layout is None:
         return None
     axes = [axis.var.name for axis in _axes_of(contraction)]
@@ -483,11 +479,9 @@ def _itself(contraction: Contraction) -> Layout:
 # -- The choice --
 
 
-def best_layout(
-    contraction: Contraction, target: Target, *, in_order: bool = False
-) -> Layout | None:
-    """The layout in which a contraction takes the fewest cycles; None if it is its own. `in_order`:
-    its sums aren't computed in parts.
+def best_layout(contraction: Contraction, target: Target, *, strict: bool = False) -> Layout | None:
+    """The layout in which a contraction takes the fewest cycles; None if it is its own. `strict`:
+    floats are summed in order.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((64, 512, 100), name="A"), te.placeholder((64,), name="B")
@@ -499,7 +493,8 @@ def best_layout(
     target = on_one_core(target)
     if not _may_change(contraction, target) or _is_product(contraction, target):
         return None
-    cycles_by = partial(cycles_of_strategy, target=target, in_order=in_order)
+    in_order = is_in_order(contraction.op, strict)
+    cycles_by = partial(cycles_of_strategy, target=target, strict=strict)
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:

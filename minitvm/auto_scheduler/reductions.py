@@ -29,17 +29,20 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
+    Contraction,
     Factor,
     bytes_of,
     extent_of,
     factors_of,
     is_uneven,
     line_of,
+    long_axes,
     product_of_extents,
     reduce_of,
     slides,
     uneven_axes,
 )
+from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
@@ -54,6 +57,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
 from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
@@ -68,6 +72,9 @@ _VECTORS = 4  # of results that are computed together, where there may be few
 _USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
 _STEPS_OF_VECTOR = 4  # at least
+_LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
+_ROWS_OF_LANE = 4  # sums of a lane
+_CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
@@ -113,6 +120,58 @@ def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int
     used = lanes if extent is None else max(1, min(lanes, extent))
     loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
     return (1 + sum(loads)) / used
+
+
+# -- Cycles --
+
+
+def cycles_one_by_one(op: ComputeOp, factors: Sequence[Factor], target: Target) -> float:
+    """The cycles of sums one by one, in vectors along the steps. Their lanes are added at the end;
+    short ones side by side."""
+    cpu = target.processor
+    lanes = target.lanes(op.output(0).dtype)
+    results, steps = usual_size(op.axis), usual_size(op.reduce_axis)
+    each = steps / lanes if steps < lanes else -(-steps // lanes)
+    apart = [factor.along(op.reduce_axis[-1]) for factor in factors]
+    loads = each * sum(_LOADS_APART * lanes if n > NEAR else max(1, n) for n in apart)
+    added = min(steps, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
+    return results * (loads / cpu.loads + added) + _moved(factors, target)
+
+
+def cycles_in_columns(contraction: Contraction, row: IterVar | None, target: Target) -> float:
+    """The cycles of a contraction both of whose factors change from lane to lane, or that has no
+    rows. A few sums of a lane use an element again; the others read it from its cache."""
+    op, cpu, column = contraction.op, target.processor, contraction.column
+    dtype = op.output(0).dtype
+    lanes, width = target.lanes(dtype), usual_size([column])
+    vectors = usual_size(op.axis) // width * -(-width // lanes) * usual_size(op.reduce_axis)
+    several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
+    loads, came = 0.0, 0.0
+    for each in contraction.factors:
+        apart = each.along(column)
+        again = several if row is not None and not each.reads(row) else 1
+        loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
+        lines = lanes * min(apart * dtype.itemsize, CACHE_LINE)
+        came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
+    return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
+
+
+def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
+    """The cycles of a reduction that uses no element again: in vectors of neighbouring results, if
+    these read neighbouring terms, or of neighbouring steps."""
+    factors, lanes = factors_of(op), target.lanes(op.output(0).dtype)
+    column = long_axes(op.axis)[-1:]
+    if not column or any(each.along(column[0]) not in (0, 1) for each in factors):
+        return cycles_one_by_one(op, factors, target)
+    width = usual_size(column)
+    vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
+    return vectors * len(factors) / target.processor.loads + _moved(factors, target)
+
+
+def _moved(factors: Sequence[Factor], target: Target) -> float:
+    """The cycles in which factors come once from the caches that hold them."""
+    sizes = [usual_bytes_of(each.tensor) for each in factors]
+    return sum(transfer_cycles(size, size, target) for size in sizes)
 
 
 # -- Results in registers --

@@ -35,7 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
 )
-from minitvm.auto_scheduler.forms import is_convolution
+from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.running import lanes_of

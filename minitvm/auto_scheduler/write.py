@@ -9,47 +9,44 @@ from typing import Any, TypeVar
 
 from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
-from minitvm.auto_scheduler.choice import choose, choose_form
+from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
-from minitvm.auto_scheduler.cost import Tile
-from minitvm.auto_scheduler.forms import is_convolution, tile_in_lanes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
-from minitvm.auto_scheduler.image_tiles import write_convolution
 from minitvm.auto_scheduler.inlining import (
     becomes_part,
     can_be_inlined,
     stays_a_reduction,
 )
 from minitvm.auto_scheduler.instructions import (
-    dot_product_for,
-    matrix_product_for,
     multiplies_dtypes,
-    write_by_instruction,
 )
-from minitvm.auto_scheduler.lanes import write_lanes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
-from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order, places_of
+from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.places import write_phases, write_unstacked, write_windows
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.strategies import (
+    TILES,
+    TOGETHER,
+    choose_products,
+    is_tiled,
+    strategy_for,
+    together,
+    write_contraction,
+)
 from minitvm.auto_scheduler.streams import (
     is_plain_reduction,
-    is_streamed,
-    line_of_columns,
     write_grouped,
-    write_streamed,
 )
 from minitvm.auto_scheduler.sums import Program, Sums
-from minitvm.auto_scheduler.tiled import are_alike, pays_together, with_best_row, write_tiled
+from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
-from minitvm.te.intrinsics.dot_product import DotProduct
-from minitvm.te.intrinsics.matrix_product import MatrixProduct
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
@@ -57,8 +54,6 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
-TOGETHER = "tiles together"
-"""The strategy for several contractions with one epilogue."""
 OPERANDS = "operands"
 """The strategy that copies operands which lie across."""
 
@@ -228,10 +223,10 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
         whole = kept | fused.without_epilogue | done
         find = partial(program.sums_of, stage, whole, by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
-        if sums is not None and sums.last in fused.parts and _is_tiled(sums):
+        if sums is not None and sums.last in fused.parts and is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
         elif sums is not None:
-            done |= set(_write_contraction(attempt, stage, _beside_blocks(sums, fused)))
+            done |= set(write_contraction(attempt, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     # An argument is whole after the call, in whatever loops its rows are computed.
     whole = {each for each in kept if each.is_touched or each.is_named} | read | read_by_groups
@@ -263,14 +258,14 @@ def _fused(
         sums = program.sums_of(stage, whole, by_hand) if stage not in products else None
         if sums is None:
             continue
-        if _is_tiled(sums):
+        if is_tiled(sums):
             for each in _group(attempt, sums):
                 products[each.stage] = Product(each.contraction, each.last)
         else:
             kept = kept | {stage, sums.last}
             # Any stage can have plain loops.
             alone |= set() if is_plain_reduction(sums.contraction) else {stage, sums.last}
-        if not _leaves_epilogue(sums):
+        if strategy_for(sums).takes_epilogue:
             by_hand = by_hand | {sums.last}
     free = {each for each in here if each not in kept and not each.is_output}
     roots = [each for each in here if each in free or each.is_output or each in whole]
@@ -278,62 +273,15 @@ def _fused(
     return FusedBlocks(s, found, products) if found else None
 
 
-def _is_tiled(sums: Sums) -> bool:
-    """Whether no strategy before the tiles of sums fits a contraction."""
-    return bool(sums.contraction.rows) and not (
-        _leaves_epilogue(sums)
-        or is_convolution(sums.contraction, sums.target)
-        or (_matrix_product_for(sums) or _dot_product_for(sums)) is not None
-    )
-
-
-def _leaves_epilogue(sums: Sums) -> bool:
-    """Whether a contraction is computed as a whole, before the stage that reads its sums."""
-    contraction, target = sums.contraction, sums.target
-    is_whole = is_plain_reduction(contraction) or is_streamed(contraction, target)
-    return is_whole or _tile_in_lanes(sums) is not None
-
-
-def _matrix_product_for(sums: Sums) -> MatrixProduct | None:
-    return matrix_product_for(sums.contraction, sums.target)
-
-
-def _dot_product_for(sums: Sums) -> DotProduct | None:
-    return dot_product_for(sums.contraction, sums.target, sums.is_packed_ahead)
-
-
 def _group(attempt: Attempt, sums: Sums) -> Sequence[Sums]:
     """A contraction, and those whose sums are computed in the same tiles."""
-    return attempt.follow(TOGETHER, sums.stage, partial(_together, sums)) or [sums]
-
-
-def _together(sums: Sums) -> list[Sums] | None:
-    """The contractions that one epilogue reads, and whose sums are computed in the same tiles; None
-    where the epilogue reads one alone, or computing them together takes longer."""
-    s, last = sums.schedule, sums.last
-    if last is sums.stage or not _is_tiled(sums):
-        return None
-    read = _read_by(s, last)
-    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
-    found = [each for stage in s.stages if stage in read and (each := find(stage))]
-    alike = [
-        each for each in found if each.last is last and _is_tiled(each) and are_alike(sums, each)
-    ]
-    return alike if len(alike) > 1 and pays_together(alike) else None
-
-
-def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
-    """The stages that a stage reads, directly or through inlined stages."""
-    found: set[Stage] = set()
-    for tensor in stage.op.input_tensors:
-        found |= _read_by(s, s[tensor]) if s[tensor].inlined else {s[tensor]}
-    return found
+    return attempt.follow(TOGETHER, sums.stage, partial(together, sums)) or [sums]
 
 
 def _write_part(attempt: Attempt, sums: Sums, fused: FusedBlocks) -> Iterable[Stage]:
     """Schedules a contraction that is computed in parts, and the contractions in the same tiles."""
     group = _group(attempt, sums)
-    name = TOGETHER if len(group) > 1 else "tiles"
+    name = TOGETHER if len(group) > 1 else TILES
     return attempt.follow(name, sums.stage, partial(_write_parts, group, fused)) or ()
 
 
@@ -343,7 +291,7 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     if part is None:
         alone = replace(group[0].program, target=on_one_core(group[0].target))
         group = [replace(each, program=alone) for each in group]
-    _choose_products(group)
+    choose_products(group)
     loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:
         fused.loops[last] = loop
@@ -510,106 +458,3 @@ def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
         kept={*sums.kept, *fused.parts},
         inline_columns=sums.inline_columns and columns not in fused.parts,
     )
-
-
-def _write_contraction(attempt: Attempt, stage: Stage, sums: Sums) -> Iterable[Stage]:
-    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages."""
-    for name, write in STRATEGIES:
-        done = attempt.follow(name, stage, partial(write, sums))
-        if done is not None:
-            return done
-    return ()
-
-
-def _tile_in_lanes(sums: Sums) -> Tile | None:
-    """The tile of a contraction by lanes of sums, if that is allowed and takes fewer cycles."""
-    if sums.in_order or sums.inline_columns or sums.ahead is not None:
-        return None
-    return tile_in_lanes(sums.contraction, sums.target)
-
-
-def _write_lanes(sums: Sums) -> Iterable[Stage] | None:
-    tile = _tile_in_lanes(sums)
-    if tile is None:
-        return None
-    choose_form(sums.schedule, sums.contraction, "matrix product")
-    write_lanes(sums.schedule, sums.contraction, tile, sums.target)
-    return (sums.stage,)
-
-
-def _leave_to_rows(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction = sums.schedule, sums.contraction
-    if not is_plain_reduction(contraction) or sums.ahead is not None:
-        return None
-    choose_form(s, contraction, "matrix-vector product")
-    return ()
-
-
-def _write_streamed(sums: Sums) -> Iterable[Stage] | None:
-    s, contraction = sums.schedule, sums.contraction
-    if not is_streamed(contraction, sums.target) or sums.ahead is not None:
-        return None
-    choose_form(s, contraction, "matrix product")
-    if sums.inline_columns:
-        s[contraction.b.tensor].compute_inline()
-    places = places_of(contraction)
-    line = len(line_of_columns(contraction))
-    write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
-    return (sums.stage,)
-
-
-def _write_by(
-    find: Callable[[Sums], DotProduct | MatrixProduct | None], sums: Sums
-) -> Iterable[Stage] | None:
-    s, contraction, last, found = sums.schedule, sums.contraction, sums.last, find(sums)
-    if found is None or (sums.program.strict and found.sum == "float32"):
-        return None
-    _choose_products([sums])
-    ahead = sums.is_packed_ahead
-    placed = write_by_instruction(
-        s, contraction, last.op.output(0), found, sums.target, sums.moved, ahead=ahead
-    )
-    return (sums.stage, last, *placed)
-
-
-def _write_together(sums: Sums) -> Iterable[Stage] | None:
-    group = _together(sums)
-    return None if group is None else _tile(group)
-
-
-def _write_tiled(sums: Sums) -> Iterable[Stage]:
-    return _tile([replace(sums, contraction=with_best_row(sums.contraction, sums.target))])
-
-
-def _tile(group: Sequence[Sums]) -> Iterable[Stage]:
-    done = (*(each.stage for each in group), group[0].last)
-    _choose_products(group)
-    write_tiled(group)
-    return done
-
-
-def _choose_products(group: Sequence[Sums]) -> None:
-    for each in group:
-        choose_form(each.schedule, each.contraction, "matrix product")
-        if each.last is not each.stage:
-            text = "{last} takes the sums in the tile"
-            choose(each.schedule, "epilogue", text, last=each.last.name)
-    if len(group) > 1:
-        names = ", ".join(each.stage.name for each in group)
-        text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
-        choose(group[0].schedule, "strategy", text, stages=names)
-
-
-# The strategies for contractions, by name, in order of preference. Each returns the stages that it
-# scheduled, or None where it doesn't fit. A contraction that fits no strategy is computed row by
-# row.
-STRATEGIES: tuple[tuple[str, Callable[[Sums], Iterable[Stage] | None]], ...] = (
-    ("lanes of sums", _write_lanes),
-    ("plain reduction", _leave_to_rows),
-    ("streamed", _write_streamed),
-    ("matrix-product instructions", partial(_write_by, _matrix_product_for)),
-    ("dot-product instructions", partial(_write_by, _dot_product_for)),
-    ("convolution", write_convolution),
-    (TOGETHER, _write_together),
-    ("tiles", _write_tiled),
-)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.auto_scheduler import attempts, rows, write
-from minitvm.auto_scheduler.sums import Sums
-from minitvm.auto_scheduler.write import STRATEGIES
+from minitvm.auto_scheduler import attempts, rows, strategies, write
+from minitvm.auto_scheduler.strategies import STRATEGIES, Case
 from minitvm.lowering.lower import lower
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
@@ -131,6 +131,9 @@ def fails(*_: Any) -> Any:
     return [][0]
 
 
+FAILING = tuple(replace(each, find=fails, write=fails) for each in STRATEGIES)
+
+
 def misuses(schedule: Schedule) -> None:
     """Lets a schedule say what can't be lowered."""
     stage = schedule[schedule.outputs[0]]
@@ -194,12 +197,13 @@ def assert_computes(f: Any, tensors: Tensors) -> None:
 
 def test_the_plain_loops_are_the_last(monkeypatch: pytest.MonkeyPatch, dropped: list[str]) -> None:
     tensors = product(20, 40, 30)
-    monkeypatch.setattr(write, "STRATEGIES", tuple((name, fails) for name, _ in STRATEGIES))
+    monkeypatch.setattr(strategies, "STRATEGIES", FAILING)
     monkeypatch.setattr(rows, "_place_of_readers", fails)
     monkeypatch.setattr(rows._Rows, "write", fails)
     monkeypatch.setattr(write, "_write_inlined", fails)
     f = tvm.build(tensors[-1], tensors, name="f")
-    expected = ["inlining", *(name for name, _ in STRATEGIES), "rows of its readers", "rows"]
+    expected = [each.name for each in STRATEGIES]
+    expected += ["inlining", "blocks of rows", "rows of its readers", "rows"]
     assert {each.split(": ")[1].removesuffix(" was dropped") for each in dropped} == {*expected}
     assert_computes(f, tensors)
     plain = tvm.build(tensors[-1], tensors, name="f", auto_schedule=False)
@@ -238,7 +242,7 @@ def test_an_error_of_the_program_is_that_of_its_plain_loops(
     broken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if broken:  # and says nothing of what else went wrong; nobody is told of that, either
-        monkeypatch.setattr(write, "STRATEGIES", tuple((name, fails) for name, _ in STRATEGIES))
+        monkeypatch.setattr(strategies, "STRATEGIES", FAILING)
     tensors = wrong_program()
     texts = []
     for automatic in (False, True):
@@ -250,10 +254,11 @@ def test_an_error_of_the_program_is_that_of_its_plain_loops(
 
 
 def test_interrupts_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Sums) -> Iterable[Any]:
+    def interrupted(_: Case) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "STRATEGIES", (("interrupted", interrupted),))
+    (first, *_) = STRATEGIES
+    monkeypatch.setattr(strategies, "STRATEGIES", (replace(first, find=interrupted),))
     tensors = product(20, 40, 30)
     with pytest.raises(KeyboardInterrupt):
         tvm.build(tensors[-1], tensors)
@@ -263,7 +268,7 @@ def test_prepacked_arguments_are_packed_by_whatever_strategy(
     monkeypatch: pytest.MonkeyPatch, dropped: list[str]
 ) -> None:
     tensors = product(40, 40, 30)
-    monkeypatch.setattr(write, "STRATEGIES", tuple((name, fails) for name, _ in STRATEGIES))
+    monkeypatch.setattr(strategies, "STRATEGIES", FAILING)
     f = tvm.build(tensors[-1], tensors, name="f", prepacked=[tensors[1]])
     a, b = (np.random.default_rng(0).random(t, "float32") for t in ((40, 30), (30, 40)))
     out = np.empty((40, 40), "float32")
@@ -275,7 +280,7 @@ def test_prepacked_arguments_are_packed_by_whatever_strategy(
 def check_broken(draw: Any) -> None:
     """A random program, where strategies of one name, or of several, fail."""
     program: Program = draw(st.composite(contraction)())
-    names = [*(name for name, _ in STRATEGIES), "inlining", "rows", "rows of its readers"]
+    names = [*(each.name for each in STRATEGIES), "inlining", "rows", "rows of its readers"]
     names.append("blocks of rows")
     broken = {
         name: Broken(name, draw(st.sampled_from(["writing", "lowering"])))

@@ -172,7 +172,13 @@ def test_a_row_of_one_element_is_no_column() -> None:
     k, m = te.reduce_axis((0, 5), name="k"), te.reduce_axis((0, 2), name="m")
     C = te.compute((1, 9), lambda i, j: te.sum(A[k, m, i] * B[k, m, j], axis=[k, m]), name="C")
     contraction = contraction_of(C.op)
-    assert contraction is not None and best_layout(contraction, Target("llvm -mcpu=znver3")) is None
+    assert contraction is not None
+    layout = best_layout(contraction, Target("llvm -mcpu=znver3"))
+    assert layout is not None and layout.result == ((0,), (1,))  # steps are flattened
+    a, b = np.arange(10, dtype="float32").reshape(5, 2, 1), np.ones((5, 2, 9), "float32")
+    c = np.empty((1, 9), "float32")
+    tvm.build(C, [A, B, C], name="f")(a, b, c)
+    np.testing.assert_array_equal(c, np.full((1, 9), 45))
 
 
 def test_a_product_that_a_statement_reads_whole() -> None:

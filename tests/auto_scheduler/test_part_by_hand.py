@@ -304,7 +304,7 @@ def test_a_strategy_that_fails_leaves_no_trace(
         write_tiled(*args, **named)
         raise RuntimeError("late")
 
-    monkeypatch.setattr("minitvm.auto_scheduler.write.write_tiled", fails)
+    monkeypatch.setattr("minitvm.auto_scheduler.strategies.write_tiled", fails)
     complete(chain.s, HASWELL)
     assert dropped == ["C: tiles was dropped: RuntimeError: late"]
     assert "set_scope" not in chain.s.trace()

@@ -1,7 +1,7 @@
 """Writes convolutions: contractions whose tiles read an image through windows.
 
 All forms have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`.
-:mod:`minitvm.auto_scheduler.forms` decides which axes are columns, and which factor is
+:mod:`minitvm.auto_scheduler.strategies` decides which axes are columns, and which factor is
 packed. With the output channels as columns, each row of a tile reads the image at a constant
 distance from the first row, for any stride, dilation and size: so the image is read where it lies,
 without a copy. ::
@@ -32,39 +32,38 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import prod
+from math import gcd, inf, prod
 from typing import Any, final
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Contraction,
     Factor,
+    bytes_at_once,
     contraction_of,
     extent_of,
     long_axes,
     order_of_steps,
     product_of_extents,
     reduce_of,
+    steps_of,
 )
 from minitvm.auto_scheduler.cost import (
     USUAL,
     Blocks,
+    Nest,
     Tile,
+    copy_cycles,
+    copy_cycles_apart,
+    cost,
+    cycles_of_evicted_rows,
     kept_level,
     steps_in,
     usual_bytes_of,
-)
-from minitvm.auto_scheduler.forms import (
-    best_tile_of,
-    channel_of,
-    columns_of,
-    groups_of,
-    is_convolution,
-    neighbours_of,
-    reused_axis,
-    row_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
@@ -84,30 +83,260 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy
 from minitvm.auto_scheduler.sums import Sums
-from minitvm.auto_scheduler.tiles import balanced, vectors
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
+from minitvm.auto_scheduler.tiled import cycles_of
+from minitvm.auto_scheduler.tiles import balanced, best_tile, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar
-from minitvm.tir.functor import mentions
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.functor import mentions, walk_once
 
 _TASKS = 4  # images or tiles of columns from which on threads share them
 _TASKS_OF_CHANNELS = 8  # the same, of tiles of channels
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
+_SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
 
 
-def write_convolution(given: Sums) -> list[Stage] | None:
-    """Writes the schedule of a convolution and of the stage that reads its sums; returns the
-    scheduled stages. None for any other contraction."""
-    s, contraction, target, kept = given.schedule, given.contraction, given.target, given.kept
-    if not is_convolution(contraction, target):
+# -- Which axes are columns --
+
+
+def is_convolution(contraction: Contraction, target: Target) -> bool:
+    """Whether the sums have constant sizes, and the columns' factor is read through windows or has
+    columns of several dimensions side by side. An image with symbolic sizes must be read without
+    panels: by channels that fill vectors, or depthwise."""
+    columns, reduced = columns_of(contraction), contraction.op.reduce_axis
+    loads = reads_of(contraction.op, contraction.b.tensor)
+    if (
+        None in map(extent_of, reduced)
+        or not (reduced and columns and len(loads) == 1)
+        or (None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target))
+    ):
+        return _is_depthwise_by_channels(contraction)
+    windows = any(not isinstance(index, Var) for index in loads[0].indices)
+    if not windows and len(columns) == 1:
+        return False
+    factors = (contraction.a, contraction.b)
+    if not all(is_copied_by_its_axes(contraction, each) for each in factors):
+        return False
+    return not _is_better_by_tiles(contraction, target, is_image=windows)
+
+
+def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: bool) -> bool:
+    """Whether a contraction with several axes of columns takes fewer cycles with the last one as
+    the columns, and another product for each of the others. An image is read as it lies then."""
+    if row_of(contraction) is None or None in map(extent_of, contraction.op.axis):
+        return False
+    if is_image and contraction.b.along(contraction.column) != 1:
+        return False
+    return cycles_of(contraction, target) * _SURE < cycles_of_convolution(contraction, target)
+
+
+def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
+    """Whether tiles read an image without panels of windows, which need constant sizes."""
+    if any(groups_of(contraction)):
+        return False
+    row = row_of(contraction)
+    if row is None:
+        return True
+    is_wide = (extent_of(row) or 0) >= target.lanes(contraction.op.output(0).dtype)
+    return is_wide and channel_of(contraction, target) is not None
+
+
+def is_copied_by_its_axes(contraction: Contraction, factor: Factor) -> bool:
+    """Whether an iteration reads one element of a factor, and a copy of these elements depends only
+    on the axes in their indices, not on further axes in guards."""
+    op, tensor = contraction.op, factor.tensor
+    return len(reads_of(op, tensor)) == 1 and all(map(factor.reads, element_of(op, tensor).axes))
+
+
+def _is_depthwise_by_channels(contraction: Contraction) -> bool:
+    """Whether both factors read the columns, and one factor is the same along other axes."""
+    return (
+        contraction.a.reads(contraction.column)
+        and reused_axis(contraction) is not None
+        and bool(contraction.op.reduce_axis)
+        and None not in map(extent_of, contraction.op.reduce_axis)
+    )
+
+
+def channel_of(contraction: Contraction, target: Target) -> int | None:
+    """The axis of the output channels if they are to be columns; None otherwise. They are columns
+    where they are neighbours, or where that takes fewer cycles than panels of windows do."""
+    row = row_of(contraction)
+    if row is None:
         return None
+    axes, reduced = contraction.op.axis, contraction.op.reduce_axis
+    columns = columns_of(contraction)
+    if not columns:
+        return None
+    if len(columns) == 1 and not _is_read_through_windows(contraction):
+        return len(axes) - 1
+    channels, neighbours = extent_of(row), extent_of(columns[-1])
+    if channels is None or all(extent_of(axis) == 1 for axis in columns):
+        return None
+    others = (each for each in contraction.factors if each.tensor is not contraction.a.tensor)
+    if any(each.reads(row) and any(map(each.reads, reduced)) for each in others):
+        return None  # the image's factor has weights of its own
+    if neighbours is None:
+        return axes.index(row)
+    as_columns, as_rows = _cycles_of_forms(contraction, row, target)
+    return axes.index(row) if as_columns < as_rows else None
+
+
+def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
+    """The cycles of a convolution in the better form, if its channels may be rows as well as
+    columns."""
+    row = row_of(contraction)
+    return inf if row is None else min(_cycles_of_forms(contraction, row, target))
+
+
+def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> tuple[float, float]:
+    """The cycles of a convolution whose output channels `row` are the columns of tiles, and of one
+    whose channels are the rows."""
+    op, weights, image = contraction.op, contraction.a, contraction.b
+    images = [axis for axis in op.axis if axis is not row and image.reads(axis)]
+    width, channels = usual_size(columns_of(contraction)), usual_size([row])
+    _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
+    _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
+    as_rows *= usual_size(images) // width
+    rows = usual_size(axis for axis in contraction.rows if axis is not row)
+    return rows * as_columns * share_of_terms(op, weights), rows * as_rows
+
+
+def _is_read_through_windows(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read at sums of a column and a reduction axis, or at every
+    second column."""
+    reduced = {axis.var for axis in contraction.op.reduce_axis}
+    column = contraction.column.var
+    for load in reads_of(contraction.op, contraction.b.tensor):
+        for index in load.indices:
+            terms = Prover().affine(index).terms
+            if column in terms and (terms[column] != 1 or not reduced.isdisjoint(terms)):
+                return True
+    return False
+
+
+def sums_over_images(contraction: Contraction) -> bool:
+    """Whether the columns' factor is read at the sum of a data axis and a longer reduction axis:
+    the result is as large as a window, and sums over images."""
+    axes = {axis.var: extent_of(axis) for axis in contraction.op.axis}
+    reduced = {axis.var: extent_of(axis) for axis in contraction.op.reduce_axis}
+    for index in contraction.b.load.indices:
+        terms = Prover().affine(index).terms
+        places = [axes[each] or 0 for each in terms if isinstance(each, Var) and each in axes]
+        steps = [reduced[each] or 0 for each in terms if isinstance(each, Var) and each in reduced]
+        if places and steps and max(places) < max(steps):
+            return True
+    return False
+
+
+def columns_of(contraction: Contraction) -> list[IterVar]:
+    """The last axes, as long as only the columns' factor reads them."""
+    found: list[IterVar] = []
+    for axis in reversed(contraction.op.axis):
+        if contraction.a.reads(axis) or not contraction.b.reads(axis):
+            break
+        found.insert(0, axis)
+    return found
+
+
+def row_of(contraction: Contraction) -> IterVar | None:
+    """The axis along which a tile has rows: it has several elements, and only `a` reads it."""
+    found = long_axes(contraction.rows)
+    return found[-1] if found else None
+
+
+def groups_of(contraction: Contraction) -> list[int | None]:
+    """For each axis the size of its groups; None for an axis without groups."""
+    op, sizes = contraction.op, dict[Var, int]()
+    if extent_of(contraction.column) == 1:  # if it were split, the sums would read 0 in its place
+        return [None] * len(op.axis)
+    for each in walk_once(op.body[0]):
+        if isinstance(each, e.FloorDiv) and isinstance(each.a, Var):
+            size = e.const_int(each.b)
+            if size is not None and size > 1:
+                sizes[each.a] = size
+    groups: list[int | None] = []
+    for axis in op.axis:
+        size, extent = sizes.get(axis.var), extent_of(axis)
+        in_both = contraction.a.reads(axis) and contraction.b.reads(axis)
+        whole = size is not None and extent is not None and extent % size == 0
+        groups.append(size if in_both and whole else None)
+    return groups
+
+
+def reused_axis(contraction: Contraction) -> IterVar | None:
+    """The last axis, other than the columns, along which one of the factors stays the same."""
+    a, b = contraction.a, contraction.b
+    for axis in reversed(contraction.op.axis[:-1]):
+        if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):
+            return axis
+    return None
+
+
+def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:
+    """The number of columns of a tile that are surely neighbours in a row of an image."""
+    return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
+
+
+def best_tile_of(
+    op: ComputeOp,
+    a: Factor,
+    b: Factor,
+    rows: Sequence[IterVar],
+    width: int,
+    target: Target,
+    *,
+    turned: bool,
+) -> tuple[Tile, float]:
+    """The tile of a convolution that takes the fewest cycles, and their number. A panel of `width`
+    columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
+    axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
+    `turned`: sums are transposed on their way to memory."""
+    dtype, itemsize = op.output(0).dtype, a.copied.itemsize
+    lanes, steps = target.lanes(dtype), steps_of(op, a)
+    nest = Nest(
+        tuple(extent_of(axis) for axis in rows),
+        -(-width // lanes) * lanes,
+        tuple(extent_of(axis) for axis in steps),
+        (),
+        dtype,
+        itemsize,
+        a.along(rows[-1]) * itemsize,
+        a.bytes_along(steps),
+        b.bytes_along(steps),
+        vectors(dtype, target),
+        MULTIPLY_ADD if is_fused(reduce_of(op), target) else SEPARATE,
+        a_bytes=bytes_at_once(op, a, b),
+        pads_columns=True,
+        is_packed=True,
+        transposes=turned,
+    )
+    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
+    row = extent_of(op.axis[-1]) or 1
+    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
+        copied = copy_cycles(nest.depth * width * itemsize)
+    else:
+        copied = copy_cycles_apart(nest.depth * width)
+    evicted = cycles_of_evicted_rows(nest, tile, target)
+    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted
+
+
+# -- Loops --
+
+
+def write_convolution(given: Sums, _: bool) -> list[Stage]:
+    """Writes the schedule of a convolution and of the stage that reads its sums; returns the
+    scheduled stages."""
+    s, contraction, target, kept = given.schedule, given.contraction, given.target, given.kept
     choose_form(s, contraction, "convolution")
     if not given.in_order and fills_lanes_with_steps(contraction, target):
         done, at = write_lanes_of_steps(s, contraction, target)

@@ -1,0 +1,343 @@
+"""The strategies for a contraction: one table of when each fits, what it costs, and who writes it.
+
+A contraction is written by the first strategy of the table that fits it. :mod:`layouts` asks what
+the same strategy costs when it compares orders of axes: so what is compared is what is written.
+Each strategy is a module of its own, which holds its condition, its model and its writer; the
+common parts are the description (:mod:`contraction`, :mod:`terms`), the model of tiles
+(:mod:`cost`, :mod:`tiles`), the loops (:mod:`loops`) and the panels (:mod:`packing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, final
+
+from minitvm.auto_scheduler.attempts import Attempt
+from minitvm.auto_scheduler.choice import choose, choose_form
+from minitvm.auto_scheduler.contraction import Contraction, is_in_order
+from minitvm.auto_scheduler.convolutions import (
+    cycles_of_convolution,
+    is_convolution,
+    reused_axis,
+    row_of,
+    write_convolution,
+)
+from minitvm.auto_scheduler.cost import Tile
+from minitvm.auto_scheduler.instructions import (
+    cycles_by,
+    dot_product_for,
+    matrix_product_for,
+    write_by_instruction,
+)
+from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
+from minitvm.auto_scheduler.loops import places_of
+from minitvm.auto_scheduler.reductions import cycles_in_columns, cycles_one_by_one
+from minitvm.auto_scheduler.streams import (
+    is_left_plain,
+    is_plain_reduction,
+    is_streamed,
+    line_of_columns,
+    streamed_cycles,
+    write_streamed,
+)
+from minitvm.auto_scheduler.sums import Sums
+from minitvm.auto_scheduler.tiled import (
+    are_alike,
+    cycles_of,
+    pays_together,
+    with_best_row,
+    write_tiled,
+)
+from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.intrinsics.dot_product import DotProduct
+from minitvm.te.intrinsics.matrix_product import MatrixProduct
+from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.stage import Stage
+
+_By = TypeVar("_By", DotProduct, MatrixProduct)
+TILES = "tiles"
+"""The last strategy, which fits any contraction."""
+TOGETHER = "tiles together"
+"""The strategy for several contractions with one epilogue."""
+
+
+@final
+@record()
+class Case:
+    """A contraction for which a strategy is chosen. `strict`: floats are summed in order, and
+    rounded as the program is written. `sums`: the contraction in the schedule that is written; None
+    where its cycles are asked for in an order of axes that it doesn't have."""
+
+    contraction: Contraction
+    target: Target
+    strict: bool = False
+    sums: Sums | None = None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether sums must not be computed in parts."""
+        if self.sums is not None:
+            return self.sums.in_order
+        return is_in_order(self.contraction.op, self.strict)
+
+    @property
+    def is_read_as_it_lies(self) -> bool:
+        """Whether the columns' factor is neither packed before the call nor computed on the way."""
+        return self.sums is None or (self.sums.ahead is None and not self.sums.inline_columns)
+
+
+@final
+@record()
+class Strategy:
+    """A way to compute a contraction.
+
+    Attributes
+    ----------
+    name
+        The name under which the strategy is tried and dropped.
+    find
+        What the writer needs, such as a tile or an instruction; None or False if the strategy
+        doesn't fit, or another one of the table takes fewer cycles.
+    cycles
+        The cycles of one core, those of copies of the factors included. None for a strategy that
+        fits only together with other stages.
+    write
+        Writes the schedule, with what was found; returns the scheduled stages.
+    takes_epilogue
+        Whether the stage that reads the sums takes them in the tiles.
+    """
+
+    name: str
+    find: Callable[[Case], Any]
+    cycles: Callable[[Case, Any], float] | None
+    write: Callable[[Sums, Any], Iterable[Stage]]
+    takes_epilogue: bool = True
+
+
+def strategy_for(sums: Sums) -> Strategy:
+    """The strategy of a contraction by itself."""
+    return _first(_case_of(sums), STRATEGIES)[0]
+
+
+def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool) -> float:
+    """The cycles of a contraction by the strategy that it gets."""
+    return _cycles(Case(contraction, target, strict), STRATEGIES)
+
+
+def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
+    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages. A
+    strategy that fails gives way to those below it; what none can do is left to rows."""
+
+    def write(strategy: Strategy) -> Iterable[Stage] | None:
+        found = strategy.find(_case_of(sums))
+        return strategy.write(sums, found) if found else None
+
+    for each in STRATEGIES:
+        done = attempt.follow(each.name, sums.stage, partial(write, each))
+        if done is not None:
+            return done
+    return ()
+
+
+def is_tiled(sums: Sums) -> bool:
+    """Whether a contraction is computed by tiles of sums in vector registers."""
+    return bool(sums.contraction.rows) and strategy_for(sums).name == TILES
+
+
+def _case_of(sums: Sums) -> Case:
+    return Case(sums.contraction, sums.target, sums.program.strict, sums)
+
+
+def _first(case: Case, table: Sequence[Strategy]) -> tuple[Strategy, Any]:
+    alone = (each for each in table if each.cycles is not None)
+    return next((each, found) for each in alone if (found := each.find(case)))
+
+
+def _cycles(case: Case, table: Sequence[Strategy]) -> float:
+    strategy, found = _first(case, table)
+    assert strategy.cycles is not None
+    return strategy.cycles(case, found)
+
+
+# -- Long sums in the lanes of vectors --
+
+
+def _in_lanes(case: Case) -> tuple[Tile, float] | None:
+    """The tile of sums whose lanes are steps, and its cycles, if those are fewer than the others'.
+
+    >>> from minitvm import te
+    >>> from minitvm.auto_scheduler.contraction import contraction_of
+    >>> A, B = te.placeholder((16, 4096), name="A"), te.placeholder((16, 4096), name="B")
+    >>> k = te.reduce_axis((0, 4096), name="k")
+    >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
+    >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
+    >>> _in_lanes(Case(contraction_of(C.op), znver3))[0]
+    Tile(rows=6, columns=2)
+    """
+    if case.in_order or not case.is_read_as_it_lies:
+        return None
+    found = best_in_lanes(case.contraction, case.target)
+    return found if found and found[1] * ALIKE < _cycles(case, STRATEGIES[1:]) else None
+
+
+def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
+    choose_form(sums.schedule, sums.contraction, "matrix product")
+    write_lanes(sums.schedule, sums.contraction, found[0], sums.target)
+    return (sums.stage,)
+
+
+# -- Reductions, and streams --
+
+
+def _is_plain(case: Case) -> bool:
+    is_packed = case.sums is not None and case.sums.ahead is not None
+    return not is_packed and is_plain_reduction(case.contraction)
+
+
+def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
+    choose_form(sums.schedule, sums.contraction, "matrix-vector product")
+    return ()
+
+
+def _cycles_of_plain(case: Case, _: bool) -> float:
+    contraction, target = case.contraction, case.target
+    if is_left_plain(contraction):
+        return cycles_one_by_one(contraction.op, contraction.factors, target)
+    return cycles_in_columns(contraction, reused_axis(contraction), target)
+
+
+def _is_streamed(case: Case) -> bool:
+    is_packed = case.sums is not None and case.sums.ahead is not None
+    return not is_packed and is_streamed(case.contraction, case.target)
+
+
+def _cycles_of_streams(case: Case, _: bool) -> float:
+    return streamed_cycles(case.contraction, case.target)
+
+
+def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
+    s, contraction = sums.schedule, sums.contraction
+    choose_form(s, contraction, "matrix product")
+    if sums.inline_columns:
+        s[contraction.b.tensor].compute_inline()
+    places = places_of(contraction)
+    line = len(line_of_columns(contraction))
+    write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
+    return (sums.stage,)
+
+
+# -- Instructions for narrow numbers --
+
+
+def _by_matrix_products(case: Case) -> MatrixProduct | None:
+    return _allowed(case, matrix_product_for(case.contraction, case.target))
+
+
+def _by_dot_products(case: Case) -> DotProduct | None:
+    ahead = case.sums is not None and case.sums.is_packed_ahead
+    return _allowed(case, dot_product_for(case.contraction, case.target, ahead))
+
+
+def _allowed(case: Case, found: _By | None) -> _By | None:
+    """An instruction, if floats may be rounded as it does."""
+    return None if found is None or (case.strict and found.sum == "float32") else found
+
+
+def _cycles_by(case: Case, by: DotProduct | MatrixProduct) -> float:
+    return cycles_by(by, case.contraction, case.target)
+
+
+def _write_by(sums: Sums, by: DotProduct | MatrixProduct) -> Iterable[Stage]:
+    choose_products([sums])
+    return (sums.stage, sums.last, *write_by_instruction(sums, by))
+
+
+# -- Convolutions --
+
+
+def _is_convolution(case: Case) -> bool:
+    return is_convolution(case.contraction, case.target)
+
+
+def _cycles_of_convolution(case: Case, _: bool) -> float:
+    contraction, target = case.contraction, case.target
+    if row_of(contraction) is not None:
+        return cycles_of_convolution(contraction, target)
+    return cycles_in_columns(contraction, reused_axis(contraction), target)
+
+
+# -- Tiles --
+
+
+def _cycles_of_tiles(case: Case, _: bool) -> float:
+    if case.contraction.rows:
+        return cycles_of(case.contraction, case.target)
+    return cycles_in_columns(case.contraction, reused_axis(case.contraction), case.target)
+
+
+def together(sums: Sums) -> list[Sums] | None:
+    """The contractions that one epilogue reads, and whose sums are computed in the same tiles; None
+    where the epilogue reads one alone, or computing them together takes longer."""
+    s, last = sums.schedule, sums.last
+    if last is sums.stage or not is_tiled(sums):
+        return None
+    read = _read_by(s, last)
+    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
+    found = [each for stage in s.stages if stage in read and (each := find(stage))]
+    alike = [
+        each for each in found if each.last is last and is_tiled(each) and are_alike(sums, each)
+    ]
+    return alike if len(alike) > 1 and pays_together(alike) else None
+
+
+def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
+    """The stages that a stage reads, directly or through inlined stages."""
+    found: set[Stage] = set()
+    for tensor in stage.op.input_tensors:
+        found |= _read_by(s, s[tensor]) if s[tensor].inlined else {s[tensor]}
+    return found
+
+
+def _write_tiles(group: Sequence[Sums]) -> Iterable[Stage]:
+    choose_products(group)
+    write_tiled(group)
+    return (*(each.stage for each in group), group[0].last)
+
+
+def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
+    return _write_tiles([replace(sums, contraction=with_best_row(sums.contraction, sums.target))])
+
+
+def choose_products(group: Sequence[Sums]) -> None:
+    """Notes the products of a group, and how their sums reach the stage that reads them."""
+    for each in group:
+        choose_form(each.schedule, each.contraction, "matrix product")
+        if each.last is not each.stage:
+            text = "{last} takes the sums in the tile"
+            choose(each.schedule, "epilogue", text, last=each.last.name)
+    if len(group) > 1:
+        names = ", ".join(each.stage.name for each in group)
+        text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
+        choose(group[0].schedule, "strategy", text, stages=names)
+
+
+STRATEGIES: tuple[Strategy, ...] = (
+    Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False),
+    Strategy("plain reduction", _is_plain, _cycles_of_plain, _leave_to_rows, False),
+    Strategy("streamed", _is_streamed, _cycles_of_streams, _write_streamed, False),
+    Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
+    Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by),
+    Strategy("convolution", _is_convolution, _cycles_of_convolution, write_convolution),
+    Strategy(
+        TOGETHER,
+        lambda case: case.sums and together(case.sums),
+        None,
+        lambda _, group: _write_tiles(group),
+    ),
+    Strategy(TILES, lambda _: True, _cycles_of_tiles, _write_alone),
+)
+"""In the order in which they are tried."""
