@@ -258,6 +258,15 @@ def _runs_along_sums(contraction: Contraction) -> bool:
     return across and in_order and not contraction.rows
 
 
+def reused_axis(contraction: Contraction) -> IterVar | None:
+    """The last axis, other than the columns, along which one of the factors stays the same."""
+    a, b = contraction.a, contraction.b
+    for axis in reversed(contraction.op.axis[:-1]):
+        if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):
+            return axis
+    return None
+
+
 def reduce_of(op: ComputeOp) -> Reduce:
     """What a reduction computes; the first one of several results."""
     reduce = op.body[0]

@@ -32,7 +32,7 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from math import gcd, inf, prod
+from math import gcd, prod
 from typing import Any, final
 
 from minitvm.arith.prover import Prover
@@ -49,6 +49,7 @@ from minitvm.auto_scheduler.contraction import (
     order_of_steps,
     product_of_extents,
     reduce_of,
+    reused_axis,
     steps_of,
 )
 from minitvm.auto_scheduler.cost import (
@@ -82,6 +83,8 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy
+from minitvm.auto_scheduler.packing import in_panels, write_copy
+from minitvm.auto_scheduler.reductions import cycles_in_columns
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -192,10 +195,12 @@ def channel_of(contraction: Contraction, target: Target) -> int | None:
 
 
 def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
-    """The cycles of a convolution in the better form, if its channels may be rows as well as
+    """The cycles of a convolution: in the better form, if its channels may be rows as well as
     columns."""
     row = row_of(contraction)
-    return inf if row is None else min(_cycles_of_forms(contraction, row, target))
+    if row is None:
+        return cycles_in_columns(contraction, target)
+    return min(_cycles_of_forms(contraction, row, target))
 
 
 def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> tuple[float, float]:
@@ -271,15 +276,6 @@ def groups_of(contraction: Contraction) -> list[int | None]:
         whole = size is not None and extent is not None and extent % size == 0
         groups.append(size if in_both and whole else None)
     return groups
-
-
-def reused_axis(contraction: Contraction) -> IterVar | None:
-    """The last axis, other than the columns, along which one of the factors stays the same."""
-    a, b = contraction.a, contraction.b
-    for axis in reversed(contraction.op.axis[:-1]):
-        if extent_of(axis) != 1 and a.reads(axis) != b.reads(axis):
-            return axis
-    return None
 
 
 def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:

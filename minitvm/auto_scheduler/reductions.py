@@ -39,6 +39,7 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
     reduce_of,
+    reused_axis,
     slides,
     uneven_axes,
 )
@@ -138,13 +139,14 @@ def cycles_one_by_one(op: ComputeOp, factors: Sequence[Factor], target: Target) 
     return results * (loads / cpu.loads + added) + _moved(factors, target)
 
 
-def cycles_in_columns(contraction: Contraction, row: IterVar | None, target: Target) -> float:
+def cycles_in_columns(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction both of whose factors change from lane to lane, or that has no
     rows. A few sums of a lane use an element again; the others read it from its cache."""
     op, cpu, column = contraction.op, target.processor, contraction.column
     dtype = op.output(0).dtype
     lanes, width = target.lanes(dtype), usual_size([column])
     vectors = usual_size(op.axis) // width * -(-width // lanes) * usual_size(op.reduce_axis)
+    row = reused_axis(contraction)
     several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
     loads, came = 0.0, 0.0
     for each in contraction.factors:

@@ -20,8 +20,6 @@ from minitvm.auto_scheduler.contraction import Contraction, is_in_order
 from minitvm.auto_scheduler.convolutions import (
     cycles_of_convolution,
     is_convolution,
-    reused_axis,
-    row_of,
     write_convolution,
 )
 from minitvm.auto_scheduler.cost import Tile
@@ -83,11 +81,6 @@ class Case:
         if self.sums is not None:
             return self.sums.in_order
         return is_in_order(self.contraction.op, self.strict)
-
-    @property
-    def is_read_as_it_lies(self) -> bool:
-        """Whether the columns' factor is neither packed before the call nor computed on the way."""
-        return self.sums is None or (self.sums.ahead is None and not self.sums.inline_columns)
 
 
 @final
@@ -178,7 +171,7 @@ def _in_lanes(case: Case) -> tuple[Tile, float] | None:
     >>> _in_lanes(Case(contraction_of(C.op), znver3))[0]
     Tile(rows=6, columns=2)
     """
-    if case.in_order or not case.is_read_as_it_lies:
+    if case.in_order or _is_packed(case) or (case.sums and case.sums.inline_columns):
         return None
     found = best_in_lanes(case.contraction, case.target)
     return found if found and found[1] * ALIKE < _cycles(case, STRATEGIES[1:]) else None
@@ -193,9 +186,19 @@ def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
 # -- Reductions, and streams --
 
 
+def _is_packed(case: Case) -> bool:
+    """Whether the columns' factor is packed before the call."""
+    return case.sums is not None and case.sums.ahead is not None
+
+
 def _is_plain(case: Case) -> bool:
-    is_packed = case.sums is not None and case.sums.ahead is not None
-    return not is_packed and is_plain_reduction(case.contraction)
+    return not _is_packed(case) and is_plain_reduction(case.contraction)
+
+
+def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
+    if is_left_plain(contraction):
+        return cycles_one_by_one(contraction.op, contraction.factors, target)
+    return cycles_in_columns(contraction, target)
 
 
 def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -203,20 +206,8 @@ def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
     return ()
 
 
-def _cycles_of_plain(case: Case, _: bool) -> float:
-    contraction, target = case.contraction, case.target
-    if is_left_plain(contraction):
-        return cycles_one_by_one(contraction.op, contraction.factors, target)
-    return cycles_in_columns(contraction, reused_axis(contraction), target)
-
-
 def _is_streamed(case: Case) -> bool:
-    is_packed = case.sums is not None and case.sums.ahead is not None
-    return not is_packed and is_streamed(case.contraction, case.target)
-
-
-def _cycles_of_streams(case: Case, _: bool) -> float:
-    return streamed_cycles(case.contraction, case.target)
+    return not _is_packed(case) and is_streamed(case.contraction, case.target)
 
 
 def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -256,27 +247,7 @@ def _write_by(sums: Sums, by: DotProduct | MatrixProduct) -> Iterable[Stage]:
     return (sums.stage, sums.last, *write_by_instruction(sums, by))
 
 
-# -- Convolutions --
-
-
-def _is_convolution(case: Case) -> bool:
-    return is_convolution(case.contraction, case.target)
-
-
-def _cycles_of_convolution(case: Case, _: bool) -> float:
-    contraction, target = case.contraction, case.target
-    if row_of(contraction) is not None:
-        return cycles_of_convolution(contraction, target)
-    return cycles_in_columns(contraction, reused_axis(contraction), target)
-
-
 # -- Tiles --
-
-
-def _cycles_of_tiles(case: Case, _: bool) -> float:
-    if case.contraction.rows:
-        return cycles_of(case.contraction, case.target)
-    return cycles_in_columns(case.contraction, reused_axis(case.contraction), case.target)
 
 
 def together(sums: Sums) -> list[Sums] | None:
@@ -302,14 +273,20 @@ def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
     return found
 
 
-def _write_tiles(group: Sequence[Sums]) -> Iterable[Stage]:
+def _write_group(_: Sums, group: Sequence[Sums]) -> Iterable[Stage]:
     choose_products(group)
     write_tiled(group)
     return (*(each.stage for each in group), group[0].last)
 
 
 def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
-    return _write_tiles([replace(sums, contraction=with_best_row(sums.contraction, sums.target))])
+    best = with_best_row(sums.contraction, sums.target)
+    return _write_group(sums, [replace(sums, contraction=best)])
+
+
+def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
+    cycles = cycles_of if contraction.rows else cycles_in_columns
+    return cycles(contraction, target)
 
 
 def choose_products(group: Sequence[Sums]) -> None:
@@ -325,19 +302,23 @@ def choose_products(group: Sequence[Sums]) -> None:
         choose(group[0].schedule, "strategy", text, stages=names)
 
 
+def _of(
+    value: Callable[[Contraction, Target], float],
+) -> Callable[..., float]:
+    """A function of a contraction and a target as one of a case, and of what was found for it."""
+    return lambda case, *_: value(case.contraction, case.target)
+
+
+# fmt: off
 STRATEGIES: tuple[Strategy, ...] = (
     Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False),
-    Strategy("plain reduction", _is_plain, _cycles_of_plain, _leave_to_rows, False),
-    Strategy("streamed", _is_streamed, _cycles_of_streams, _write_streamed, False),
+    Strategy("plain reduction", _is_plain, _of(_cycles_of_plain), _leave_to_rows, False),
+    Strategy("streamed", _is_streamed, _of(streamed_cycles), _write_streamed, False),
     Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by),
-    Strategy("convolution", _is_convolution, _cycles_of_convolution, write_convolution),
-    Strategy(
-        TOGETHER,
-        lambda case: case.sums and together(case.sums),
-        None,
-        lambda _, group: _write_tiles(group),
-    ),
-    Strategy(TILES, lambda _: True, _cycles_of_tiles, _write_alone),
+    Strategy("convolution", _of(is_convolution), _of(cycles_of_convolution), write_convolution),
+    Strategy(TOGETHER, lambda case: case.sums and together(case.sums), None, _write_group),
+    Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),
 )
+# fmt: on
 """In the order in which they are tried."""
