@@ -84,7 +84,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy
 from minitvm.auto_scheduler.packing import in_panels, write_copy
-from minitvm.auto_scheduler.reductions import cycles_in_columns
+from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -199,7 +199,8 @@ def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
     columns."""
     row = row_of(contraction)
     if row is None:
-        return cycles_in_columns(contraction, target)
+        column, factors = contraction.column, contraction.factors
+        return cycles_along(column, contraction.op, factors, target, reused_axis(contraction))
     return min(_cycles_of_forms(contraction, row, target))
 
 

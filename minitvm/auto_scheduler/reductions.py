@@ -29,7 +29,6 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
-    Contraction,
     Factor,
     bytes_of,
     extent_of,
@@ -39,7 +38,6 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
     reduce_of,
-    reused_axis,
     slides,
     uneven_axes,
 )
@@ -126,54 +124,38 @@ def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int
 # -- Cycles --
 
 
-def cycles_one_by_one(op: ComputeOp, factors: Sequence[Factor], target: Target) -> float:
-    """The cycles of sums one by one, in vectors along the steps. Their lanes are added at the end;
-    short ones side by side."""
-    cpu = target.processor
-    lanes = target.lanes(op.output(0).dtype)
-    results, steps = usual_size(op.axis), usual_size(op.reduce_axis)
-    each = steps / lanes if steps < lanes else -(-steps // lanes)
-    apart = [factor.along(op.reduce_axis[-1]) for factor in factors]
-    loads = each * sum(_LOADS_APART * lanes if n > NEAR else max(1, n) for n in apart)
-    added = min(steps, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
-    return results * (loads / cpu.loads + added) + _moved(factors, target)
-
-
-def cycles_in_columns(contraction: Contraction, target: Target) -> float:
-    """The cycles of a contraction both of whose factors change from lane to lane, or that has no
-    rows. A few sums of a lane use an element again; the others read it from its cache."""
-    op, cpu, column = contraction.op, target.processor, contraction.column
-    dtype = op.output(0).dtype
-    lanes, width = target.lanes(dtype), usual_size([column])
-    vectors = usual_size(op.axis) // width * -(-width // lanes) * usual_size(op.reduce_axis)
-    row = reused_axis(contraction)
-    several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
-    loads, came = 0.0, 0.0
-    for each in contraction.factors:
-        apart = each.along(column)
-        again = several if row is not None and not each.reads(row) else 1
-        loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
-        lines = lanes * min(apart * dtype.itemsize, CACHE_LINE)
-        came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
-    return vectors * max(1 / cpu.ports, loads / cpu.loads, came)
-
-
 def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
     """The cycles of a reduction that uses no element again: in vectors of neighbouring results, if
     these read neighbouring terms, or of neighbouring steps."""
-    factors, lanes = factors_of(op), target.lanes(op.output(0).dtype)
-    column = long_axes(op.axis)[-1:]
-    if not column or any(each.along(column[0]) not in (0, 1) for each in factors):
-        return cycles_one_by_one(op, factors, target)
-    width = usual_size(column)
-    vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
-    return vectors * len(factors) / target.processor.loads + _moved(factors, target)
+    factors, column = factors_of(op), long_axes(op.axis)[-1:]
+    is_across = not column or any(each.along(column[0]) not in (0, 1) for each in factors)
+    return cycles_along(op.reduce_axis[-1] if is_across else column[0], op, factors, target)
 
 
-def _moved(factors: Sequence[Factor], target: Target) -> float:
-    """The cycles in which factors come once from the caches that hold them."""
-    sizes = [usual_bytes_of(each.tensor) for each in factors]
-    return sum(transfer_cycles(size, size, target) for size in sizes)
+def cycles_along(
+    axis: IterVar,
+    op: ComputeOp,
+    factors: Sequence[Factor],
+    target: Target,
+    row: IterVar | None = None,
+) -> float:
+    """The cycles of a reduction in vectors of neighbours along an axis: of results, or of steps,
+    whose lanes are added at the end; short ones side by side. Each factor is read from the cache
+    that holds it; one that doesn't change along `row`, for a few results at once."""
+    cpu, lanes, width = target.processor, target.lanes(op.output(0).dtype), usual_size([axis])
+    is_step = axis in op.reduce_axis
+    vectors = width / lanes if is_step and width < lanes else -(-width // lanes)
+    results, terms = usual_size(op.axis), usual_size([*op.axis, *op.reduce_axis])
+    several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
+    loads = came = 0.0
+    for each in factors:
+        apart, again = each.along(axis), 1 if row is None or each.reads(row) else several
+        loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
+        lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
+        came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
+    added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
+    read = terms / width * vectors * max(1 / cpu.ports, loads / cpu.loads, came)
+    return read + (added if is_step else 0)
 
 
 # -- Results in registers --

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, is_in_order
+from minitvm.auto_scheduler.contraction import Contraction, is_in_order, reused_axis
 from minitvm.auto_scheduler.convolutions import (
     cycles_of_convolution,
     is_convolution,
@@ -31,7 +31,7 @@ from minitvm.auto_scheduler.instructions import (
 )
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
-from minitvm.auto_scheduler.reductions import cycles_in_columns, cycles_one_by_one
+from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.streams import (
     is_left_plain,
     is_plain_reduction,
@@ -196,9 +196,9 @@ def _is_plain(case: Case) -> bool:
 
 
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
-    if is_left_plain(contraction):
-        return cycles_one_by_one(contraction.op, contraction.factors, target)
-    return cycles_in_columns(contraction, target)
+    op, along = contraction.op, contraction.column
+    axis = op.reduce_axis[-1] if is_left_plain(contraction) else along
+    return cycles_along(axis, op, contraction.factors, target)
 
 
 def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -285,8 +285,10 @@ def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
 
 
 def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
-    cycles = cycles_of if contraction.rows else cycles_in_columns
-    return cycles(contraction, target)
+    if contraction.rows:
+        return cycles_of(contraction, target)
+    op, row = contraction.op, reused_axis(contraction)
+    return cycles_along(contraction.column, op, contraction.factors, target, row)
 
 
 def choose_products(group: Sequence[Sums]) -> None:
