@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import gcd, prod
-from typing import Any, final
+from typing import final
 
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
@@ -82,8 +82,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy
-from minitvm.auto_scheduler.packing import in_panels, write_copy
+from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy, write_panels
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
@@ -417,8 +416,9 @@ class _Writer:
         count = prod(extent_in(self.stage, each) or 1 for each in tiles.tasks)
         is_many = count >= _TASKS_OF_CHANNELS or not images_inside
         self.stage.parallel(task if is_many else fused(self.stage, images_inside))
-        panel = _write_panel(s, found, self.sums, tile, self._order(found))
+        panel = _panel_of(s, found, self.sums, tile)
         if panel is not None:
+            write_panels(panel, found, found.b, tile.columns, target, self._order(found))
             panel.compute_at(self.stage, task)
             made.append(panel)
         return [self.stage, s[self.sums], *made]
@@ -651,49 +651,14 @@ def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
     return balanced(panels, max(1, target.cache_bytes(2) // 4 // size))
 
 
-def _write_panel(
-    s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile, order: Sequence[int]
-) -> Stage | None:
-    """Copies the weights into panels ``[..., j // columns, k, j % columns]``, with steps in this
-    order; None where they are read as they lie."""
-    weights, column = contraction.b, contraction.column
-    extent = extent_of(column)
-    if (
-        weights.along(column) == 1
-        and not weights.is_cast
-        and extent is not None
-        and (extent <= tile.columns or extent % tile.columns == 0)
-    ):
+def _panel_of(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
+    """The copy of the weights that lies in panels; None where they are read as they lie."""
+    weights, extent = contraction.b, extent_of(contraction.column)
+    is_whole = extent is not None and (extent <= tile.columns or extent % tile.columns == 0)
+    if is_whole and weights.along(contraction.column) == 1 and not weights.is_cast:
         return None
     dtype = cast_to(weights.copied, weights.tensor)
-    panel = s[s.cache_access(weights.tensor, "global", s[sums].op, **dtype)]
-    summed = [axis for axis in contraction.op.reduce_axis if weights.reads(axis)]
-    first, places = _dimensions_of(contraction, weights, order)
-    in_memory = sorted(places, key=lambda i: -weights.along(summed[i]))
-    sizes = [extent_of(summed[i]) or 1 for i in places]
-
-    def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
-        steps = [indices[first + 1 + i] for i in places]
-        is_flat = steps and places == in_memory
-        made = [place_in_memory(steps, sizes)] if is_flat else steps
-        return indices[:first], indices[first], made
-
-    *loops, inner = in_panels(panel, tile.columns, parts)
-    if places != in_memory:  # loops in the order of memory read one line after the other
-        panel.reorder(*(loops[first + 1 + places.index(i)] for i in in_memory), inner)
-    panel.vectorize(inner)
-    return panel
-
-
-def _dimensions_of(
-    contraction: Contraction, factor: Factor, order: Sequence[int], columns: int = 1
-) -> tuple[int, list[int]]:
-    """The dimensions of a copy of a factor, which has the data axes that the factor reads, the
-    columns last, and then its reduction axes: the number of those before the columns, and the
-    places of steps in this order among the reduction axes."""
-    reduced = [i for i, k in enumerate(contraction.op.reduce_axis) if factor.reads(k)]
-    first = sum(map(factor.reads, contraction.op.axis)) - columns
-    return first, [reduced.index(i) for i in order if i in reduced]
+    return s[s.cache_access(weights.tensor, "global", s[sums].op, **dtype)]
 
 
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
@@ -717,14 +682,15 @@ def _flatten(
 ) -> tuple[list[IterVar], list[IterVar]]:
     """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
     this order; returns the loops over panels, and the loops inside of a panel."""
-    first, steps = _dimensions_of(contraction, contraction.b, order, len(sizes))
+    op, b = contraction.op, contraction.b
+    first = sum(map(b.reads, op.axis)) - len(sizes)
     last = first + len(sizes)
     panels.transform_layout(
         lambda *i: [*i[:first], place_in_memory(i[first:last], sizes), *i[last:]]
     )
-    loops = in_panels(
-        panels, columns, lambda *i: (i[:first], i[first], [i[first + 1 + k] for k in steps])
-    )
+    reduced = [i for i, k in enumerate(op.reduce_axis) if b.reads(k)]
+    steps = [first + 1 + reduced.index(i) for i in order if i in reduced]
+    loops = in_panels(panels, columns, range(first), first, steps)
     return loops[: first + 1], loops[first + 1 :]
 
 

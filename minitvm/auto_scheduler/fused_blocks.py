@@ -39,6 +39,7 @@ from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, p
 from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
+from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -50,16 +51,6 @@ from minitvm.tir.expr import IterVar
 
 _Readers: TypeAlias = Callable[[Stage], Sequence[tuple[Stage, int]]]
 """The readers of a stage, each with the number of leading axes by which it reads its own row."""
-
-
-@final
-@record()
-class Product:
-    """A contraction that is computed by tiles of sums in registers, and the stage that reads the
-    sums: its epilogue, or itself."""
-
-    contraction: Contraction
-    last: Stage
 
 
 @final
@@ -77,12 +68,12 @@ def blocks_in(
     stages: Sequence[Stage],
     free: Container[Stage],
     alone: Container[Stage],
-    products: Mapping[Stage, Product],
+    products: Mapping[Stage, Sums],
     target: Target,
 ) -> Iterator[Block]:
     """The blocks of `stages`, given in an order in which each comes before its readers. Only stages
     of `free` may be computed in the loop of another stage. No stage is computed in the loops of a
-    stage of `alone`, which holds contractions of other forms. `products` are the contractions."""
+    stage of `alone`, which holds contractions of other forms. `products` are computed by tiles."""
     readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
     model = _Model(readers, stages, free, products, target)
     taken: set[Stage] = set()
@@ -135,7 +126,7 @@ class _Model:
         readers: _Readers,
         stages: Sequence[Stage],
         free: Container[Stage],
-        products: Mapping[Stage, Product],
+        products: Mapping[Stage, Sums],
         target: Target,
     ) -> None:
         self.readers = readers
@@ -276,7 +267,7 @@ class FusedBlocks:
     """
 
     def __init__(
-        self, s: Schedule, blocks: Sequence[Block], products: Mapping[Stage, Product]
+        self, s: Schedule, blocks: Sequence[Block], products: Mapping[Stage, Sums]
     ) -> None:
         self._schedule = s
         self.blocks = blocks

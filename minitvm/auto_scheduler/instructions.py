@@ -450,15 +450,12 @@ def _write_panels(
     if k == last and column is not op.axis[-1]:
         return True
 
-    def parts(*indices: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
-        first = [index for i, index in enumerate(indices) if i not in (*steps, j)]
-        return first, indices[j], [indices[i] for i in steps]
-
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
            factor=factor.name, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", readers)]
-    loops = in_panels(panels, width, parts, group)
+    outside = [i for i in range(factor.ndim) if i not in (*steps, j)]
+    loops = in_panels(panels, width, outside, j, steps, group=group)
     place_copy(panels, at)
     # Where extents are symbolic, the last panel and the last group are guarded.
     is_whole = None not in map(_size_of, (column, op.reduce_axis[-1]))

@@ -28,7 +28,7 @@ products.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, product
@@ -68,7 +68,7 @@ from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.strategies import cycles_of_strategy
-from minitvm.auto_scheduler.sums import epilogue_of
+from minitvm.auto_scheduler.sums import Program, epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -107,52 +107,37 @@ class Layout:
     copies: tuple[_Dimensions | None, ...]
 
 
-def write_layouts(
-    s: Schedule,
-    stage: Stage,
-    target: Target,
-    by_hand: Container[Stage],
-    *,
-    strict: bool,
-    stays: bool,
-) -> _Written | None:
+def write_layouts(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles, and another
     reduction in the order in which its operand lies. Returns the stages of the copied factors; and
     those of the reduction and, if it has the same order, its epilogue. None of them is scheduled
-    yet. `strict`: floats are summed in order. A result that `stays` as it is becomes a copy. The
-    stages of `by_hand` are no epilogues."""
-    contraction = contraction_of(stage.op)
+    yet. A result that `stays` as it is becomes a copy."""
+    s, target, contraction = program.schedule, program.target, contraction_of(stage.op)
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
-    write = partial(_write_best, target=target, by_hand=by_hand, strict=strict)
     is_grouped = len(stage.op.outputs) == 1 and any(groups_of(contraction))
     if is_grouped and multiplies_dtypes(contraction, target):
         trial = s.copy()
-        made = _write_in_groups(trial, trial[stage.op], write, by_hand, stays)
+        made = _write_in_groups(replace(program, schedule=trial), trial[stage.op], stays)
         _, (computed, *_) = made
         found = contraction_of(computed.op)
         if found is not None and cycles_by_instruction(found, target) is not None:
-            return _write_in_groups(s, stage, write, by_hand, stays)
-    return write(s, stage, stays=stays)
+            return _write_in_groups(program, stage, stays)
+    return _write_best(program, stage, stays=stays)
 
 
-def _write_in_groups(
-    s: Schedule,
-    stage: Stage,
-    write: Callable[..., _Written | None],
-    by_hand: Container[Stage],
-    stays: bool,
-) -> _Written:
+def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
     """Lets channels that are read by groups have an axis for the groups, along which there is a
     product for each, and writes the layout of these products."""
+    s = program.schedule
     contraction = contraction_of(stage.op)
     assert contraction is not None
     groups = groups_of(contraction)
     choose(s, "layout", "{groups} groups, each a product of its own", stage=stage.name,
            groups=prod((extent_of(x) or n) // n for x, n
                        in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
-    last = stage if stays else epilogue_of(s, stage, by_hand)
+    last = stage if stays else epilogue_of(s, stage, program.by_hand)
     total, epilogue = stage.op.output(0), list[Stage]()
     if stays:
         total = s.cache_write(total, "global")
@@ -165,7 +150,7 @@ def _write_in_groups(
         last.compute_view()
     for tensor in dict.fromkeys(each.tensor for each in contraction.factors):
         _split_joined(s, s[total], tensor)
-    return write(s, s[total], stays=False) or ([], [s[total], *epilogue])
+    return _write_best(program, s[total], stays=False) or ([], [s[total], *epilogue])
 
 
 def _split_joined(s: Schedule, stage: Stage, tensor: Tensor) -> None:
@@ -196,21 +181,14 @@ def _inner_of(index: PrimExpr, extent: PrimExpr, axes: Mapping[Var, IterVar]) ->
     return 0
 
 
-def _write_best(
-    s: Schedule,
-    stage: Stage,
-    target: Target,
-    by_hand: Container[Stage],
-    *,
-    strict: bool,
-    stays: bool,
-) -> _Written | None:
+def _write_best(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     """Lets a contraction be computed in the layout that takes the fewest cycles; None if that is
     its own."""
+    s = program.schedule
     contraction = contraction_of(stage.op)
     if contraction is None:
         return None
-    layout = best_layout(contraction, target, strict=strict)
+    layout = best_layout(contraction, program.target, strict=program.strict)
     if layout is None:
         return None
     axes = [axis.var.name for axis in _axes_of(contraction)]
@@ -228,7 +206,7 @@ def _write_best(
         orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
     choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
            stage=stage.name, orders=" and ".join(orders))  # fmt: skip
-    last = stage if stays else epilogue_of(s, stage, by_hand)
+    last = stage if stays else epilogue_of(s, stage, program.by_hand)
     made, computed = _write(s, contraction, layout, stays)
     if last is not computed and layout.result != _itself(contraction).result and not stays:
         return made, [computed, *_write_epilogue(s, contraction, layout, last)]

@@ -9,7 +9,7 @@ Each dimension of a factor's copy is an axis of the contraction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from minitvm.arith.analyzer import Analyzer
@@ -18,6 +18,7 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
     all_loads,
+    extent_of,
     is_uneven,
     plain_axes_of,
 )
@@ -186,39 +187,60 @@ def cast_to(dtype: DType | None, tensor: Tensor) -> dict[str, Any]:
 def in_panels(
     copy: Stage,
     width: int,
-    parts: Callable[..., tuple[Sequence[Any], Any, Sequence[Any]]],
+    outside: Sequence[int],
+    column: int,
+    steps: Sequence[int],
+    *,
     group: int = 1,
+    flat: Sequence[int] | None = None,
 ) -> list[IterVar]:
-    """Lets a copy lie in panels; returns its loops. `parts` makes of its indices those of panels,
-    that of the `width` neighbours, and those of steps, of which a `group` of the last lies
-    together for each neighbour."""
+    """Lets a copy lie in panels of `width` neighbours along the dimension `column`; returns its
+    loops. A panel holds all `steps`, of the last of which a `group` lies together for each
+    neighbour. The dimensions `outside` are in front. `flat`: the extents of the steps, which become
+    one dimension."""
 
     def layout(*indices: Any) -> list[Any]:
-        outside, column, steps = parts(*indices)
-        outer, inner = column // width, column % width
+        outer, inner = indices[column] // width, indices[column] % width
+        along = [indices[i] for i in steps]
         if group > 1:
-            *steps, last = steps
-            steps, inner = [*steps, last // group], inner * group + last % group
-        return [*outside, outer, *steps, inner]
+            *along, last = along
+            along, inner = [*along, last // group], inner * group + last % group
+        if flat:
+            along = [place_in_memory(along, flat)]
+        return [*(indices[i] for i in outside), outer, *along, inner]
 
     return copy.transform_layout(layout)
 
 
 def write_panels(
-    panels: Stage, contraction: Contraction, factor: Factor, width: int, target: Target
+    panels: Stage,
+    contraction: Contraction,
+    factor: Factor,
+    width: int,
+    target: Target,
+    order: Sequence[int] | None = None,
 ) -> None:
-    """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``."""
-    axes = copied_axes(contraction, factor)
+    """Lets a copy of a factor lie in panels, ``panels[..., i // width, k..., i % width]``. `order`:
+    that of the steps, as places of reduction axes, in a copy that has all axes that the factor
+    reads; by default that of the copy's dimensions."""
+    reduced = contraction.op.reduce_axis
+    read = [axis for axis in (*contraction.op.axis, *reduced) if factor.reads(axis)]
+    axes = copied_axes(contraction, factor) if order is None else read
     assert axes is not None
     column = contraction.column
     place = axes.index(column if factor.reads(column) else contraction.rows[-1])
-    reduced = [i for i, each in enumerate(axes) if each in contraction.op.reduce_axis]
-    first = [i for i in range(len(axes)) if i not in reduced and i != place]
-
-    def parts(*indices: Any) -> tuple[list[Any], Any, list[Any]]:
-        return [indices[i] for i in first], indices[place], [indices[i] for i in reduced]
-
-    loops = in_panels(panels, width, parts)
+    steps = [i for i, each in enumerate(axes) if each in reduced]
+    first = [i for i in range(len(axes)) if i not in steps and i != place]
+    in_memory = steps
+    if order is not None:
+        steps = [axes.index(reduced[i]) for i in order if reduced[i] in axes]
+        in_memory = sorted(steps, key=lambda i: -factor.along(axes[i]))
+    is_flat = order is not None and steps == in_memory
+    flat = [extent_of(axes[i]) or 1 for i in steps] if is_flat else None
+    loops = in_panels(panels, width, first, place, steps, flat=flat)
+    if steps != in_memory:  # loops in the order of memory read one line after the other
+        inside = loops[len(first) + 1 : -1]
+        panels.reorder(*(inside[steps.index(i)] for i in in_memory), loops[-1])
     if first[-1:] != [len(axes) - 1]:  # elements are neighbours along the axis or along a sum
         panels.vectorize(loops[-1])
     if place == len(axes) - 1:  # row after row is read, for a few panels

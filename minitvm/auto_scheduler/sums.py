@@ -38,6 +38,8 @@ class Program:
         The placeholders that are packed before the call.
     strict
         Whether floats are rounded as the program is written.
+    by_hand
+        The stages that a user scheduled.
     copies
         The copies of factors that contractions in another layout read.
     """
@@ -46,6 +48,7 @@ class Program:
     target: Target
     prepacked: Collection[Tensor]
     strict: bool
+    by_hand: Container[Stage] = ()
     copies: Collection[Stage] = ()
 
     def sums_of(

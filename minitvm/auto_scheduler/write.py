@@ -11,7 +11,7 @@ from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
-from minitvm.auto_scheduler.fused_blocks import FusedBlocks, Product, blocks_in
+from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import (
     becomes_part,
     can_be_inlined,
@@ -185,8 +185,8 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
 def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None:
     s, target, strict, given = program.schedule, program.target, program.strict, kept
     write_running_scans(attempt, kept)
-    stages = stages_to_write(s)
-    by_hand = {each for each in s.stages if each.is_touched}
+    stages, by_hand = stages_to_write(s), {each for each in s.stages if each.is_touched}
+    program = replace(program, by_hand=by_hand)
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
     for stage in reversed(stages):
@@ -209,7 +209,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     stages, read_by_groups = _write_grouped(attempt, program, stages)
     kept = kept | read | read_by_groups
     copies = set[Stage]()
-    stages = _behind(attempt, "layout", stages, _write_layout, program, kept, by_hand, copies)
+    stages = _behind(attempt, "layout", stages, _write_layout, program, kept, copies)
     stages = [stage for stage in stages if not stage.is_view]
     kept, program = kept | copies, replace(program, copies=copies)
     name = "blocks of rows"
@@ -252,15 +252,14 @@ def _fused(
         for each in stages
         if not each.inlined and each.time is None and running_axis(compute_of(each)) is None
     ]
-    products: dict[Stage, Product] = {}
+    products: dict[Stage, Sums] = {}
     alone: set[Stage] = set()
     for stage in here:
         sums = program.sums_of(stage, whole, by_hand) if stage not in products else None
         if sums is None:
             continue
         if is_tiled(sums):
-            for each in _group(attempt, sums):
-                products[each.stage] = Product(each.contraction, each.last)
+            products |= {each.stage: each for each in _group(attempt, sums)}
         else:
             kept = kept | {stage, sums.last}
             # Any stage can have plain loops.
@@ -399,7 +398,6 @@ def _write_layout(
     stage: Stage,
     program: Program,
     kept: Container[Stage],
-    by_hand: Container[Stage],
     copies: set[Stage],
 ) -> list[Stage] | None:
     """Lets a stage be computed in another order; returns the stages that do, and those of the
@@ -411,7 +409,7 @@ def _write_layout(
         if found is None or not multiplies_dtypes(found, program.target):
             return None  # panels are made of the tensor itself
     stays = stage in kept or stage.is_output or bool(stage.whole_readers)
-    made = write_layouts(s, stage, program.target, by_hand, strict=program.strict, stays=stays)
+    made = write_layouts(program, stage, stays=stays)
     copied, computed = made or ([], [])
     copies |= {*copied}
     return [*copied, *computed] if made else None
