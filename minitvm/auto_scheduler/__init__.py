@@ -1,9 +1,18 @@
 """Schedules made by the machine: the primitives that a person would write.
 
-A stage is recognised by its reads alone: a reduction that uses elements several times is a
-contraction (:mod:`contraction`). A model of registers and caches chooses its tiles (:mod:`tiles`).
-The schedule is written with the ordinary primitives (:mod:`write`), so that it prints as Python,
-and can be edited. If a strategy fails, the next one is tried (:mod:`attempts`).
+::
+
+    description  ->  candidates  ->  cost  ->  writing
+    contraction      strategies      cost      tiled, convolutions, instructions, streams, lanes
+    terms            layouts, tiles            loops, packing
+
+The description of a stage is its reads: the distance in memory of neighbours along each axis. A
+reduction that reads an element for several results is a contraction. The candidates are the
+strategies that fit, the orders of its axes, and the sizes of register tiles and cache blocks. The
+model counts the cycles of each. The best one is written with the ordinary primitives, so that the
+schedule prints as Python and can be edited. Stages that are no contractions are written by
+:mod:`rows`. The order of all decisions is that of :mod:`write`; a strategy that fails is dropped
+(:mod:`attempts`).
 """
 
 from minitvm.auto_scheduler.left_plain import left_plain as left_plain

@@ -1,4 +1,4 @@
-"""The auto-scheduler's notes on its choices. Their texts are made on demand."""
+"""Notes on the decisions, for ``explain``: a text with figures. The text is made on demand."""
 
 from __future__ import annotations
 

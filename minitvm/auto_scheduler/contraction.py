@@ -1,9 +1,10 @@
-"""Contractions: reductions that read an element for several results, recognised by their reads.
+"""The description of a stage: which axes each read depends on, and the strides along them.
 
-``C[d...] = reduce over r... of f(A[...], B[...], ...)``: matrix products in any layout, batched or
-not, over any semiring, masked or scaled; matrix-vector products; distances; convolutions. The
-operations don't matter: a schedule depends on the axes along which each read changes, and on the
-strides along them.
+A contraction is a reduction that reads an element for several results, such as
+``C[d...] = reduce over r... of f(A[...], B[...], ...)``: a matrix product in any layout, batched or
+not, over any semiring, masked or scaled; a matrix-vector product; distances; a convolution. It is
+recognised by its reads. The operations don't matter here; :mod:`terms` counts them. All strategies
+and costs take a stage as it is described in this module.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Writes convolutions: contractions whose tiles read an image through windows.
+"""A strategy for convolutions: contractions whose tiles read an image through windows.
 
-All forms have the loops of :func:`minitvm.auto_scheduler.loops.write_tiles`.
-:mod:`minitvm.auto_scheduler.strategies` decides which axes are columns, and which factor is
-packed. With the output channels as columns, each row of a tile reads the image at a constant
-distance from the first row, for any stride, dilation and size: so the image is read where it lies,
-without a copy. ::
+The decision is which axes are the columns of tiles: the output channels where they fill vectors, or
+where this takes fewer cycles; the places of the image otherwise. Both have the loops of
+:func:`minitvm.auto_scheduler.loops.write_tiles`. With the output channels as columns, each row of a
+tile reads the image at a constant distance from the first row, for any stride, dilation and size.
+So the image is read as it lies, without a copy::
 
     for each tile of channels:
         panel[k, j] = weights[j, k]                  # left out where channels are neighbours

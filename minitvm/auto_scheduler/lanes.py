@@ -1,9 +1,9 @@
-"""Contractions whose lanes are steps of the sum.
+"""A strategy for contractions: the lanes of a vector are neighbouring steps of the sum.
 
-The elements of both factors are neighbours along the sum. Both factors are read in vectors, in the
-order in which they lie, or are copied into; at the end, the lanes of each sum are added.
+Both factors are read in vectors along a reduction axis. A factor that lies otherwise is copied
+first. At the end, the lanes of each sum are added. The strategy is for two kinds of contractions.
 
-A few long sums::
+A few long sums, in tiles::
 
     b[j, k] = B[k, j]                                # if the elements of B lie otherwise
     for each tile of rows and columns:               # on all threads

@@ -1,9 +1,10 @@
-"""Lines of memory: the last axes of an elementwise stage, along which neighbours are computed.
+"""The vectors of an elementwise stage: its last axes that run along one line of memory.
 
-Neighbours of ``X[i, 2 - c]`` with three channels c, or of ``X[i // 3]``, lie in a pattern: after a
-number of vectors each lane reads what the same lane read before, some elements on. The vectors of
-one such period are written out, each with constant lanes, which are picked from vectors of
-neighbours::
+:mod:`rows` decides which stages are computed in one row; this module writes the loop over its
+elements. Neighbours of ``X[i, 2 - c]`` with three channels c, or of ``X[i // 3]``, lie in a
+pattern: after a number of vectors each lane reads what the same lane read before, some elements on.
+The vectors of one such period are written out, each with constant lanes, which are picked from
+vectors of neighbours::
 
     for parts of the line, on all threads
         for vectors of a period, unrolled

@@ -1,6 +1,7 @@
-"""The loops of tiles: of tasks, blocks of the sum, strips of rows, tiles; and the sums of a tile.
+"""The one loop nest of register tiles, and its parts; small functions that write loops.
 
-::
+A writer of a contraction chooses the places of its rows and columns, a tile and blocks, and calls
+:func:`write_tiles` for the loops and :func:`write_sums` for the sums of a tile::
 
     for tasks: batches, blocks of columns, blocks of rows   # in parallel
         for blocks of the sum

@@ -1,6 +1,8 @@
-"""Copies of tensors: padded, in vectors, and of a contraction's factors in panels.
+"""Copies of a contraction's factors: padded, in vectors, in lines along steps, in panels.
 
-A panel holds a few neighbours along one axis for all steps of the others, one behind the other::
+A strategy decides which factors are copied, and where the copy is placed. This module writes the
+copy. A panel holds a few neighbours along one axis for all steps of the others, one behind the
+other::
 
     panels[..., j // width, k..., j % width] = B[k..., ..., j]
 

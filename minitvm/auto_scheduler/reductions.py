@@ -1,7 +1,9 @@
-"""The loops of one reduction, chosen by the distances of its reads in memory along each axis.
+"""The loops of one reduction that is no contraction, and the cycles of reductions.
 
-The lanes of a vector are neighbours along the last data axis or along the reduction axis, whichever
-makes the reads cheaper. Along the data axis a few vectors of results stay in registers::
+The decision is the axis of the vectors: the lanes are neighbours along the last data axis, or along
+a reduction axis. It follows from the distances of the reads in memory along each axis.
+:mod:`rows` asks for the loops; :mod:`strategies` and :mod:`layouts` ask for the cycles. Along the
+data axis a few vectors of results stay in registers::
 
     for each block of columns of each row, on all threads:
         for r, q in the window:

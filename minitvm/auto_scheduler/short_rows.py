@@ -23,11 +23,10 @@ Rows of unknown length are combined alike, in a loop over their vectors. A sum o
 left as it is, since it waits for memory; it has a version for calls with short rows
 (:mod:`minitvm.auto_scheduler.versions`).
 
-Reductions over short pieces of lines, whose columns are added up first.
-
-Where the channels are the last dimension, a group of channels is a short piece of each pixel. A
-vector along a piece would be half empty, and its lanes would be combined for each pixel. So the
-places in a piece become columns, whose partial results stay in vectors over all pixels::
+The second part of this module is about reductions over short pieces of lines. Where the channels
+are the last dimension, a group of channels is a short piece of each pixel. A vector along a piece
+would be half empty, and its lanes would be combined for each pixel. So the places in a piece become
+columns, whose partial results stay in vectors over all pixels::
 
     for u in groups, c in a group:                  # in vectors along u and c
         for p in pixels: T[u, c] += X[p, u * 6 + c]

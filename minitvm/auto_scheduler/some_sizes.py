@@ -1,4 +1,4 @@
-"""Schedules for calls of some sizes: the versions of a schedule of symbolic extents.
+"""Whether a version is written: a schedule for calls with some sizes of the symbolic extents.
 
 A version is the schedule of constant extents that stand for the symbolic ones, or of the symbolic
 ones themselves. It is right for calls of other sizes as well.

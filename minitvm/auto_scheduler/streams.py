@@ -1,7 +1,8 @@
-"""Streams: reductions that take as long as reading lines of memory once, along their columns.
+"""Reductions that wait for memory: a factor is read once, row after row; and reductions by groups.
 
-They are products of a few rows and a large factor, and sums of columns, which are products of no
-rows::
+A strategy for contractions of a few rows with a large factor, and for sums of columns, which are
+contractions without rows. It is compared with register tiles (:func:`is_streamed`), which read
+pieces of the rows. The sums stay in the L1 cache::
 
     for each part of k:                              # on all threads
         for each block of columns whose sums stay in the L1 cache:
@@ -14,11 +15,10 @@ The sums of all parts fit half of the L2 cache, so wide rows have fewer parts. W
 cores than parts, or a sum has to be in order, the cores share the columns as well, and read shorter
 pieces of each row.
 
-Reductions by groups: data name the one result to which each term belongs.
-
-Sums by key, histograms and counts are reductions whose condition equates an index read from memory
-with an axis of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed
-once, for its own group, in the order of the terms::
+In a reduction by groups, data name the one result to which each term belongs. Sums by key,
+histograms and counts are reductions whose condition equates an index read from memory with an axis
+of the results: ``sum(x[p, e], axis=p, where=key[p] == c)``. Each term is computed once, for its own
+group, in the order of the terms::
 
     for each part of p:                  # on all threads
         for p in the part:

@@ -1,4 +1,10 @@
-"""The contractions that are to be scheduled, with their epilogues and prepacked factors."""
+"""Contractions in the schedule that is written: their epilogues, and their prepacked factors.
+
+:mod:`contraction` describes an operation by itself. This module adds the facts that depend on the
+other stages: which stage takes the sums in the tiles (the epilogue), whether a factor is computed
+while it is packed, and whether it is packed before the call. Writers of contractions take this
+record.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The cost of one step of a reduction for a vector of results: operations and registers.
+"""The cost of one step of a reduction for a vector of results: operations, loads and registers.
 
-Operations are counted in vector multiply-adds. What changes along rows only is a scalar, and what
-changes along columns only is computed once for all rows of a tile: neither counts.
+The figures come from the expression of the stage, and are a part of the nest that the model of
+tiles sees (:mod:`cost`). Operations are counted in vector multiply-adds. A value that changes along
+the rows of a tile only is a scalar. A value that changes along the columns only is computed once
+for all rows. Neither of them counts.
 """
 
 from __future__ import annotations

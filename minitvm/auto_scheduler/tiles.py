@@ -1,9 +1,13 @@
-"""The space of a contraction's tiles and blocks, searched for the least cost.
+"""The space of a contraction's register tiles and cache blocks, searched for the least cost.
 
-Blocks are for the caches. A block has as many steps of the sum as the rows of a tile may have in
-the L1 cache. The panels of its columns are read once for each tile of rows, and the rows once for
-each block of columns: few panels stay in the L2 cache, and many in L3 are read from end to end, but
-let all rows come again less often from L3 or from memory. The model counts both.
+The search takes a nest and a target, and asks :func:`cost` for the cycles of each candidate. All
+register tiles are tried that fit the registers. Cache blocks follow from the tile:
+
+- A block has as many steps of the sum as the rows of a tile may have in the L1 cache.
+- The panels of a block's columns are read once for each tile of rows. Few panels stay in the L2
+  cache. Many panels lie in L3, and are read from end to end.
+- The rows are read once for each block of columns. Wide blocks let them come less often from L3 or
+  from memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""Writes the schedule of a program in ordinary primitives, chosen from each stage's expression."""
+"""The order of the decisions for a program.
+
+1. The program is rewritten: indices are simplified, and stages that only move elements become part
+   of others (:mod:`inlining`).
+2. Other stages compute parts of a stage ahead of it (``AHEAD``), and each stage gets the order of
+   its axes (:mod:`layouts`).
+3. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
+4. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
+   the stage that reads its sums.
+5. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
+   (:mod:`shared_loops`).
+6. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
+"""
 
 from __future__ import annotations
 
