@@ -60,7 +60,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_commutative
+from minitvm.tir.commutation import is_commutative, is_operator
 from minitvm.tir.expr import IterVar
 
 _APART = 2  # vectors of elements that lie apart, under way
@@ -326,11 +326,9 @@ def _is_vectorized(op: ComputeOp) -> bool:
     reduce, combiner = reduce_of(op), reduce_of(op).combiner
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
-    (result,) = combiner.result
-    if result.dtype.is_float and result.dtype.bits == 16:  # rounded after each step
+    if reduce.dtype.is_float and reduce.dtype.bits == 16:  # rounded after each step
         return False
-    pair = {*combiner.lhs, *combiner.rhs}
-    return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
+    return is_operator(combiner, e.Add, e.Mul, e.Min, e.Max)
 
 
 def _is_rounded(op: ComputeOp) -> bool:
@@ -340,8 +338,8 @@ def _is_rounded(op: ComputeOp) -> bool:
 def _is_extremum(op: ComputeOp) -> bool:
     """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
     for NaN."""
-    result = reduce_of(op).combiner.result[0]
-    return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
+    reduce = reduce_of(op)
+    return reduce.dtype.is_float and is_operator(reduce.combiner, e.Min, e.Max)
 
 
 def _write_parts(

@@ -1,4 +1,5 @@
-"""Proves properties of a reducer's combination: that it is commutative, or chooses an operand.
+"""Proves properties of a reducer's combination: that it is commutative, chooses an operand, or is
+an operator on its operands.
 
 The result of a combination depends on which operand is greater, component by component. For every
 order of the components the combination is brought into a normal form, in which equal expressions
@@ -38,6 +39,21 @@ def is_commutative(combiner: CommReducer) -> bool:
     return all(
         _forms(combiner, order, False) == _forms(combiner, order, True)
         for order in product((_LESS, _EQUAL, _GREATER), repeat=len(combiner.lhs))
+    )
+
+
+def is_operator(combiner: CommReducer, *nodes: type[e.BinaryOp]) -> bool:
+    """Whether each result is an operator, of one of the classes `nodes`, on both of its operands.
+
+    >>> from minitvm import te
+    >>> A, k = te.placeholder((4,), name="A"), te.reduce_axis((0, 4), name="k")
+    >>> far = te.comm_reducer(lambda a, b: abs(a) + abs(b), lambda dtype: te.const(0, dtype))
+    >>> [is_operator(f(A[k], axis=k).combiner, e.Add) for f in (te.sum, te.max, far)]
+    [True, False, False]
+    """
+    return all(
+        isinstance(result, nodes) and {result.a, result.b} == {a, b}
+        for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
     )
 
 
