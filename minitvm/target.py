@@ -171,8 +171,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "a64fx": _cpu(_NEON | {"fullfp16", "sve"}, 64, 680, ways=4, latency=9),
     },
 }
-# A feature of AMD's CPUs that LLVM would use for shuffles of bytes. Its instructions have no form of
-# AVX: each of them, among instructions of AVX, takes hundreds of cycles on some machines. Rows don't
+# A feature of AMD's CPUs that LLVM would use for shuffles of bytes. Its instructions have no form
+# of AVX: each of them, among those of AVX, takes hundreds of cycles on some machines. Rows don't
 # list it, so code runs on each machine that has the features of a row.
 _UNUSED = {"x86_64": "-sse4a"}
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
