@@ -60,7 +60,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_commutative, is_operator
+from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
 from minitvm.tir.expr import IterVar
 
 _APART = 2  # vectors of elements that lie apart, under way
@@ -274,7 +274,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     if not in_order:
         parts: Stage | None = None
         is_nest = len(reduced) > 1
-        if alone and not is_uneven(op) and is_commutative(reduce_of(op).combiner):
+        if alone and not is_uneven(op) and can_exchange_terms(reduce_of(op)):
             parts = _write_parts(s, stage, reduced, target)
         if parts is not None:
             stage = parts
