@@ -171,9 +171,10 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "a64fx": _cpu(_NEON | {"fullfp16", "sve"}, 64, 680, ways=4, latency=9),
     },
 }
-# A feature of AMD's CPUs that rows don't list, and that LLVM would use for shuffles of bytes: so
-# code runs on each machine that has the features of a row.
-_UNLISTED = {"x86_64": "-sse4a"}
+# A feature of AMD's CPUs that LLVM would use for shuffles of bytes. Its instructions have no form
+# of AVX: each of them, among those of AVX, takes hundreds of cycles on some machines. Rows don't
+# list it, so code runs on each machine that has the features of a row.
+_UNUSED = {"x86_64": "-sse4a"}
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # Features by which LLVM tunes, such as prefer-256-bit. LLVM lists them nowhere.
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
@@ -239,7 +240,7 @@ class Target:
         cores = _number(options, "num-cores")
         if cpu in ("", "native") and "mtriple" not in options:
             sizes = cache_sizes()
-            cpu, string = host().cpu, host().feature_string
+            cpu, given = host().cpu, host().feature_string
             found = replace(
                 _nearest(_arch(triple), cpu, host().features),
                 features=host().features,
@@ -248,7 +249,7 @@ class Target:
             )
         else:
             cpu = cpu or _baseline(triple)
-            found, string = _known(triple, cpu), _UNLISTED.get(_arch(triple), "")
+            found, given = _known(triple, cpu), ""
             cores = cores or _CORES
         first, second, third = (
             _number(options, name) or size
@@ -260,12 +261,13 @@ class Target:
             cache_bytes=(first, second, third),
             l1_ways=_number(options, "l1d-cache-ways") or found.l1_ways,
         )
+        unused = _UNUSED.get(_arch(triple), "")
         marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
         for name, value in (
             ("target", text),
             ("triple", triple),
             ("mcpu", cpu),
-            ("feature_string", ",".join(filter(None, (string, *marks)))),
+            ("feature_string", ",".join(filter(None, (given, unused, *marks)))),
             ("processor", processor),
             ("given_cores", cores),
             ("kind", TargetKind(kind)),

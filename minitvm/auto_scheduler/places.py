@@ -1,4 +1,4 @@
-"""Reductions that depend on places otherwise than by sums of axes: other stages make them plain.
+"""Stages that depend on places otherwise than by sums of axes: other stages make them plain.
 
 Along a short axis, conditions may choose between terms. The real and imaginary parts of a complex
 product are sums of different elements. In one loop over both, each step asks which of them it
@@ -24,6 +24,14 @@ In one loop over all places, the weights change from lane to lane. Each phase al
 
 The loops over k are clipped for each phase.
 
+Places may be numbers of several digits, as the pixels of an image in one row, or the elements of a
+product of Kronecker. Each vector then divides, and gathers its elements. With an axis for each
+digit, neighbours are read, and the result is a view of that::
+
+    Y[p] = X[p // 33 + 1, p % 33 + 2]
+
+    T[i, j] = X[i + 1, j + 2]                          # Y in two dimensions, in Y's memory
+
 A reduction may read a tensor at a function of a sum of axes, as ``X[(y + k) % n]``. Neighbours in
 the result then don't read neighbours of the tensor. They do in a copy that has one element for each
 value of the sum::
@@ -45,15 +53,18 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    contraction_of,
     elements_of,
     extent_of,
     factors_of,
     is_uneven,
     product_of_extents,
 )
-from minitvm.auto_scheduler.loops import cached, compute_of
+from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
+from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, element_of, is_lazy, reads_of
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
@@ -149,6 +160,50 @@ def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.Floor
             terms = Prover().affine(node.a).terms
             if len(terms) == 1 and terms.get(axis.var) == 1:  # the axis and a constant
                 yield node
+
+
+# -- Digits --
+
+
+def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+    """Lets another stage, of which the result is a view, have an axis for each digit of places;
+    returns it. None for a contraction, and for a stage whose vectors lie within the digits."""
+    op = compute_of(stage)
+    is_read = not stage.is_output or s.readers(stage) or stage.time is not None
+    if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
+        return None
+    digits = _digits_of(with_inlined(op, s.inlined), target)
+    if digits is None:
+        return None
+    made = cached(s, stage, "global")
+    stage.compute_view()
+    while digits is not None:
+        (axis, size) = digits
+        axes = compute_of(made).axis
+        choose(s, "digits", "the places along {axis} have an axis for each {size} of them, along "
+               "which neighbours are read", stage=stage.name, axis=axes[axis].var.name,
+               size=size)  # fmt: skip
+        made.transform_layout(divided([size if i == axis else 0 for i in range(len(axes))]))
+        made.simplify()
+        digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
+    return [made]
+
+
+def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
+    """The axis of which neighbours in a vector may have other quotients, and the divisor: the
+    number of places for which the quotient is the same. Vectors that go through all places of
+    several quotients repeat themselves: there is nothing to divide."""
+    lanes, below = target.lanes(op.body[0].dtype), 1
+    for i in range(len(op.axis) - 1, -1, -1):
+        extent = extent_of(op.axis[i])
+        if extent is None or below >= lanes:
+            return None
+        sizes = {e.const_int(each.b) or 0 for each in _places_of(op.axis[i], *op.body)}
+        size = min((n for n in sizes if 1 < n < extent), default=0)
+        if size > lanes and size * below % lanes and not any(n % size for n in (extent, *sizes)):
+            return i, size
+        below *= extent
+    return None
 
 
 # -- Borders --

@@ -65,7 +65,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_commutative
+from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
 from minitvm.tir.expr import IterVar
 
 _APART = 2  # vectors of elements that lie apart, under way
@@ -319,7 +319,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     if not in_order:
         parts: Stage | None = None
         is_nest = len(reduced) > 1
-        if alone and not is_uneven(op) and is_commutative(reduce_of(op).combiner):
+        if alone and not is_uneven(op) and can_exchange_terms(reduce_of(op)):
             parts = _write_parts(s, stage, reduced, target)
         if parts is not None:
             stage = parts
@@ -371,11 +371,9 @@ def _is_vectorized(op: ComputeOp) -> bool:
     reduce, combiner = reduce_of(op), reduce_of(op).combiner
     if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
         return False
-    (result,) = combiner.result
-    if result.dtype.is_float and result.dtype.bits == 16:  # rounded after each step
+    if reduce.dtype.is_float and reduce.dtype.bits == 16:  # rounded after each step
         return False
-    pair = {*combiner.lhs, *combiner.rhs}
-    return isinstance(result, (e.Add, e.Mul, e.Min, e.Max)) and {result.a, result.b} == pair
+    return is_operator(combiner, e.Add, e.Mul, e.Min, e.Max)
 
 
 def _is_rounded(op: ComputeOp) -> bool:
@@ -385,8 +383,8 @@ def _is_rounded(op: ComputeOp) -> bool:
 def _is_extremum(op: ComputeOp) -> bool:
     """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
     for NaN."""
-    result = reduce_of(op).combiner.result[0]
-    return result.dtype.is_float and isinstance(result, (e.Min, e.Max))
+    reduce = reduce_of(op)
+    return reduce.dtype.is_float and is_operator(reduce.combiner, e.Min, e.Max)
 
 
 def _write_parts(

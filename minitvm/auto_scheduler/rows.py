@@ -149,21 +149,26 @@ def _place_of_readers(
     if not found:  # an output, or read by ranges alone
         return None
     root, rows = found[0].root, min([most, *(place.rows for place in found)])
-    if all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows]):
-        return None  # a single row is shared by no threads
+    if _is_single(root, rows):
+        return None
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
 def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Target) -> int:
     """Up to `rows` leading axes of a stage, so few that a row fills a vector where no stage of it
-    is a reduction; 0 where no row does."""
+    is a reduction; 0 where no row does, and for a single row."""
     ops = [*map(compute_of, (root, *inside))]
     if any(op.reduce_axis for op in ops):
         return rows
     lanes = min(lanes_of(op, target) for op in ops)
     while rows and (product_of_extents(ops[0].axis[rows:]) or lanes) < lanes:
         rows -= 1
-    return rows
+    return 0 if _is_single(root, rows) else rows
+
+
+def _is_single(root: Stage, rows: int) -> bool:
+    """Whether the first axes of a stage have one row together, which no threads can share."""
+    return all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows])
 
 
 def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:

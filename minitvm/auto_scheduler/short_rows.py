@@ -78,6 +78,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
@@ -185,7 +186,7 @@ def waits_for_memory(op: ComputeOp) -> bool:
         return False
     if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
         return False
-    return isinstance(reduce.combiner.result[0], Add)
+    return is_operator(reduce.combiner, Add)
 
 
 def write_short_rows(

@@ -20,6 +20,7 @@ from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Node, children, mentions, substitute
 from minitvm.tir.intrinsics import INTRINSICS
@@ -112,7 +113,7 @@ def is_fused(reduce: Reduce, target: Target) -> bool:
     return (
         target.has_fused_multiply_add
         and reduce.dtype.is_float
-        and isinstance(reduce.combiner.result[0], e.Add)
+        and is_operator(reduce.combiner, e.Add)
         and isinstance(reduce.source[0], e.Mul)
     )
 

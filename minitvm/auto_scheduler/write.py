@@ -35,7 +35,12 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
-from minitvm.auto_scheduler.places import write_phases, write_unstacked, write_windows
+from minitvm.auto_scheduler.places import (
+    write_digits,
+    write_phases,
+    write_unstacked,
+    write_windows,
+)
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
@@ -222,6 +227,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     kept = kept | read | read_by_groups
     copies = set[Stage]()
     stages = _behind(attempt, "layout", stages, _write_layout, program, kept, copies)
+    stages = _behind(attempt, "digits", stages, write_digits, target)
     stages = [stage for stage in stages if not stage.is_view]
     kept, program = kept | copies, replace(program, copies=copies)
     name = "blocks of rows"

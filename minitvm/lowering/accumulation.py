@@ -27,6 +27,7 @@ from minitvm.lowering.stage_bodies import store_all
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Buffer, BufferLoad, Call, CommReducer, PrimExpr, Ramp, Var, const
 from minitvm.tir.functor import Mutator, rebuild, substitute
 from minitvm.tir.stmt import INDEPENDENT, Allocate, BufferStore, For, ForKind, Stmt, seq
@@ -125,10 +126,10 @@ def in_lanes(
 
 def _neutral(combiner: CommReducer) -> Sequence[PrimExpr]:
     """The identity that keeps the sign of a zero, too."""
-    (result, *_) = combiner.result
-    if isinstance(result, e.Add) and result.dtype.is_float and len(combiner.result) == 1:
-        return (const(-0.0, result.dtype),)
-    return combiner.identity
+    if not is_operator(combiner, e.Add):
+        return combiner.identity
+    dtypes = [each.dtype for each in combiner.identity]
+    return [const(-0.0 if dtype.is_float else 0, dtype) for dtype in dtypes]
 
 
 def each_lane(lane: Var, width: int, body: Stmt) -> Stmt:

@@ -1,19 +1,29 @@
-"""Proves properties of a reducer's combination: that it is commutative, or chooses an operand.
+"""Proves properties of a reducer's combination: that it is commutative, chooses an operand, or is
+an operator on its operands.
 
 The result of a combination depends on which operand is greater, component by component. For every
 order of the components the combination is brought into a normal form, in which equal expressions
 look equal. NaN has no order, and is left out.
+
+Some combinations are commutative for the operands that occur, and not for all: that of the means
+and counts of two parts isn't where a count is between 0 and 1. These are tried instead, exactly,
+on combinations of a few terms of small numbers, among which many are equal, and of numbers near
+those that the combination names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from fractions import Fraction
+from functools import reduce as folded
 from itertools import product
+from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub
+from random import Random
 from typing import TypeAlias
 
 from minitvm.tir import expr as e
-from minitvm.tir.expr import CommReducer, PrimExpr, Var
-from minitvm.tir.functor import children
+from minitvm.tir.expr import CommReducer, PrimExpr, Reduce, Var
+from minitvm.tir.functor import children, find
 
 _Form: TypeAlias = Hashable
 _LESS, _EQUAL, _GREATER = -1, 0, 1
@@ -22,6 +32,13 @@ _HOLDS: Mapping[type, tuple[int, ...]] = {
     e.LT: (_LESS,), e.LE: (_LESS, _EQUAL), e.EQ: (_EQUAL,),
     e.NE: (_LESS, _GREATER), e.GE: (_EQUAL, _GREATER), e.GT: (_GREATER,),
     e.Min: (_LESS, _EQUAL), e.Max: (_EQUAL, _GREATER),
+}  # fmt: skip
+_Number: TypeAlias = int | Fraction
+_TRIALS = 60
+_FEW = range(-2, 4)  # numbers of a trial
+_EXACT: Mapping[type, Callable[[_Number, _Number], _Number]] = {
+    e.Add: add, e.Sub: sub, e.Mul: mul, e.Min: min, e.Max: max, e.LT: lt, e.LE: le, e.GT: gt,
+    e.GE: ge, e.EQ: eq, e.NE: ne, e.And: and_, e.Or: or_,
 }  # fmt: skip
 _SYMMETRIC = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or, e.EQ, e.NE)
 
@@ -41,6 +58,37 @@ def is_commutative(combiner: CommReducer) -> bool:
     )
 
 
+def can_exchange_terms(reduce: Reduce) -> bool:
+    """Whether the terms of a reduction may be combined in any order: its combination is proved to
+    be commutative, or is so, and associative, in all trials. Trials are for numbers that arithmetic
+    and choices make of the operands; other functions are not tried.
+
+    >>> from minitvm import te
+    >>> A, k = te.placeholder((4,), name="A"), te.reduce_axis((0, 4), name="k")
+    >>> means = te.comm_reducer(
+    ...     lambda a, b: (a[0] + b[0], a[1] + (b[1] - a[1]) * b[0] / te.max(a[0] + b[0], 1.0)),
+    ...     lambda n, m: (te.const(0, n), te.const(0, m)), name="means")
+    >>> can_exchange_terms(means((te.const(1.0), A[k]), axis=k)[0])
+    True
+    """
+    return is_commutative(reduce.combiner) or _passes_trials(reduce)
+
+
+def is_operator(combiner: CommReducer, *nodes: type[e.BinaryOp]) -> bool:
+    """Whether each result is an operator, of one of the classes `nodes`, on both of its operands.
+
+    >>> from minitvm import te
+    >>> A, k = te.placeholder((4,), name="A"), te.reduce_axis((0, 4), name="k")
+    >>> far = te.comm_reducer(lambda a, b: abs(a) + abs(b), lambda dtype: te.const(0, dtype))
+    >>> [is_operator(f(A[k], axis=k).combiner, e.Add) for f in (te.sum, te.max, far)]
+    [True, False, False]
+    """
+    return all(
+        isinstance(result, nodes) and {result.a, result.b} == {a, b}
+        for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
+    )
+
+
 def is_choice(combiner: CommReducer) -> bool:
     """Whether a combination is always one of its operands, with all its components."""
     sides = [tuple((name, i) for i in range(len(combiner.lhs))) for name in "ab"]
@@ -50,6 +98,63 @@ def is_choice(combiner: CommReducer) -> bool:
         if list(made) not in named:
             return False
     return True
+
+
+def _passes_trials(reduce: Reduce) -> bool:
+    combiner, random = reduce.combiner, Random(0)
+
+    def combined(a: tuple[_Number, ...], b: tuple[_Number, ...]) -> tuple[_Number, ...]:
+        values = dict(zip((*combiner.lhs, *combiner.rhs), (*a, *b), strict=True))
+        return tuple(_value(each, values) for each in combiner.result)
+
+    def term() -> tuple[_Number, ...]:
+        return tuple(
+            _value(each, {}) if isinstance(each, e.IntImm | e.FloatImm)
+            else random.choice(range(2) if each.dtype.is_bool else numbers)
+            for each in reduce.source
+        )  # fmt: skip
+
+    try:
+        named = {int(_value(each, {})) for each in find((e.IntImm, e.FloatImm), *combiner.result)}
+        numbers = [*_FEW, *(number + step for number in sorted(named) for step in range(-2, 3))]
+        nothing = tuple(_value(each, {}) for each in combiner.identity)
+        for _ in range(_TRIALS):
+            a, b, c = (
+                folded(combined, [term() for _ in range(random.randint(1, 3))]) for _ in range(3)
+            )
+            if combined(a, b) != combined(b, a) or combined(a, nothing) != a:
+                return False
+            if combined(combined(a, b), c) != combined(a, combined(b, c)):
+                return False
+        if combined(nothing, nothing) != nothing:
+            return False
+    except (_UntriedError, ZeroDivisionError, OverflowError, ValueError):  # or no finite number
+        return False
+    return True
+
+
+class _UntriedError(Exception):
+    """An expression of another function than those of trials."""
+
+
+def _value(node: PrimExpr, values: Mapping[Var, _Number]) -> _Number:
+    """The exact value of an expression."""
+    if isinstance(node, Var) and node in values:
+        return values[node]
+    if isinstance(node, e.IntImm | e.FloatImm):
+        return Fraction(node.value) if node.dtype.is_float else int(node.value)
+    match node, [*children(node)]:
+        case ((e.Select() | e.Call(op="if_then_else")), [condition, a, b]):
+            return _value(a if _value(condition, values) else b, values)
+        case e.Not(), [a]:
+            return not _value(a, values)
+        case e.Cast(), [a] if node.dtype.is_float:
+            return Fraction(_value(a, values))
+        case e.Div(), [a, b] if node.dtype.is_float:
+            return Fraction(_value(a, values)) / Fraction(_value(b, values))
+        case _, [a, b] if type(node) in _EXACT:
+            return _EXACT[type(node)](_value(a, values), _value(b, values))
+    raise _UntriedError
 
 
 def _named(order: tuple[int, ...], component: tuple[str, int]) -> _Form:

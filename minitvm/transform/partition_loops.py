@@ -91,11 +91,12 @@ def partition_loops(
     (:mod:`minitvm.arith.piecewise`) is a guard as well.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only
-    clipped, so that k nested loops make k + 1 copies rather than 2**k. There are three exceptions:
-    a tail of a single iteration whose number is known, so that more is constant in it; a tail as
-    long as an eighth of the loop behind a choice or a piece of an index, where the other branch or
-    piece holds; and a tail of unknown length behind a choice, where the negation holds, so that
-    both cases get a main part.
+    clipped, so that k nested loops make k + 1 copies rather than 2**k. There are four exceptions: a
+    tail of a single iteration whose number is known, so that more is constant in it; two iterations
+    in which vectors have different masks, and which therefore have no main part; a tail as long as
+    an eighth of the loop behind a choice or a piece of an index, where the other branch or piece
+    holds; and a tail of unknown length behind a choice, where the negation holds, so that both
+    cases get a main part.
 
     A PARALLEL loop is not split: a second region would be forked and joined, with less work than
     threads. It chooses between both copies in each iteration; so does a loop whose guard is not
@@ -263,8 +264,10 @@ class _Partition(ScopedMutator):
         """The loop's head, main part and tail; None if there is no main part."""
         end = node.min + node.extent
         first, last = self._ends(node, region, end)
+        lanes = _lanes(node.body)
+        masked = any(mentions(lane, *region.held) for lane in lanes)
         if _is_empty(first, last):
-            return None
+            return self._apart(node) if masked else None
         parts = ((node.min, first), (last, end))
         known = [e.const_int(each) for part in parts for each in part]
         if node.kind == ForKind.UNROLLED and None in known:
@@ -277,10 +280,20 @@ class _Partition(ScopedMutator):
         hold = Hold(self._forms, region.uses, region.held)
         main = with_fields(node, min=first, extent=extent)
         body = self._choose(main, region, hold.stmt(node.body))
-        lanes = _lanes(node.body)
-        masked = any(mentions(lane, *region.held) for lane in lanes)
         head, tail = (self._edge(node, *part, region, masked) for part in parts)
         return seq(head, with_fields(main, body=body), tail)
+
+    def _apart(self, node: s.For) -> Stmt | None:
+        """Two iterations, each by itself, where one mask fails in the first and another in the
+        second; None for any other loop."""
+        begin, size = e.const_int(node.min), 2 * code_size(node.body)
+        if begin is None or e.const_int(node.extent) != 2 or node.kind != ForKind.SERIAL:
+            return None
+        if size > min(_WRITTEN_OUT, self._budget):
+            return None
+        self._budget -= size
+        places = (e.const(begin + i, node.loop_var.dtype) for i in range(2))
+        return seq(*(self._inside(node, substitute(node.body, {node.loop_var: i})) for i in places))
 
     def _ends(self, node: s.For, region: _Region, end: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
         """The begin and the end of the main part: inside the loop, in this order.

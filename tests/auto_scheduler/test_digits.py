@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitvm import build, te
+from minitvm import build, lower, te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.te.tensor import Tensor
 from tests.codegen.test_dtypes import TARGETS
@@ -91,8 +91,68 @@ def joined(n: int, c: int, dtype: str) -> Form:
     return [A, B, T], lambda a, b: np.concatenate([a, b], 1), [(n, c), (n, 2)]
 
 
+def outer_sums(n: int, c: int, dtype: str) -> Form:
+    """As a product of Kronecker."""
+    A, B, m = (
+        te.placeholder((2, c), dtype, name="A"),
+        te.placeholder((3, n), dtype, name="B"),
+        n or 1,
+    )
+    T = te.compute((6, c * n), lambda i, j: A[i // 3, j // m] + B[i % 3, j % m], name="T")
+
+    def exact(a: Array, b: Array) -> Array:
+        return (a[:, None, :, None] + b[None, :, None, :]).reshape(6, c * n)
+
+    return [A, B, T], exact, [(2, c), (3, n)]
+
+
+def windows_in_rows(n: int, c: int, dtype: str) -> Form:
+    m, corners = n or 1, [(i, j) for i in (0, 1) for j in (0, 1)]
+    return _one(
+        (4, c * n), (c + 1, n + 1), dtype,
+        lambda x, k, p: x[p // m + k // 2, p % m + k % 2],
+        lambda x: np.stack([x[i : i + c, j : j + n].ravel() for i, j in corners]),
+    )  # fmt: skip
+
+
+def pairs_of_rows(n: int, c: int, dtype: str) -> Form:
+    """As a product of Khatri and Rao."""
+    A, B, m = (
+        te.placeholder((5, c), dtype, name="A"),
+        te.placeholder((n, c), dtype, name="B"),
+        n or 1,
+    )
+    T = te.compute((5 * n, c), lambda p, r: A[p // m, r] + B[p % m, r], name="T")
+    return [A, B, T], lambda a, b: (a[:, None] + b).reshape(5 * n, c), [(5, c), (n, c)]
+
+
+def planes_in_a_row(n: int, c: int, dtype: str) -> Form:
+    A, B, m = (
+        te.placeholder((3, c, n), dtype, name="A"),
+        te.placeholder((n,), dtype, name="B"),
+        n or 1,
+    )
+
+    def element(p: Any) -> Any:
+        return A[p // (c * m), p // m % c, p % m] + B[p % m]
+
+    T = te.compute((3 * c * n,), element, name="T")
+    return [A, B, T], lambda a, b: (a + b).ravel(), [(3, c, n), (n,)]
+
+
+def pooled_in_rows(n: int, c: int, dtype: str) -> Form:
+    m, (i, j) = n or 1, (te.reduce_axis((0, 2), name=name) for name in "ij")
+
+    def element(x: Any, p: Any) -> Any:
+        return te.max(x[p // m * 2 + i, p % m * 2 + j], axis=[i, j])
+
+    return _one((c * n,), (2 * c, 2 * n), dtype, element,
+                lambda x: x.reshape(c, 2, n, 2).max((1, 3)).ravel())  # fmt: skip
+
+
+PLACES = (outer_sums, windows_in_rows, pairs_of_rows, planes_in_a_row, pooled_in_rows)
 FORMS = (reversed_channels, repeated, enlarged, broadcast, tiled, padded, to_depth, stacked,
-         interleaved, joined)  # fmt: skip
+         interleaved, joined, *PLACES)  # fmt: skip
 
 
 def check(form: Callable[..., Form], n: int, c: int, dtype: str, target: str = "llvm") -> None:
@@ -135,6 +195,25 @@ def test_no_element_is_gathered(form: Callable[..., Form]) -> None:
     arguments, _, _ = form(504, 3, "float32")
     kernel = build([arguments[-1]], arguments, target="llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
     assert "masked.gather" not in kernel.get_source("ll")
+
+
+@pytest.mark.parametrize("form", PLACES)
+def test_places_of_several_digits_have_an_axis_for_each(form: Callable[..., Form]) -> None:
+    arguments, _, _ = form(31, 5, "float32")
+    T = arguments[-1]
+    s = auto_schedule(T, "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
+    assert "s[T].compute_view()" in s.trace() and "// 31" in s.trace()
+    given = [each for each in arguments if each is not T]
+    assert "broadcast(31" not in str(lower(s, [*given, T]))  # no vector divides
+
+
+def test_rows_of_whole_vectors_and_results_that_are_read_stay() -> None:
+    """No vector crosses the end of a digit; and a view would keep a reader's rows apart."""
+    (*_, T), _, _ = planes_in_a_row(32, 5, "float32")
+    assert "compute_view" not in auto_schedule(T, "llvm -mcpu=haswell").trace()
+    (*_, T), _, _ = planes_in_a_row(31, 5, "float32")
+    Y = te.compute(T.shape, lambda i: T[i] + T[T.shape[0] - 1 - i], name="Y")
+    assert "s[T].compute_view" not in auto_schedule(Y, "llvm -mcpu=haswell").trace()
 
 
 def test_vectors_of_a_period() -> None:

@@ -174,14 +174,20 @@ def test_tiles_keep_their_configuration() -> None:
     assert "tileload" in assembly and "memset" not in assembly
 
 
-def test_code_for_named_processors_has_the_features_of_their_rows() -> None:
-    """Zen has ``extrq``, which other machines with the features of its row lack."""
+@pytest.mark.parametrize("target", ["llvm", "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=znver4"])
+def test_code_has_no_instruction_without_a_form_of_avx(target: str) -> None:
+    """Zen has ``extrq``, which other machines with the features of its row lack, and for which
+    others wait."""
     made = small(channels=12, data="last", result="last", kernel=(1, 1), padding=(0, 0))
     arguments = program(made, te, "int8")
-    target = "llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=znver4"
-    assert "-sse4a" in tvm.Target(target).feature_string
-    assembly = tvm.build(arguments[-1], arguments, target).get_source("asm")
-    assert "extrq" not in assembly and "insertq" not in assembly
+    X, k = te.placeholder((1000, 33), "uint8", name="X"), te.reduce_axis((0, 33), name="k")
+    least = te.compute((1000,), lambda i: te.min(X[i, k], axis=k), name="least")
+    if tvm.Target(target).arch == "x86_64":
+        assert "+sse4a" not in tvm.Target(target).feature_string.partition("-sse4a")[2]
+        assert "-sse4a" in tvm.Target(target).feature_string
+    for tensors in (arguments, [X, least]):
+        assembly = tvm.build(tensors[-1], tensors, target).get_source("asm")
+        assert "extrq" not in assembly and "insertq" not in assembly
 
 
 @pytest.mark.usefixtures("anywhere")

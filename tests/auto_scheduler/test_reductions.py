@@ -533,6 +533,48 @@ def test_a_reducer_whose_order_counts_keeps_it() -> None:
     np.testing.assert_array_equal(built(output, [x], [value]), value[:, -1])
 
 
+def welford(x: Tensor, axis: int) -> list[Tensor]:
+    """Counts, means and sums of squared distances from the mean, in one pass."""
+
+    def combine(a: Any, b: Any) -> Any:
+        count, step = a[0] + b[0], b[1] - a[1]
+        whole = te.max(count, 1.0)
+        squares = a[2] + b[2] + step * step * (a[0] * b[0] / whole)
+        return count, a[1] + step * (b[0] / whole), squares
+
+    reducer = te.comm_reducer(combine, lambda *dtypes: tuple(te.const(0, t) for t in dtypes))
+    k, zero, one = (
+        te.reduce_axis((0, x.shape[axis]), "k"),
+        te.const(0, x.dtype),
+        te.const(1, x.dtype),
+    )
+
+    def element(i: Any) -> Any:
+        return reducer((one, x[(k, i) if axis == 0 else (i, k)], zero), axis=k)
+
+    return [*te.compute((x.shape[1 - axis],), element, name="W")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(6, 1000), (5, 37), (3, 5), (4, 1), (3, 0), (2, 70001)], ids=str)
+def test_variances_in_one_pass(shape: tuple[int, int], dtype: str) -> None:
+    """Exchanged terms give the same means for all counts that occur."""
+    values = 3 + np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    for axis, array in ((1, values), (0, np.ascontiguousarray(values.T))):
+        x = te.placeholder(array.shape, dtype, name="X")
+        made = welford(x, axis)
+        if shape == (6, 1000) and axis == 1:
+            assert "s.rfactor(W" in auto_schedule(made, HASWELL).trace()
+        found = [np.full(shape[:1], 7, dtype) for _ in made]
+        build(made, [x, *made])(array, *found)
+        wide = values.astype("float64")
+        count, unit = shape[1], float(np.finfo(dtype).eps)
+        np.testing.assert_array_equal(found[0], np.full(shape[:1], count))
+        means, squares = wide.sum(1) / max(count, 1), wide.var(1) * count if count else wide.sum(1)
+        np.testing.assert_allclose(found[1], means, atol=(count + 8) * unit * 8)
+        np.testing.assert_allclose(found[2], squares, atol=(count + 8) * unit * 64 * max(count, 1))
+
+
 def test_nearest_centres() -> None:
     p, q = te.placeholder((333, 5), name="P"), te.placeholder((21, 5), name="Q")
     d, k = te.reduce_axis((0, 5), "d"), te.reduce_axis((0, 21), "k")

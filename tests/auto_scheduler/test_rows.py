@@ -379,6 +379,25 @@ def test_outputs_are_computed_in_the_rows_of_their_readers(
     np.testing.assert_allclose(found[1], scale, rtol=200 * UNIT)
 
 
+@pytest.mark.parametrize("shape", [(1, 100), (3, 100), (1, 1, 100), (1, 7), (2, 1, 9), (1, 0)])
+def test_outputs_with_functions_are_computed_in_the_rows_of_their_readers(
+    shape: tuple[int, ...],
+) -> None:
+    """As the states of a recurrent network: a batch of one has no rows to be divided."""
+    x = te.placeholder(shape, name="X")
+    state = te.compute(shape, lambda *i: te.tanh(x(*i)), name="state")
+    y = te.compute(shape, lambda *i: te.sigmoid(x(*i)) * te.tanh(state(*i)), name="Y")
+    trace = auto_schedule([y, state]).trace()
+    assert ("s[state].compute_at(s[Y]" in trace) == (np.prod(shape[:-1]) > 1)
+    values = np.random.default_rng(0).standard_normal(shape, dtype="float32")
+    found = [np.full(shape, 7, "float32") for _ in "ys"]
+    build([y, state], [x, y, state])(values, *found)
+    wanted = np.tanh(values.astype("float64"))
+    np.testing.assert_allclose(found[1], wanted, rtol=8 * UNIT)
+    gate = 1 / (1 + np.exp(-values.astype("float64")))
+    np.testing.assert_allclose(found[0], gate * np.tanh(wanted), rtol=30 * UNIT)
+
+
 def prefix_sums(x: Tensor) -> Tensor:
     k = te.reduce_axis((0, x.shape[1]), name="k")
     made: Tensor = te.compute(

@@ -106,6 +106,22 @@ def test_reducers_and_dtypes(reducer: str, dtype: str) -> None:
         assert "accumulate" in check(x, out, given, wanted, 41)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reducers_whose_combination_is_a_sum_of_other_things(axis: int) -> None:
+    """A lane without terms holds the reducer's identity, and not that of additions."""
+
+    def combine(a: Any, b: Any) -> Any:
+        return te.max(a, b) + te.log1p(te.exp(te.min(a, b) - te.max(a, b)))
+
+    logsumexp = te.comm_reducer(combine, te.min_value, name="logsumexp")
+    given = np.random.default_rng(3).standard_normal((6, 41), dtype="float32")
+    x = te.placeholder(given.shape, name="X")
+    out = running(x, axis, logsumexp, "k <= j")
+    wanted = np.log(np.cumsum(np.exp(given.astype("float64")), axis))
+    text = check(x, out, given, wanted.astype("float32"), 41)
+    assert "accumulate" in text
+
+
 @pytest.mark.parametrize(("axis", "form"), [(0, "k <= j"), (1, "k < j"), (1, "k >= j")])
 def test_strict_sums_are_in_order(axis: int, form: str) -> None:
     given = np.random.default_rng(3).standard_normal((6, 37), dtype="float32")

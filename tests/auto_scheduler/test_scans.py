@@ -328,3 +328,42 @@ def test_a_stage_of_the_step_that_nothing_needs() -> None:
     s[step].simplify()
     tvm.build(s, [X, S])(x, y[::-1])
     np.testing.assert_array_equal(y[::-1], x.cumsum(0))
+
+
+def solved(n: int, b: int, form: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Triangular systems, row after row: each row reads all solved ones."""
+    L, X = te.placeholder((b, n, n), name="L"), te.placeholder((b, n), name="X")
+    state = te.placeholder((n, b), name="state")
+    first = te.compute((1, b), lambda t, i: X[i, 0] / L[i, 0, 0], name="first")
+
+    def known(t: Any, i: Any) -> Any:
+        k = te.reduce_axis((0, n if "where" in form else t), "k")
+        row = t - 1 - k if "backwards" in form else k
+        conditions = {"where": k < t, "where, too late": k <= t}
+        return te.sum(L[i, t, row] * state[row, i], axis=k, where=conditions.get(form))
+
+    sums = te.compute((n, b), known, name="sums")
+    step = te.compute((n, b), lambda t, i: (X[i, t] - sums[t, i]) / L[i, t, t], name="step")
+    made: Any = te.scan(first, step, state, inputs=[L, X], name="S")
+    return L, X, made
+
+
+@pytest.mark.parametrize("auto_schedule", [True, False])
+@pytest.mark.parametrize("form", ["range", "where", "range backwards"])
+@pytest.mark.parametrize(("n", "b"), [(9, 5), (1, 3), (4, 70), (6, 0)])
+def test_sums_over_all_earlier_steps(n: int, b: int, form: str, auto_schedule: bool) -> None:
+    random = np.random.default_rng(0)
+    lower = np.tril(random.random((b, n, n), dtype="float32")) + np.eye(n, dtype="float32")
+    x = random.random((b, n), dtype="float32")
+    L, X, S = solved(n, b, form)
+    found = np.full((n, b), np.nan, "float32")
+    tvm.build([S], [L, X, S], auto_schedule=auto_schedule)(lower, x, found)
+    wanted = np.linalg.solve(lower.astype("float64"), x.astype("float64")[..., None])[..., 0].T
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_sums_reach_no_later_step() -> None:
+    with pytest.raises(
+        tvm.CompileError, match=r"^sums: expected to read state at a time step before the one"
+    ):
+        tvm.build([solved(4, 3, "where, too late")[2]], [*solved(4, 3, "where, too late")])

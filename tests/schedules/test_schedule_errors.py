@@ -226,6 +226,18 @@ def test_axes_that_became_others() -> None:
             again()
 
 
+def test_a_combination_that_is_no_operator_has_no_lanes() -> None:
+    """What LLVM adds up across lanes are the terms, and not their absolute values."""
+    a, k = te.placeholder((8,), name="A"), te.reduce_axis((0, 8), "k")
+    far = te.comm_reducer(lambda x, y: te.abs(x) + te.abs(y), lambda t: te.const(0, t), name="far")
+    b = te.compute((1,), lambda i: far(a[k], axis=k), name="B")
+    s = te.create_schedule(b.op)
+    with pytest.raises(
+        tvm.CompileError, match=r"^B: vectorize: expected a loop over data, or a sum"
+    ):
+        s[b].vectorize(k)
+
+
 def test_a_tuple_reduction_has_no_lanes() -> None:
     a = te.placeholder((8,), "int32", name="A")
     k = te.reduce_axis((0, 8), "k")

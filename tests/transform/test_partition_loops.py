@@ -83,6 +83,15 @@ def test_masks_of_a_few_iterations_are_constants(golden: Golden) -> None:
     golden(str(made))
 
 
+def test_two_iterations_with_other_masks_stand_apart(golden: Golden) -> None:
+    """A row of 13 elements without its first one: no iteration is without a mask."""
+    place = io * 8 + ii
+    inside = IfThenElse(likely(place >= 1), IfThenElse(likely(place < 13), copy(place)))
+    nest = func(loop(io, 2, loop(ii, 8, inside, ForKind.VECTORIZED)))
+    made = partition_loops(nest)
+    golden(str(simplify(made)))
+
+
 def test_the_range_of_a_main_part_is_known_inside(golden: Golden) -> None:
     """In the first two of three blocks, 7 iterations with masks end before 20."""
     place = io * 8 + ii

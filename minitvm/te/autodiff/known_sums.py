@@ -26,12 +26,12 @@ from minitvm.runtime.record import record
 from minitvm.te.autodiff.functions import zeros_like
 from minitvm.te.autodiff.known_values import forward_and_backward
 from minitvm.te.autodiff.products import Product, factor_of, product_of, sum_of, terms_of
-from minitvm.te.autodiff.reductions import is_sum
 from minitvm.te.autodiff.stages import new_data_axes, new_reduce_axes, place_in, stage
 from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var, const_int
 from minitvm.tir.functor import find, substitute, walk_once
 
@@ -111,7 +111,7 @@ def _plain_sum_of(op: Operation) -> _Sum | None:
     reduce = op.body[0]
     if not isinstance(reduce, Reduce):
         return None
-    if not is_sum(reduce.combiner) or reduce.init or const_int(reduce.condition) != 1:
+    if not is_operator(reduce.combiner, e.Add) or reduce.init or const_int(reduce.condition) != 1:
         return None
     if not reduce.dtype.is_float or reduce.dtype.bits < 32 or reduce.dtype.lanes > 1:
         return None

@@ -27,6 +27,7 @@ from minitvm.te.autodiff.stages import (
 from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import (
     Call,
     CommReducer,
@@ -96,12 +97,12 @@ class _Reduction:
 
     def terms(self) -> Iterator[Term]:
         combiner = self._reduce.combiner
-        if is_sum(combiner):
+        if is_operator(combiner, e.Add):
             return self._of_sum()
         choices = _choices_of(combiner)
         if choices is not None:
             return self._of_choices(choices)
-        if _is_operator(combiner, e.Mul) and not self._reduce.init:
+        if is_operator(combiner, e.Mul) and not self._reduce.init:
             return self._of_product()
         return self._of_any()
 
@@ -235,19 +236,6 @@ class _Reduction:
 
 _Choice = Callable[[Var, Var], PrimExpr]
 """Whether a reducer takes its left operand, by both operands' positions."""
-
-
-def is_sum(combiner: CommReducer) -> bool:
-    """Whether a reducer adds up each of its operands."""
-    return _is_operator(combiner, e.Add)
-
-
-def _is_operator(combiner: CommReducer, node: type[e.Arithmetic]) -> bool:
-    """Whether each result is an operator on its operands."""
-    return all(
-        isinstance(result, node) and {result.a, result.b} == {a, b}
-        for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True)
-    )
 
 
 def _choices_of(combiner: CommReducer) -> list[_Choice] | None:

@@ -21,6 +21,7 @@ from minitvm.runtime.record import record
 from minitvm.te.autodiff.functions import number
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Call, PrimExpr, ProducerLoad, Reduce, Var, const_int
 from minitvm.tir.functor import find, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
@@ -105,10 +106,9 @@ def _follow(op: Operation, changes: dict[Tensor, _Change]) -> None:
 def _reduced(reduce: Reduce, step: _Step) -> _Change:
     if len(reduce.source) > 1 or reduce.init or step.reads(reduce.condition):
         raise _Unknown
-    found, result = step.change(reduce.source[0]), reduce.combiner.result[0]
-    operands = {*reduce.combiner.lhs, *reduce.combiner.rhs}
-    is_plain = isinstance(result, e.Add | e.Max | e.Min) and {result.a, result.b} == operands
-    if found == _STAYS or (is_plain and not (found.added and isinstance(result, e.Add))):
+    found = step.change(reduce.source[0])
+    keeps = (e.Max, e.Min) if found.added else (e.Add, e.Max, e.Min)
+    if found == _STAYS or is_operator(reduce.combiner, *keeps):
         return found
     raise _Unknown
 

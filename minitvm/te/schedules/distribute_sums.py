@@ -25,6 +25,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.factors import Times, divided, product
 from minitvm.te.tensor import ComputeOp, data_axes, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import substitute, walk_once
 from minitvm.tir.intrinsics import IMPURE_CALLS
@@ -99,8 +100,7 @@ def times_of(op: ComputeOp) -> Times | None:
 
 def _operator(reduce: Reduce) -> Times | None:
     (result,), (identity,) = reduce.combiner.result, reduce.combiner.identity
-    operands = {*reduce.combiner.lhs, *reduce.combiner.rhs}
-    if not isinstance(result, e.Add | e.Min | e.Max) or {result.a, result.b} != operands:
+    if not is_operator(reduce.combiner, e.Add, e.Min, e.Max):
         return None
     dtype = reduce.dtype
     if dtype.lanes > 1 or not ((dtype.is_float and dtype.bits >= _WIDE) or dtype.is_integral):

@@ -24,6 +24,7 @@ from minitvm.te.schedules.trace import Traced, primitive
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import free_vars
 from minitvm.tir.stmt import ForKind
@@ -341,9 +342,7 @@ class LoopNest(Traced):
         assert isinstance(self.op, ComputeOp)
         (first, *more) = self.op.body
         return (
-            isinstance(first, Reduce)
-            and not more
-            and isinstance(first.combiner.result[0], _LANE_REDUCERS)
+            isinstance(first, Reduce) and not more and is_operator(first.combiner, *_LANE_REDUCERS)
         )
 
     @primitive

@@ -15,6 +15,7 @@ from minitvm.te.tensor import (
     domain_of,
 )
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, ProducerLoad, Reduce
 from minitvm.tir.functor import walk_once
 
@@ -65,11 +66,8 @@ def multiplied_reads(op: Operation) -> list[ProducerLoad]:
     first = op.body[0] if isinstance(op, ComputeOp) else None
     if not isinstance(first, Reduce) or first.init:
         return []
-    combiner, source = first.combiner, first.source[0]
-    result, always = combiner.result[0], e.const_int(first.condition) == 1
-    if not isinstance(result, e.Add) or {result.a, result.b} != {*combiner.lhs, *combiner.rhs}:
-        return []
-    if not isinstance(source, e.Mul) or not always:
+    source, always = first.source[0], e.const_int(first.condition) == 1
+    if not is_operator(first.combiner, e.Add) or not isinstance(source, e.Mul) or not always:
         return []
     known = {axis.var for axis in (*cast(ComputeOp, op).axis, *first.axis)}
     loads = [each.value if isinstance(each, e.Cast) else each for each in (source.a, source.b)]

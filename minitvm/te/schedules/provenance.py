@@ -10,6 +10,7 @@ from minitvm.arith.work import named_operations, value_operations
 from minitvm.te.schedules.operation_graph import in_order, multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import ComputeOp, ExternOp, Operation, PlaceholderOp, domain_of
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Add, IterVar, Mul, PrimExpr, ProducerLoad, Reduce, Var, const
 from minitvm.tir.functor import children, free_vars, substitute, walk_leaves_first
 from minitvm.tir.provenance import Kind, Origin, StageWork, Work
@@ -109,7 +110,7 @@ def _named(op: ComputeOp, needs: _Needs) -> _Counts:
     if isinstance(reduce, Reduce):
         everywhere = frozenset(axis.var for axis in _axes(op))
         combiner, first = reduce.combiner, reduce.source[0]
-        is_sum = len(combiner.result) == 1 and isinstance(combiner.result[0], Add)
+        is_sum = len(combiner.result) == 1 and is_operator(combiner, Add)
         if is_sum and isinstance(first, Mul):
             counts["multiply-adds", everywhere] += first.dtype.lanes
             body = (first.a, first.b, reduce.condition)

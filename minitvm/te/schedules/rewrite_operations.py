@@ -35,7 +35,7 @@ from minitvm.te.tensor import (
     domain_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_choice, is_commutative
+from minitvm.tir.commutation import can_exchange_terms, is_choice, is_commutative
 from minitvm.tir.expr import (
     CommReducer,
     IterType,
@@ -516,10 +516,10 @@ def _final(
 
 
 def can_be_reordered(op: ComputeOp) -> bool:
-    """Whether the steps of a reduction may be combined in any order: the combiner is commutative,
-    or a component of its operands tells which of them comes first."""
+    """Whether the steps of a reduction may be combined in any order: its terms can be exchanged, or
+    a component of the operands tells which of them comes first."""
     reduce = cast(Reduce, op.body[0])
-    return is_commutative(reduce.combiner) or _place_among(op, reduce) is not None
+    return can_exchange_terms(reduce) or _place_among(op, reduce) is not None
 
 
 def _place_among(op: ComputeOp, reduce: Reduce) -> int | None:

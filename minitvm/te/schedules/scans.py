@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.guards import conjuncts, form_of
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Span, Spans
@@ -19,7 +20,7 @@ from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
-from minitvm.tir.expr import IterType, IterVar, Let, PrimExpr, ProducerLoad, Range, Var
+from minitvm.tir.expr import IterType, IterVar, Let, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import find, mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
@@ -155,6 +156,7 @@ def _find_times(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Sca
         found.read_at[stage] = None if steps is None else _range(prover, op, steps)
         found.times[stage] = _range(prover, op, _always(prover, op, steps or at_once))
         spans = _spans_of_axes(prover, compute, steps)
+        guarded, forms = _under_condition(prover, compute)
         for load in walk_once(*compute.body):
             if not isinstance(load, ProducerLoad):
                 continue
@@ -165,6 +167,8 @@ def _find_times(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Sca
             if not is_state and not has_steps:
                 continue
             span = spans.of(load.indices[0])
+            if span is not None and load in guarded:
+                span = spans.where(load.indices[0], span, forms)
             if span is None or not (
                 prover.proves(now - span.high - 1) if is_state else _is_fixed(span, compute)
             ):
@@ -188,11 +192,21 @@ def _find_times(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Sca
 def _spans_of_axes(prover: Prover, compute: ComputeOp, steps: Span | None) -> Spans:
     """The spans of an operation's axes. Where there are `steps`, the first axis runs over them."""
     spans = Spans(prover)
-    for axis in (*compute.axis, *compute.reduce_axis):
-        spans.let(axis.var, spans.of_range(domain_of(axis)))
-    if steps is not None:
-        spans.let(compute.axis[0].var, steps)
+    for i, axis in enumerate((*compute.axis, *compute.reduce_axis)):
+        # Ranges of sums may end at the step.
+        spans.let(axis.var, spans.of_range(domain_of(axis)) if i or steps is None else steps)
     return spans
+
+
+def _under_condition(prover: Prover, compute: ComputeOp) -> tuple[set[PrimExpr], list[Affine]]:
+    """The terms of a reduction, read only where its condition holds, and the condition's forms,
+    which are at least zero there."""
+    reduce = compute.body[0]
+    if not isinstance(reduce, Reduce):
+        return set(), []
+    forms = [form_of(prover, each) for each in conjuncts(reduce.condition)]
+    terms = {*walk_once(*reduce.source)} - {*walk_once(reduce.condition)}
+    return terms, [form for form in forms if form is not None]
 
 
 def _is_now(prover: Prover, span: Span, steps: Span) -> bool:
