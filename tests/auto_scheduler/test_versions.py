@@ -351,7 +351,8 @@ def test_an_image_read_as_it_lies_has_a_version() -> None:
 
 def test_one_version_serves_multiples_of_tiles_as_well() -> None:
     """Where tiles of six rows pad multiples, too, both versions would be the same."""
-    tensors = product(*sizes(), "int8", "int32")
+    m, n, k = sizes()
+    tensors = product(m, n, k, "int8", "int32")
     assert conditions(tensors[-1], AVX2) == ["16 <= m and 16 <= k and 16 <= n"]
     f = tvm.build(tensors[-1], tensors, AVX2, name="f")
     for m, n, k in ((64, 64, 64), (128, 16, 16), (100, 129, 65), (3, 40, 70), (0, 64, 64)):
