@@ -22,7 +22,7 @@ from minitvm.auto_scheduler.convolutions import (
     is_convolution,
     write_convolution,
 )
-from minitvm.auto_scheduler.cost import Tile
+from minitvm.auto_scheduler.cost import Tile, usual_size
 from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,
@@ -196,9 +196,14 @@ def _is_plain(case: Case) -> bool:
 
 
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
-    op, along = contraction.op, contraction.column
-    axis = op.reduce_axis[-1] if is_left_plain(contraction) else along
-    return cycles_along(axis, op, contraction.factors, target)
+    op, along, step = contraction.op, contraction.column, contraction.op.reduce_axis[-1]
+    if is_left_plain(contraction):
+        return cycles_along(step, op, contraction.factors, target)
+    cycles = cycles_along(along, op, contraction.factors, target)
+    width, lanes = usual_size([along]), target.lanes(op.output(0).dtype)
+    # Where the columns of the next step follow in memory, those of several steps fill a vector.
+    is_line = width < lanes and contraction.b.along(step) == width
+    return cycles * width / lanes if is_line else cycles
 
 
 def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -287,8 +292,14 @@ def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
 def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
     if contraction.rows:
         return cycles_of(contraction, target)
-    op, row = contraction.op, reused_axis(contraction)
-    return cycles_along(contraction.column, op, contraction.factors, target, row)
+    op, row, column = contraction.op, reused_axis(contraction), contraction.column
+    cycles = cycles_along(column, op, contraction.factors, target, row)
+    # Each vector of sums waits for the last product that was added to it.
+    lanes, width = target.lanes(op.output(0).dtype), usual_size([column])
+    sums = -(-width // lanes) * (1 if row is None else usual_size([row]))
+    under_way = min(sums, target.multiply_adds_under_way)
+    vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
+    return max(cycles, vectors * target.processor.latency / under_way)
 
 
 def choose_products(group: Sequence[Sums]) -> None:

@@ -14,16 +14,17 @@ those that the combination names.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from fractions import Fraction
 from functools import reduce as folded
 from itertools import product
 from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub
-from random import Random
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from minitvm.tir import expr as e
 from minitvm.tir.expr import CommReducer, PrimExpr, Reduce, Var
 from minitvm.tir.functor import children, find
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _Form: TypeAlias = Hashable
 _LESS, _EQUAL, _GREATER = -1, 0, 1
@@ -33,7 +34,7 @@ _HOLDS: Mapping[type, tuple[int, ...]] = {
     e.NE: (_LESS, _GREATER), e.GE: (_EQUAL, _GREATER), e.GT: (_GREATER,),
     e.Min: (_LESS, _EQUAL), e.Max: (_EQUAL, _GREATER),
 }  # fmt: skip
-_Number: TypeAlias = int | Fraction
+_Number: TypeAlias = "int | Fraction"
 _TRIALS = 60
 _FEW = range(-2, 4)  # numbers of a trial
 _EXACT: Mapping[type, Callable[[_Number, _Number], _Number]] = {
@@ -101,6 +102,8 @@ def is_choice(combiner: CommReducer) -> bool:
 
 
 def _passes_trials(reduce: Reduce) -> bool:
+    from random import Random  # slow to load, and rarely needed
+
     combiner, random = reduce.combiner, Random(0)
 
     def combined(a: tuple[_Number, ...], b: tuple[_Number, ...]) -> tuple[_Number, ...]:
@@ -139,6 +142,8 @@ class _UntriedError(Exception):
 
 def _value(node: PrimExpr, values: Mapping[Var, _Number]) -> _Number:
     """The exact value of an expression."""
+    from fractions import Fraction  # slow to load, and rarely needed
+
     if isinstance(node, Var) and node in values:
         return values[node]
     if isinstance(node, e.IntImm | e.FloatImm):

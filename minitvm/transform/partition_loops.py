@@ -36,6 +36,7 @@ MAX_STATEMENTS = 2048
 
 # A guard around less than this part of a loop's work costs less than a second loop.
 _LITTLE = 32
+_CHOICES = 4  # that follow each other, each of which gets a main part
 _MOST = 7 / 8  # of a loop's iterations
 # Without registers for masks, a store under a mask takes as long as this number of vector
 # multiply-adds: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for
@@ -367,6 +368,8 @@ class _Partition(ScopedMutator):
         failed before, nor those that go on where others end."""
         uses = region.uses
         ending = {each for each in held if self._failed.isdisjoint(uses.opposites({each}))}
+        if len(held) > _CHOICES:  # parts for each would be too many
+            return held
         rows = {each: uses.conditions[each].rows for each in ending}
 
         def follows(one: PrimExpr, other: PrimExpr) -> bool:
