@@ -103,6 +103,8 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     copied = _copied(contraction, line)
     if lanes < 2 or not all(can_be_copied(contraction, each) for each in copied):
         return None
+    if not all(each.reads(line) for each in copied):
+        return None  # an element of a factor is used in all steps
     by, terms = instruction_in_lanes(contraction, line, target), terms_of(contraction, target)
     loads = terms.scalars, terms.vectors, terms.both
     if by is None and (terms.operations > _OPERATIONS or loads != (1, 1, 0)):

@@ -11,6 +11,7 @@ from minitvm import build, te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
+from tests.whole_programs.running import strategies_that_failed
 
 ZEN3 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3 -num-cores=2"
 NEON = "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1 -num-cores=2"
@@ -154,3 +155,16 @@ def test_not_a_number_reaches_its_sums_alone() -> None:
     build(arguments[-1:], arguments)(a, b, c)
     assert np.isnan(c[3]).all()
     assert np.isfinite(np.delete(c, 3, 0)).all()
+
+
+def test_a_factor_that_is_the_same_in_all_steps_has_no_lanes() -> None:
+    """There is no copy of it along the steps."""
+    a, b = te.placeholder((1, 2, 4), "int64", name="A"), te.placeholder((3, 1), "int64", name="B")
+    k = te.reduce_axis((0, 4), name="k")
+    c = te.compute((3, 1, 2), lambda i, j, n: te.sum(a[j, n, k] * b[i, j], axis=k), name="C")
+    x, y = np.arange(8).reshape(1, 2, 4), np.arange(3).reshape(3, 1)
+    found = np.empty((3, 1, 2), "int64")
+    with strategies_that_failed() as failed:
+        build([c], [a, b, c], "llvm -mcpu=haswell -num-cores=2")(x, y, found)
+    assert not failed
+    np.testing.assert_array_equal(found, np.einsum("jnk,ij->ijn", x, y))
