@@ -165,7 +165,7 @@ def _with_rows_cast(sums: Sums) -> Sums:
     if sums.stage.time is not None:
         return sums
     stage = sums.stage
-    copy = s[s.cache_read(a.tensor, "global", [op], **cast_to(a.copied, a.tensor))]
+    copy = s[s.cache_read(a.tensor, "global", [op], a.copied)]
     write_copy(copy, sums.target)
     place_copy(copy, None)
     found = contraction_of(stage.op, contraction.column)

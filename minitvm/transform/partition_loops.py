@@ -366,10 +366,10 @@ class _Partition(ScopedMutator):
     def _ending(self, region: _Region, held: Set[PrimExpr]) -> Set[PrimExpr]:
         """Those of some conditions of choices that end the main part: none that hold because others
         failed before, nor those that go on where others end."""
-        uses = region.uses
-        ending = {each for each in held if self._failed.isdisjoint(uses.opposites({each}))}
         if len(held) > _CHOICES:  # parts for each would be too many
             return held
+        uses = region.uses
+        ending = {each for each in held if self._failed.isdisjoint(uses.opposites({each}))}
         rows = {each: uses.conditions[each].rows for each in ending}
 
         def follows(one: PrimExpr, other: PrimExpr) -> bool:

@@ -482,9 +482,15 @@ def attention(draw: Draw) -> Program:
 
 
 def product(
-    m: Any, n: Any, k: Any, dtypes: tuple[str, str, str], layout: str = "NN"
+    m: Any,
+    n: Any,
+    k: Any,
+    dtypes: tuple[str, str, str],
+    layout: str = "NN",
+    term: Callable[[Any, Any], Any] = operator.mul,
 ) -> list[te.Tensor]:
-    """A (m, k) times B (k, n), each stored transposed where `layout` has a T."""
+    """A (m, k) times B (k, n), each stored transposed where `layout` has a T; or sums of another
+    `term`."""
     a, b, dtype = dtypes
     A = te.placeholder((m, k) if layout[0] == "N" else (k, m), a, name="A")
     B = te.placeholder((k, n) if layout[1] == "N" else (n, k), b, name="B")
@@ -493,6 +499,6 @@ def product(
     def element(i: Any, j: Any) -> Any:
         x = A[i, r] if layout[0] == "N" else A[r, i]
         y = B[r, j] if layout[1] == "N" else B[j, r]
-        return te.sum(x.astype(dtype) * y.astype(dtype), axis=r)
+        return te.sum(term(x.astype(dtype), y.astype(dtype)), axis=r)
 
     return [A, B, te.compute((m, n), element, name="C")]

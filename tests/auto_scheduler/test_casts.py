@@ -4,6 +4,7 @@ so that the innermost loops convert nothing. Small integers are exact in any ord
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import mul
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
+from tests.auto_scheduler.contractions import product
 from tests.whole_programs.running import strategies_that_failed
 
 HASWELL = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell -num-cores=2"
@@ -25,10 +27,6 @@ Value = Any
 
 def numpy_of(dtype: str) -> Any:
     return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
-
-
-def product(a: Value, b: Value) -> Value:
-    return a * b
 
 
 def distance(a: Value, b: Value) -> Value:
@@ -54,40 +52,23 @@ def run(tensors: list[te.Tensor], sizes: dict[str, int] | None = None) -> list[n
 
 @pytest.mark.parametrize(("narrow", "wide"), PAIRS)
 @pytest.mark.parametrize(("layout", "term"), [
-    ("NN", product), ("NT", product), ("TN", distance), ("TT", product), ("NN", distance),
+    ("NN", mul), ("NT", mul), ("TN", distance), ("TT", mul), ("NN", distance),
 ])  # fmt: skip
 @pytest.mark.covering(2)
 def test_products(
     narrow: str, wide: str, layout: str, term: Callable[[Value, Value], Value]
 ) -> None:
-    m, n, k = 37, 45, 53
-    a = te.placeholder((m, k) if layout[0] == "N" else (k, m), narrow, name="A")
-    b = te.placeholder((k, n) if layout[1] == "N" else (n, k), narrow, name="B")
-    step = te.reduce_axis((0, k), name="k")
-
-    def element(i: Any, j: Any) -> Any:
-        x = a[i, step] if layout[0] == "N" else a[step, i]
-        y = b[step, j] if layout[1] == "N" else b[j, step]
-        return te.sum(term(x.astype(wide), y.astype(wide)), axis=step)
-
-    c = te.compute((m, n), element, name="C")
-    x, y, found = run([a, b, c])
+    x, y, found = run(product(37, 45, 53, (narrow, narrow, wide), layout, term))
     x, y = (each.astype(wide) for each in (x, y))
     x, y = (x if layout[0] == "N" else x.T), (y if layout[1] == "N" else y.T)
-    expected = x @ y if term is product else np.abs(x[:, :, None] - y[None]).sum(1)
+    expected = x @ y if term is mul else np.abs(x[:, :, None] - y[None]).sum(1)
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("narrow", "wide"), [("int8", "float32"), ("float32", "float64")])
 def test_panels_and_strips_are_cast(narrow: str, wide: str) -> None:
     """No conversion is left in the stage of the sums."""
-    a, b = (te.placeholder((96, 96), narrow, name=name) for name in "AB")
-    k = te.reduce_axis((0, 96), name="k")
-
-    def element(i: Any, j: Any) -> Any:
-        return te.sum(a[i, k].astype(wide) * b[k, j].astype(wide), axis=k)
-
-    c = te.compute((96, 96), element, name="C")
+    *_, c = product(96, 96, 96, (narrow, narrow, wide))
     trace = auto_schedule(c, HASWELL).trace()
     assert trace.count(f"dtype='{wide}')") == 2
 
@@ -95,13 +76,7 @@ def test_panels_and_strips_are_cast(narrow: str, wide: str) -> None:
 def test_64_bit_integers_are_widened_where_they_are_multiplied() -> None:
     """A product of two 64-bit integers takes several instructions, one of widened 32-bit integers a
     single one."""
-    a, b = (te.placeholder((96, 96), "int32", name=name) for name in "AB")
-    k = te.reduce_axis((0, 96), name="k")
-
-    def element(i: Any, j: Any) -> Any:
-        return te.sum(a[i, k].astype("int64") * b[k, j].astype("int64"), axis=k)
-
-    c = te.compute((96, 96), element, name="C")
+    *_, c = product(96, 96, 96, ("int32", "int32", "int64"))
     assert "dtype=" not in auto_schedule(c, HASWELL).trace()
 
 

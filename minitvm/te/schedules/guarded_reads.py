@@ -16,7 +16,7 @@ from minitvm.runtime.record import record
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Node, children, find, walk_once
+from minitvm.tir.functor import Node, children, contains, find, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 Guards: TypeAlias = tuple[PrimExpr, ...]
@@ -56,7 +56,9 @@ def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
 def dtype_read(op: Operation, tensor: Tensor) -> DType:
     """The dtype to which a stage casts each element of a tensor that it reads; the tensor's own if
     it uses an element in another way."""
-    if not isinstance(op, ComputeOp) or any(_reads(each, tensor) for each in op.body):
+    if not isinstance(op, ComputeOp) or not contains(e.Cast, *op.body):  # which takes no walk
+        return tensor.dtype
+    if any(_reads(each, tensor) for each in op.body):
         return tensor.dtype
     users = [
         node for node in walk_once(*op.body) if any(_reads(each, tensor) for each in children(node))
