@@ -368,10 +368,15 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
 
 def _is_vectorized(op: ComputeOp) -> bool:
     """Whether LLVM makes vectors of partial results from a plain loop."""
-    reduce, combiner = reduce_of(op), reduce_of(op).combiner
-    if len(combiner.result) != 1 or not isinstance(reduce.condition, e.IntImm):
-        return False
-    if reduce.dtype.is_float and reduce.dtype.bits == 16:  # rounded after each step
+    return _folds(op) and isinstance(reduce_of(op).condition, e.IntImm)
+
+
+def _folds(op: ComputeOp) -> bool:
+    """Whether LLVM combines the lanes of a vector to a result. 16-bit floats are rounded after each
+    step."""
+    combiner = reduce_of(op).combiner
+    (dtype, *more) = (each.dtype for each in combiner.result)
+    if more or (dtype.is_float and dtype.bits == 16):
         return False
     return is_operator(combiner, e.Add, e.Mul, e.Min, e.Max)
 
@@ -432,8 +437,8 @@ def _has_partner(s: Schedule, op: ComputeOp) -> bool:
 
 
 def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[Stage]:
-    """Combines the steps in the lanes of a few vectors, the vectors to one, and its lanes by
-    halves. Returns the stages of the vectors; none if there are too few steps."""
+    """Combines the steps in the lanes of a few vectors, and these lanes to one result: by folds of
+    vectors, or by halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
@@ -451,6 +456,9 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     write_loops(vectors, [*others, *around, along], lane, unrolled=[vector])
     made = [vectors]
     if not is_commutative(reduce_of(compute_of(stage)).combiner):
+        return made
+    if _folds(op):
+        stage.vectorize(compute_of(stage).reduce_axis[0])
         return made
     halves = lanes if width > lanes else lanes // 2
     while halves > 1:
