@@ -13,8 +13,10 @@ sum runs. One step of the sum takes the longest of
   that are longer than a page. Some processors wait for lines of the L2 cache as well. There, they
   are requested too, whether of panels or of rows, and only get in the way of other loads.
 
-From the L3 cache and from memory, data take longer in pieces that lie apart than in order. A block
-of steps of a factor that isn't packed is read in order, and so are panels.
+From the L3 cache and from memory, data take longer in pieces that lie apart than in order. While
+panels are packed, each piece may be on a page of its own; if the pages are more than the CPU keeps
+translations of, it takes a walk of the page table, too. A block of steps of a factor that isn't
+packed is read in order, and so are panels.
 
 A tile stores its sums, transposed where channels that lie apart are its columns. Their lines come
 from the cache that holds the result, and go back there. The tile begins and ends its loop. Rows
@@ -56,6 +58,9 @@ _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
 _LINE = 2  # cycles in which the copy of a line of them begins
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 _WAY = 1 << 16  # bytes of a way of most L2 caches
+PAGE = 4096  # bytes
+_TRANSLATED = 2048  # pages in the last level of address translation, of Zen 3 and Golden Cove
+_WALK = 25  # cycles in which the address of another page is translated, while others are, too
 SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
 
 
@@ -261,7 +266,8 @@ def cycles_in_panels(
 
 def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: Target) -> float:
     """The cycles in which `size` bytes are copied into panels of a block of `width` columns by
-    `steps` steps, which take `held` bytes. What is written passes their cache twice."""
+    `steps` steps, which take `held` bytes. What is written passes their cache twice, L2 at least:
+    so many other lines pass through L1 meanwhile."""
     lies_across = nest.line_bytes < CACHE_LINE
     piece = (steps if lies_across else width) * nest.itemsize
     whole = nest.depth if lies_across else nest.width
@@ -269,8 +275,15 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     came = size * nest.spread / target.bytes_per_cycle(level) if level > 1 else 0.0
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
-    written = transfer_cycles(2 * size, held, target)
+        came += size / piece * _WALK if _has_walks(nest, piece) else 0.0
+    written = 2 * size / target.bytes_per_cycle(max(2, kept_level(held, target)))
     return size / (_COPY if lies_across else _COPY_ROWS) + came + written
+
+
+def _has_walks(nest: Nest, piece: int) -> bool:
+    """Whether each piece of some bytes of a row of the columns' factor, as it lies, is on a page of
+    its own, and so many pages come before its neighbour that its translation is gone."""
+    return piece < nest.line_bytes >= PAGE and nest.depth * nest.line_bytes > _TRANSLATED * PAGE
 
 
 def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = None) -> int:

@@ -22,6 +22,7 @@ from math import gcd, inf, prod
 from typing import TypeAlias
 
 from minitvm.auto_scheduler.cost import (
+    PAGE,
     SHARE,
     USUAL,
     Blocks,
@@ -47,7 +48,6 @@ from minitvm.target import Target
 ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
-PAGE = 4096  # bytes
 _FEW = 8  # rows
 MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
