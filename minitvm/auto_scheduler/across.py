@@ -42,8 +42,9 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
 )
+from minitvm.auto_scheduler.cost import PAGE
 from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
-from minitvm.auto_scheduler.tiles import MOST_PAGES, PAGE
+from minitvm.auto_scheduler.tiles import MOST_PAGES
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
