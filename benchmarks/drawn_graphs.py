@@ -570,9 +570,15 @@ def _reduction(te: Any, name: str, node: Node, x: Any) -> Any:
 # ---- Of whole arrays -----------------------------------------------------------------------------
 
 
-def function(graph: Graph, library: Any, floats: str = "") -> Callable[..., tuple[Any, ...]]:
+def function(
+    graph: Graph,
+    library: Any,
+    floats: str = "",
+    rounded: Callable[[Any, str], Any] = lambda array, dtype: array,
+) -> Callable[..., tuple[Any, ...]]:
     """The graph as a function of arrays of numpy, torch or ``jax.numpy``, which returns the
-    outputs, compact. With `floats`, all floats are of that dtype."""
+    outputs, compact. With `floats`, all floats are of that dtype. `rounded` is applied to each
+    computed array, with the dtype that it has in the graph."""
     arrays = _Arrays(library, floats)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
@@ -580,7 +586,10 @@ def function(graph: Graph, library: Any, floats: str = "") -> Callable[..., tupl
         made: list[Any] = []
         for node in graph.nodes:
             args = [made[a] for a in node.args]
-            made.append(next(left) if node.op == "input" else _value(arrays, node, args))
+            if node.op == "input":
+                made.append(next(left))
+            else:
+                made.append(rounded(_value(arrays, node, args), node.dtype))
         outputs = [made[i] for i in graph.outputs]
         return tuple(x.contiguous() if arrays.is_torch else x for x in outputs)
 
