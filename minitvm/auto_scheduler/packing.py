@@ -127,6 +127,15 @@ def place_copy(stage: Stage, at: Place) -> None:
         stage.compute_ahead()
 
 
+def write_cast(s: Schedule, op: ComputeOp, factor: Factor, target: Target) -> Stage:
+    """Lets an operation read a copy of a factor's whole tensor, with its elements cast; returns the
+    copy's stage."""
+    copy = s[s.cache_read(factor.tensor, "global", [op], factor.copied)]
+    write_copy(copy, target)
+    place_copy(copy, None)
+    return copy
+
+
 # -- Panels --
 
 

@@ -31,12 +31,14 @@ from minitvm.auto_scheduler.instructions import (
 )
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
+from minitvm.auto_scheduler.packing import write_cast
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.streams import (
     is_left_plain,
     is_plain_reduction,
     is_streamed,
     line_of_columns,
+    may_be_others,
     streamed_cycles,
     write_streamed,
 )
@@ -220,7 +222,9 @@ def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
     choose_form(s, contraction, "matrix product")
     if sums.inline_columns:
         s[contraction.b.tensor].compute_inline()
-    places = places_of(contraction)
+    a, places = contraction.a, places_of(contraction)
+    if a.is_cast and any(map(may_be_others, contraction.rows)):
+        write_cast(s, contraction.op, a, sums.target)
     line = len(line_of_columns(contraction))
     write_streamed(s, sums.stage, sums.target, places, line, in_order=sums.in_order)
     return (sums.stage,)

@@ -8,12 +8,12 @@ pieces of the rows. The sums stay in the L1 cache::
         for each block of columns whose sums stay in the L1 cache:
             for a few steps of k:                    # so many rows of B, each read in its order
                 for each vector of columns:
-                    sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k
+                    sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k, written out
     C[...] = all parts' sums
 
 The sums of all parts fit half of the L2 cache, so wide rows have fewer parts. Where there are more
 cores than parts, or a sum has to be in order, the cores share the columns as well, and read shorter
-pieces of each row.
+pieces of each row. A symbolic number of rows is a loop inside that over columns.
 
 In a reduction by groups, data name the one result to which each term belongs. Sums by key,
 histograms and counts are reductions whose condition equates an index read from memory with an axis
@@ -55,6 +55,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target
@@ -191,8 +192,15 @@ def write_streamed(
     column, lane = stage.split(column, factor=lanes)
     *before, k = compute_of(stage).reduce_axis
     step, inner = stage.split(k, factor=together)
-    loops, unrolled = [*before, step, column], [*rows, inner]
+    looped = [*filter(may_be_others, rows)]
+    loops = [*before, step, column, *looped]
+    unrolled = [*(axis for axis in rows if axis not in looped), inner]
     write_loops(stage, loops, lane, tasks=[*shared, outer], unrolled=unrolled)
+
+
+def may_be_others(row: IterVar) -> bool:
+    """Whether other calls may have more or fewer rows along an axis: so they aren't written out."""
+    return may_vary(row) and extent_of(row) != 1
 
 
 def split_in_parts(

@@ -77,6 +77,7 @@ from minitvm.auto_scheduler.packing import (
     copied_axes,
     copied_by_axes,
     place_copy,
+    write_cast,
     write_copy,
     write_panels,
 )
@@ -165,9 +166,7 @@ def _with_rows_cast(sums: Sums) -> Sums:
     if sums.stage.time is not None:
         return sums
     stage = sums.stage
-    copy = s[s.cache_read(a.tensor, "global", [op], a.copied)]
-    write_copy(copy, sums.target)
-    place_copy(copy, None)
+    write_cast(s, op, a, sums.target)
     found = contraction_of(stage.op, contraction.column)
     assert found is not None
     return replace(sums, contraction=replace(found, row=contraction.row))

@@ -6,7 +6,7 @@ with a contraction has versions. Each is the schedule of the same program with c
 some size, applied to the program with symbolic extents, for which it is right as well::
 
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
-    elif m <= 4: ...                                # for 4 x 512 x 512
+    elif m <= 8: ...                                # for 4 x 512 x 512
     elif m, n or k < 64: ...                        # for 64 x 64 x 64
     elif all are <= 512: ...                        # for 128 x 128 x 128
     else: ...                                       # for large extents
@@ -61,7 +61,8 @@ from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.functor import substitute
 from minitvm.tir.stmt import ForKind
 
-_FEW = 4  # rows, of a tile that fills the registers with columns
+_FEW = 8  # rows, which are read or computed one by one
+_USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
@@ -86,6 +87,7 @@ class _Version:
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
+    saves_copies: bool = False  # it is of use only if fewer factors are copied than in large sizes
     is_near: bool = False  # the tables whose rows data choose are in the L2 cache
     made_for: str = ""  # where it has no sizes
 
@@ -156,6 +158,8 @@ def _write_version(
             return None
         text = made.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
+            return None
+        if version.saves_copies and len(made.stages) >= len(s.stages):
             return None
         if version.is_whole and any(_is_made_by(make, each, text) for each in others):
             return None  # the other one serves more calls
@@ -238,6 +242,15 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
         yield _Version("images", e.const(True), sizes)
         return
+    itemsize = max(each.b.tensor.dtype.itemsize for each in found)
+    # Two factors of this size fit the L2 cache.
+    most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
+    rows = _rows(found)
+    if rows is not None:
+        one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
+        yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
+        few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
+        yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -251,18 +264,12 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         if any(map(_has_symbolic_channels, images)):
             yield _Version("images", e.const(True), narrow)
         return
-    itemsize = max(each.b.tensor.dtype.itemsize for each in found)
-    # Two factors of this size fit the L2 cache.
-    most = 1 << (isqrt(target.cache_bytes(2) // 2 // itemsize).bit_length() - 1)
-    rows = _rows(found[0]) if len(found) == 1 else None
-    if rows is not None:
-        one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
-        yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
-        few = dict.fromkeys(extents, most) | {rows: _FEW}
-        yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
     mine = tiled or extents
+    are_columns_known = len(extents) == 1 and extents[0] is rows
     is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
-    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
+    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow, saves_copies=are_columns_known)
+    if are_columns_known:
+        return  # of any larger number of rows the tiles and the blocks are the same
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
     yield _Version(f"all extents of {most} or less", is_small, small)
 
@@ -346,14 +353,17 @@ def _symbolic_extents(ops: Iterable[Operation]) -> list[Var]:
     return [*dict.fromkeys(dim for dim in dims if isinstance(dim, Var))]
 
 
-def _rows(contraction: Contraction) -> Var | None:
-    """The symbolic number of rows of a product of matrices, which is the extent of no other axis;
+def _rows(contractions: Sequence[Contraction]) -> Var | None:
+    """The symbolic number of rows of products of matrices, which is the extent of no other axis;
     None where several axes are columns, as those of an image."""
-    a, b, op = contraction.a, contraction.b, contraction.op
-    if sum(b.reads(axis) and not a.reads(axis) for axis in op.axis) != 1:
+    rows, others = list[PrimExpr](), list[PrimExpr]()
+    for each in contractions:
+        a, b, op = each.a, each.b, each.op
+        if sum(b.reads(axis) and not a.reads(axis) for axis in op.axis) != 1:
+            return None
+        for axis in root_axes(op):
+            (rows if axis in each.rows else others).append(domain_of(axis).extent)
+    symbolic = [*dict.fromkeys(extent for extent in rows if isinstance(extent, Var))]
+    if len(symbolic) != 1 or any(extent is symbolic[0] for extent in others):
         return None
-    extents = [domain_of(axis).extent for axis in root_axes(op)]
-    rows = [domain_of(axis).extent for axis in contraction.rows]
-    if len(rows) != 1 or not isinstance(rows[0], Var):
-        return None
-    return rows[0] if sum(each is rows[0] for each in extents) == 1 else None
+    return symbolic[0]
