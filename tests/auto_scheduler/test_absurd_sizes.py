@@ -141,6 +141,7 @@ def test_memory_that_is_refused(dtypes: tuple[str, str, str]) -> None:
 
 
 @needs_statm
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtypes", DTYPES[:2], ids="-".join)
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_no_copy_of_a_large_factor_is_made(dtypes: tuple[str, str, str], symbolic: bool) -> None:

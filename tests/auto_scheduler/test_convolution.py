@@ -308,7 +308,7 @@ def random_case(data: st.DataObject) -> Case:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_random_convolutions(data: st.DataObject) -> None:
     check(random_case(data), data.draw(st.sampled_from(["llvm", "llvm -mcpu=haswell"])))

@@ -49,6 +49,7 @@ def program(m: int, n: int, depth: int, kind: str) -> list[te.Tensor]:
     return [A, B, index, table, te.compute((m, n), behind, name="D")]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", [(70, 200, 300), (2, 700, 300)], ids=str)
 @pytest.mark.parametrize("kind", ["before", "inside", "behind", "callback"])
 def test_an_error_comes_out_and_the_next_call_goes_well(

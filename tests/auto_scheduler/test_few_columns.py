@@ -66,6 +66,7 @@ def stored(layout: str, a: Any, b: Any) -> tuple[Any, Any]:
     return a, b if layout[1] == "N" else b.swapaxes(-1, -2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("columns", [1, 2, 3, 5, 8, 12, 17])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 def test_few_columns(layout: str, columns: int) -> None:

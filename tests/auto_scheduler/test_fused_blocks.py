@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.interpreter import interpret
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.meaning import Meaning
 from tests.auto_scheduler.test_contractions import (
@@ -192,10 +193,9 @@ def target_of(name: str) -> str:
     return TARGET.replace(SMALL_CACHES, "") if name in LARGE else TARGET
 
 
-def notes(args: Sequence[Tensor], target: str = TARGET) -> list[str]:
-    """What is said of stages that are computed together."""
-    s = tvm.auto_schedule(args[-1].op, target)
-    return [each.text for each in s.choices if "together with" in each.text]
+def is_together(s: Schedule) -> bool:
+    """Whether stages are computed together."""
+    return any("together with" in each.text for each in s.choices)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,9 @@ def notes(args: Sequence[Tensor], target: str = TARGET) -> list[str]:
 def test_values(name: str) -> None:
     args = GRAPHS[name]()
     symbols = {size for each in args for size in each.shape if isinstance(size, tvm.tir.Var)}
-    assert bool(notes(args, target_of(name))) is (name not in ALONE)
-    f = tvm.build(args[-1], args, target_of(name))
+    s = tvm.auto_schedule(args[-1].op, target_of(name))
+    assert is_together(s) is (name not in ALONE)
+    f = tvm.build(s, args, target_of(name))
     for call in range(4 if symbols else 1):
         sizes = {each: SIZES[each.name][call] for each in symbols}
         program = Program([args[-1].op], args, sizes)
@@ -268,9 +269,10 @@ def call(args: Sequence[Tensor], *arrays: Array) -> Array:
     shape = [int(each) for each in args[-1].shape]
     dtype = str(args[-1].dtype)
     got, interpreted = np.full(shape, 7, dtype), np.full(shape, 7, dtype)
-    assert notes(args)
-    tvm.build(args[-1], args, TARGET)(*arrays, got)
-    interpret(tvm.lower(tvm.auto_schedule(args[-1].op, TARGET), args)["main"], *arrays, interpreted)
+    s = tvm.auto_schedule(args[-1].op, TARGET)
+    assert is_together(s)
+    tvm.build(s, args, TARGET)(*arrays, got)
+    interpret(tvm.lower(s, args)["main"], *arrays, interpreted)
     np.testing.assert_allclose(got, interpreted, rtol=1e-5, atol=1e-6)
     return got
 

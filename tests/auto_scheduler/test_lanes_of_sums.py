@@ -74,17 +74,34 @@ def test_odd_sizes(sizes: tuple[int, int, int], dtype: str) -> None:
     check(product(*sizes, dtype))
 
 
+@pytest.mark.parametrize("sizes", [(300, 2, 644), (200, 5, 333), (2, 139, 500), (90, 9, 1141)])
+def test_few_columns_leave_the_lanes_of_other_forms_idle(sizes: tuple[int, int, int]) -> None:
+    s = auto_schedule(product(*sizes, layout="NN")[-1], ZEN3)
+    assert is_in_lanes(s) == (sizes[0] > 2)
+
+
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", ["NN", "TN", "TT"])
-def test_factors_that_lie_otherwise_are_copied(layout: str) -> None:
-    """Results of few columns leave the lanes of other forms idle."""
-    for rows, columns, steps in ((300, 2, 644), (200, 5, 333), (2, 139, 500), (90, 9, 1141)):
-        arguments = product(rows, columns, steps, layout=layout)
-        s = auto_schedule(arguments[-1], ZEN3)
-        if layout == "NN":
-            assert is_in_lanes(s) == (rows > 2)
-        check(arguments, s, layout)
-        check(arguments, None, layout)
-    check(product(60, 3, 300, "float64", (2,), layout), None, layout)
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "batch"),
+    [
+        ((300, 2, 644), "float32", ()),
+        ((200, 5, 333), "float32", ()),
+        ((2, 139, 500), "float32", ()),
+        ((90, 9, 1141), "float32", ()),
+        ((60, 3, 300), "float64", (2,)),
+    ],
+)
+@pytest.mark.parametrize("target", [ZEN3, None])
+def test_factors_that_lie_otherwise_are_copied(
+    target: str | None,
+    sizes: tuple[int, int, int],
+    dtype: str,
+    batch: tuple[int, ...],
+    layout: str,
+) -> None:
+    arguments = product(*sizes, dtype, batch, layout)
+    check(arguments, target and auto_schedule(arguments[-1], target), layout)
 
 
 def test_two_rows_share_what_they_read() -> None:

@@ -57,6 +57,8 @@ CASES = [
     )
     if (target, dtypes[0]) != (ARM, "float16")
 ]  # fmt: skip
+# Both signs occur; which factor has which only chooses another instruction.
+FEW = [case for case in CASES if case.values[1][1] != "uint8"]
 # At which tiles, panels and sums end in all ways.
 SHAPES = {
     AMX: [(13, 50, 65, "NN"), (40, 33, 56, "NT"), (35, 24, 45, "TN"), (17, 41, 72, "TT"),
@@ -131,7 +133,7 @@ def check_products(target: str, dtypes: tuple[str, str, str], shapes: Shapes) ->
 
 
 @pytest.mark.usefixtures("anywhere")
-@pytest.mark.parametrize(("target", "dtypes"), CASES)
+@pytest.mark.parametrize(("target", "dtypes"), FEW)
 def test_prepacked_products(target: str, dtypes: tuple[str, str, str]) -> None:
     """Panels, of a padded copy or not, that the call gets."""
     check_prepacked_products(target, dtypes, one_of(prepackable(target), target, dtypes))
@@ -159,7 +161,7 @@ def check_prepacked_products(target: str, dtypes: tuple[str, str, str], shapes: 
 
 
 @pytest.mark.usefixtures("anywhere")
-@pytest.mark.parametrize(("target", "dtypes"), CASES)
+@pytest.mark.parametrize(("target", "dtypes"), FEW)
 def test_batches_and_what_follows(target: str, dtypes: tuple[str, str, str]) -> None:
     a_dtype, b_dtype, dtype = dtypes
     A = te.placeholder((3, 18, 70), a_dtype, name="A")
@@ -206,14 +208,15 @@ def test_blocks() -> None:
     """Of factors that don't fit the cache, blocks are packed and copied."""
     target = f"{AMX} -l1d-cache-bytes=32768 -l2-cache-bytes=32768 -l3-cache-bytes=32768"
     for layout in ("NN", "NT", "TN", "TT"):
-        tensors = product(200, 300, 120, ("int8", "uint8", "int32"), layout)
+        tensors = product(100, 150, 120, ("int8", "uint8", "int32"), layout)
         s = auto_schedule(tensors[2], target)
         body = tvm.lower(s, tensors)["main"].body
         made = [each.buffer for each in walk_once(body) if isinstance(each, Allocate)]
         sizes = [each.dtype.itemsize * prod(int(str(n)) for n in each.shape) for each in made]
         assert len(sizes) > 2
         assert max(sizes) <= 16 << 10
-        check(tensors, s, AMX, layout, release_gil=True)
+        if layout in ("NN", "TT"):  # both factors in both layouts
+            check(tensors, s, AMX, layout, release_gil=True)
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -48,12 +48,14 @@ def check(made: Drawn, target: str, dtype: str = "int8") -> str:
     expected = exact(made, *(each.astype(summed) for each in arrays))
     found = np.full(expected.shape, -77, summed)
     with strategies_that_failed() as failed:
-        tvm.build(arguments[-1], arguments, target, name="f")(*arrays, found)
+        s = tvm.auto_schedule(arguments[-1], target)
+        tvm.build(s, arguments, target, name="f")(*arrays, found)
     assert not failed
     np.testing.assert_array_equal(found, expected)
-    return tvm.auto_schedule(arguments[-1], target).trace()
+    return s.trace()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("data", "weights", "result"), [
@@ -65,6 +67,7 @@ def test_any_layout(data: str, weights: str, result: str, target: str) -> None:
     assert "_product(" in check(made, target)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 @pytest.mark.parametrize("differences", [
@@ -84,6 +87,7 @@ def test_windows(data: str, differences: dict[str, Any], dtype: str) -> None:
     assert "_product(" in trace or dtype == "bfloat16"  # some are too small
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
 @pytest.mark.parametrize(("data", "weights"), [("first", "OI*"), ("last", "*IO")])
@@ -127,6 +131,7 @@ def test_symbolic_batches(data: str) -> None:
         np.testing.assert_array_equal(found, exact(whole, x.astype("int32"), w.astype("int32")))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("data", "weights"), [("first", "OI*"), ("last", "*IO"), ("last", "OI*")])
@@ -146,13 +151,14 @@ def test_prepacked_weights(data: str, weights: str, target: str) -> None:
     np.testing.assert_array_equal(found, exact(made, x.astype("int32"), w.astype("int32")))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("channels", [3, 33, 97])
 @pytest.mark.parametrize("data", ["first", "last"])
-def test_lines_that_end_anywhere(data: str, channels: int) -> None:
+@pytest.mark.parametrize("target", [AMX if HAS_BMI2 else ARM, HASWELL])
+def test_lines_that_end_anywhere(target: str, data: str, channels: int) -> None:
     """Lines of channels fill no vectors, and the sums no steps of an instruction."""
-    check(small(data=data, result=data, channels=channels), AMX if HAS_BMI2 else ARM)
-    check(small(data=data, result=data, channels=channels), HASWELL)
+    check(small(data=data, result=data, channels=channels), target)
 
 
 def test_copies_are_made_for_a_strip_of_rows() -> None:

@@ -81,11 +81,12 @@ def compare(
 DTYPES = [("float32",) * 3, ("float64",) * 3, *SMALL]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
-def test_products(dtypes: tuple[str, str, str], layout: str) -> None:
-    for m, n, k in SHAPES if layout == "NN" else SHAPES[:1]:
-        check_product(product(m, n, k, dtypes, layout), layout)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(shape: tuple[int, int, int], dtypes: tuple[str, str, str], layout: str) -> None:
+    check_product(product(*shape, dtypes, layout), layout)
 
 
 @pytest.mark.covering(2)
@@ -96,25 +97,27 @@ def test_products_for_other_targets(dtypes: tuple[str, str, str], layout: str, t
     check_product(product(30, 70, 50, dtypes, layout), layout, target)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["NN", "NT"])
-def test_products_of_narrow_floats(dtype: str, layout: str) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_of_narrow_floats(shape: tuple[int, int, int], dtype: str, layout: str) -> None:
     torch = pytest.importorskip("torch")
-    for m, n, k in SHAPES:
-        args = product(m, n, k, (dtype, dtype, "float32"), layout)
-        f = tvm.build([args[2]], args, name="f", prepacked=[args[1]])
-        a, b = (
-            torch.from_numpy(numbers(arg.shape, "float32")).to(getattr(torch, dtype))
-            for arg in args[:2]
-        )
-        packed = tvm.prepack(f, "B", b)
-        assert packed.dtype == dtype
-        c = np.empty((m, n), "float32")
-        f(a, packed, c)
-        y = b.float() if layout == "NN" else b.float().T
-        np.testing.assert_array_equal(c, (a.float() @ y).numpy())
+    args = product(*shape, (dtype, dtype, "float32"), layout)
+    f = tvm.build([args[2]], args, name="f", prepacked=[args[1]])
+    a, b = (
+        torch.from_numpy(numbers(arg.shape, "float32")).to(getattr(torch, dtype))
+        for arg in args[:2]
+    )
+    packed = tvm.prepack(f, "B", b)
+    assert packed.dtype == dtype
+    c = np.empty(shape[:2], "float32")
+    f(a, packed, c)
+    y = b.float() if layout == "NN" else b.float().T
+    np.testing.assert_array_equal(c, (a.float() @ y).numpy())
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtypes", [("float32",) * 3, *SMALL], ids="-".join)
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 def test_the_call_decides_how_many_rows(dtypes: tuple[str, str, str], layout: str) -> None:
@@ -249,7 +252,7 @@ def test_convolutions(channels_last: bool) -> None:
 
 
 @settings(max_examples=2, deadline=None, suppress_health_check=SLOW, phases=QUICK)
-@pytest.mark.parametrize("make", [contraction, *PROGRAMS])
+@pytest.mark.parametrize("make", [contraction, *PROGRAMS[::2]])
 @given(data=st.data())
 def test_any_arguments_of_any_program(make: Any, data: st.DataObject) -> None:
     check_any_arguments(make, data.draw)

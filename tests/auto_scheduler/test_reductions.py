@@ -117,6 +117,7 @@ def test_reductions_over_any_axes(
     close(found, expected, 4 * terms, np.maximum(np.abs(expected), 1.0))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float64"])
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
 def test_reductions_of_every_dtype(dtype: str, axes: tuple[int, ...]) -> None:
@@ -131,25 +132,26 @@ def test_reductions_of_every_dtype(dtype: str, axes: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(built(total, [x], [value]), value.astype(wide).sum(axes))
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)], ids=str)
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
-def test_a_reduction_of_nothing_is_the_identity(
-    shape: tuple[int, int], axes: tuple[int, ...]
-) -> None:
-    extents = (te.var("m"), te.var("n"))
-    x = te.placeholder(extents, name="X")
-    found = built(reduced(x, axes, te.sum, lambda v: v), [x], [np.empty(shape, "float32")])
-    np.testing.assert_array_equal(found, np.empty(shape).sum(axes))
+def test_a_reduction_of_nothing_is_the_identity(axes: tuple[int, ...]) -> None:
+    x = te.placeholder((te.var("m"), te.var("n")), name="X")
+    output = reduced(x, axes, te.sum, lambda v: v)
+    for shape in ((0, 5), (5, 0), (0, 0)):
+        found = built(output, [x], [np.empty(shape, "float32")])
+        np.testing.assert_array_equal(found, np.empty(shape).sum(axes))
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
-def test_special_values_reach_the_result(axes: tuple[int, ...], special: float) -> None:
+@pytest.mark.parametrize(
+    ("reducer", "exact"), [(te.max, np.max), (te.min, np.min), (te.sum, np.sum)]
+)
+def test_special_values_reach_the_result(reducer: Any, exact: Any, axes: tuple[int, ...]) -> None:
     x = te.placeholder((40, 70), name="X")
+    output = reduced(x, axes, reducer, lambda v: v)
     value = np.random.default_rng(0).random((40, 70), "float32")
-    value[20, 33] = special
-    for reducer, exact in (te.max, np.max), (te.min, np.min), (te.sum, np.sum):
-        found = built(reduced(x, axes, reducer, lambda v: v), [x], [value])
+    for special in (np.nan, np.inf, -np.inf):
+        value[20, 33] = special
+        found = built(output, [x], [value])
         np.testing.assert_allclose(found, exact(value, axis=axes), rtol=1e-5)
 
 
@@ -315,6 +317,7 @@ def test_moving_sums(size: int) -> None:
 # -- Gathers --
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("width", [1, 7, 15, 50, 63, 64, 100])
 @pytest.mark.parametrize("index", ["int32", "int64"])
 def test_embedding_bags(width: int, index: str) -> None:
@@ -423,6 +426,7 @@ def gathered(table: Tensor, index: Tensor, *, is_summed: bool) -> Tensor:
     return sums
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("is_summed", [False, True])
 @pytest.mark.parametrize("is_symbolic", [False, True])
 @pytest.mark.parametrize("width", [64, 100, 700])
@@ -507,6 +511,7 @@ PLACES: dict[str, tuple[Any, Callable[[Array], Array]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
@@ -555,24 +560,29 @@ def welford(x: Tensor, axis: int) -> list[Tensor]:
     return [*te.compute((x.shape[1 - axis],), element, name="W")]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(6, 1000), (5, 37), (3, 5), (4, 1), (3, 0), (2, 70001)], ids=str)
-def test_variances_in_one_pass(shape: tuple[int, int], dtype: str) -> None:
+@pytest.mark.parametrize("axis", [0, 1])
+def test_variances_in_one_pass(axis: int, shape: tuple[int, int], dtype: str) -> None:
     """Exchanged terms give the same means for all counts that occur."""
     values = 3 + np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    for axis, array in ((1, values), (0, np.ascontiguousarray(values.T))):
-        x = te.placeholder(array.shape, dtype, name="X")
-        made = welford(x, axis)
-        if shape == (6, 1000) and axis == 1:
-            assert "s.rfactor(W" in auto_schedule(made, HASWELL).trace()
-        found = [np.full(shape[:1], 7, dtype) for _ in made]
-        build(made, [x, *made])(array, *found)
-        wide = values.astype("float64")
-        count, unit = shape[1], float(np.finfo(dtype).eps)
-        np.testing.assert_array_equal(found[0], np.full(shape[:1], count))
-        means, squares = wide.sum(1) / max(count, 1), wide.var(1) * count if count else wide.sum(1)
-        np.testing.assert_allclose(found[1], means, atol=(count + 8) * unit * 8)
-        np.testing.assert_allclose(found[2], squares, atol=(count + 8) * unit * 64 * max(count, 1))
+    array = values if axis == 1 else np.ascontiguousarray(values.T)
+    x = te.placeholder(array.shape, dtype, name="X")
+    made = welford(x, axis)
+    found = [np.full(shape[:1], 7, dtype) for _ in made]
+    build(made, [x, *made])(array, *found)
+    wide = values.astype("float64")
+    count, unit = shape[1], float(np.finfo(dtype).eps)
+    np.testing.assert_array_equal(found[0], np.full(shape[:1], count))
+    means, squares = wide.sum(1) / max(count, 1), wide.var(1) * count if count else wide.sum(1)
+    np.testing.assert_allclose(found[1], means, atol=(count + 8) * unit * 8)
+    np.testing.assert_allclose(found[2], squares, atol=(count + 8) * unit * 64 * max(count, 1))
+
+
+def test_variances_of_rows_are_computed_in_lanes() -> None:
+    made = welford(te.placeholder((6, 1000), name="X"), 1)
+    assert "s.rfactor(W" in auto_schedule(made, HASWELL).trace()
 
 
 def test_nearest_centres() -> None:
@@ -642,15 +652,18 @@ def over_channels(shape: tuple[int, ...], reducer: Any) -> tuple[Tensor, Tensor]
     return x, te.compute((shape[1],), element, name="Y")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "shape", [(64, 3, 8, 8), (5, 4, 7, 10), (300, 2, 70, 70), (9, 2, 1030), (64, 2, 5000)]
 )
-def test_channels_of_images(shape: tuple[int, ...]) -> None:
-    rng, over = np.random.default_rng(0), (0, *range(2, len(shape)))
-    for reducer, exact in ((te.sum, np.sum), (te.max, np.max), (te.min, np.min)):
-        x, out = over_channels(shape, reducer)
-        values = rng.integers(-9, 9, shape).astype("float32")
-        np.testing.assert_array_equal(built(out, [x], [values]), exact(values, over))
+@pytest.mark.parametrize(
+    ("reducer", "exact"), [(te.sum, np.sum), (te.max, np.max), (te.min, np.min)]
+)
+def test_channels_of_images(reducer: Any, exact: Any, shape: tuple[int, ...]) -> None:
+    x, out = over_channels(shape, reducer)
+    values = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+    over = (0, *range(2, len(shape)))
+    np.testing.assert_array_equal(built(out, [x], [values]), exact(values, over))
 
 
 def test_pieces_of_a_nest_are_reduced_in_lanes() -> None:
@@ -724,6 +737,7 @@ def test_places_in_other_forms(form: str) -> None:
     np.testing.assert_array_equal(places, expected.reshape(shape))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int8"])
 @pytest.mark.parametrize("size", [5, 9, 17])
 def test_lanes_beyond_the_end_combine_nothing(dtype: str, size: int) -> None:

@@ -137,7 +137,7 @@ def test_register_tiles(name: str) -> None:
     rows, columns = tile_of(schedule)
     assert rows > 1 and columns >= 8
     given, out = arrays(), np.empty((M, N), np.float32)
-    build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
+    build(schedule, [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
     fold = FOLDS[reducer]
     np.testing.assert_allclose(out, fold(terms_of(given, meaning), axis=2), rtol=1e-4, atol=1e-4)
 
@@ -158,12 +158,13 @@ def test_what_is_not_chosen_does_not_count(name: str) -> None:
     """Nor do its infinities, and no branch chooses."""
     reducer, term, meaning = TERMS[name]
     C = program(reducer, term)
-    made = str(lower(auto_schedule(C, TARGET), [*INPUTS, C]))
+    schedule = auto_schedule(C, TARGET)
+    made = str(lower(schedule, [*INPUTS, C]))
     assert "select(" in made and "if_then_else" not in made and "vector_reduce_or" not in made
     given, out = arrays(), np.empty((M, N), np.float32)
     given["A"][::3] = -np.inf
     given["B"][0, ::2] = 0.0  # times the infinity is NaN
-    build([C], [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
+    build(schedule, [*INPUTS, C], TARGET)(*(given[each.name] for each in INPUTS), out)
     with np.errstate(invalid="ignore"):
         expected = terms_of(given, meaning).sum(axis=2)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
@@ -179,7 +180,7 @@ def test_tuples() -> None:
     assert tile_of(schedule)[0] > 1
     given = arrays()
     where, greatest = np.empty((M, N), np.int32), np.empty((M, N), np.float32)
-    build([place, value], [A, BT, place, value], TARGET)(given["A"], given["BT"], where, greatest)
+    build(schedule, [A, BT, place, value], TARGET)(given["A"], given["BT"], where, greatest)
     terms = given["A"][:, None, :] + given["BT"][None]
     np.testing.assert_array_equal(where, terms.argmax(2))
     np.testing.assert_array_equal(greatest, terms.max(2))
@@ -225,8 +226,8 @@ def test_factors_are_packed_however_they_are_read(name: str) -> None:
     generator = np.random.default_rng(3)
     s, w = (generator.standard_normal((n, n)).astype(np.float32) for n in (N, 2 * N))
     r, out = generator.integers(0, 2 * N, N, "int32"), np.empty((N, N), np.float32)
-    for target in (TARGET, small):
-        build([C], [SQUARE, WIDE, ROWS, C], target)(s, w, r, out)
+    for made, target in ((C, TARGET), (schedule, small)):
+        build(made, [SQUARE, WIDE, ROWS, C], target)(s, w, r, out)
         expected = meaning(s.astype(np.float64), w.astype(np.float64), r)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
@@ -341,6 +342,7 @@ RANGES: dict[str, tuple[Element, Element]] = {
 @pytest.mark.parametrize("name", RANGES)
 @pytest.mark.parametrize("size", [1, 7, 53])
 def test_ranges(name: str, size: int) -> None:
+    """Of the largest size also where the size is known."""
     begin, end = RANGES[name]
     if size < 7 and "window" in name:
         return  # it would leave the tensors
@@ -351,8 +353,11 @@ def test_ranges(name: str, size: int) -> None:
         low, high = (_number(each(i, j, size)) for each in (begin, end))
         if low < high:
             expected[i, j] = x[i, low:high].astype(np.float64) @ y[low:high, j]
-    args = masked(ranged(begin, end), size)
-    for function in (ranged_of_any_size(name), build(args[-1:], args, TARGET)):
+    functions = [ranged_of_any_size(name)]
+    if size == 53:
+        args = masked(ranged(begin, end), size)
+        functions.append(build(args[-1:], args, TARGET))
+    for function in functions:
         out = np.empty((size, size), np.float32)
         function(x, y, out)
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)

@@ -215,6 +215,7 @@ def first_largest() -> Any:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
 @pytest.mark.parametrize("shape", [(37, 5), (1003, 12), (3, 19, 40), (70, 100)])
 def test_places_of_the_first_of_equal_elements(dtype: str, shape: tuple[int, ...]) -> None:

@@ -52,6 +52,7 @@ def plainly(i: Any, j: Any, m: Any, n: Any, A: Tensor) -> Any:
     return A[i, j]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("make", [product, elements])
 @pytest.mark.parametrize("kind", ROUNDABOUT)

@@ -101,9 +101,7 @@ CASES = {
 @pytest.mark.parametrize(
     ("target", "name"),
     [
-        pytest.param(
-            target, name, marks=[] if target == SMALL or number % 2 == place else pytest.mark.wide
-        )
+        pytest.param(target, name, marks=[] if number % 3 == place else pytest.mark.wide)
         for place, target in enumerate((TARGET, "llvm", SMALL))
         for number, name in enumerate(CASES)
     ],

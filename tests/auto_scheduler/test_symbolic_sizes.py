@@ -79,6 +79,7 @@ def test_any_sizes(subscripts: str) -> None:
         check(sizes, subscripts, "float32", False, False, "bmnk")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtypes", ["float16", "bfloat16", "int8", "int32"])
 @pytest.mark.parametrize("symbolic", ["m", "mnk"])
 def test_any_sizes_of_other_types(dtypes: str, symbolic: str) -> None:
@@ -86,6 +87,7 @@ def test_any_sizes_of_other_types(dtypes: str, symbolic: str) -> None:
         check(sizes, "mk,kn->mn", dtypes, False, False, symbolic)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn"])
 @pytest.mark.parametrize("small", [False, True])
 def test_any_sizes_of_some(symbolic: str, small: bool) -> None:

@@ -32,7 +32,7 @@ def complex_product(m: int, k: int, n: int, choose: Choose, order: str, dtype: s
     return a, b, te.compute(tuple(sizes[name] for name in order), element, name="C")
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("choose", [te.if_then_else, Select])
 @pytest.mark.parametrize("order", ["ijc", "cij", "icj"])
 @pytest.mark.parametrize(

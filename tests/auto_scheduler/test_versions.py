@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,7 @@ def whole(*shape: int, dtype: str = "float32") -> Any:
 
 @pytest.mark.parametrize("target", ["llvm", AVX2])
 def test_every_version_is_right(target: str) -> None:
-    tensors = product(*sizes())
-    f = tvm.build(tensors[-1], tensors, target, name="f")
+    f = of_any_size(target)
     rows = [0, 1, 2, 4, 5, 16, 70]
     shapes = [(m, n, k) for m in rows for n, k in ((0, 3), (5, 0), (33, 21), (100, 65))]
     for m, n, k in [*shapes, (70, 600, 70), (600, 65, 80), (64, 64, 700)]:
@@ -139,20 +139,16 @@ def test_half_a_tile_is_left_of_columns() -> None:
 
 @pytest.mark.parametrize("columns", range(60, 100, 3))
 def test_every_number_of_columns_is_right(columns: int) -> None:
-    f, a, b = of_any_size(), whole(9, 70), whole(70, columns)
+    f, a, b = of_any_size("llvm"), whole(9, 70), whole(70, columns)
     got = np.full((9, columns), 77, "float32")
     f(a, b, got)
     np.testing.assert_array_equal(got, a @ b)
 
 
-_built: list[Any] = []
-
-
-def of_any_size() -> Any:
-    if not _built:
-        tensors = product(*sizes())
-        _built.append(tvm.build(tensors[-1], tensors, name="f"))
-    return _built[0]
+@cache
+def of_any_size(target: str) -> Any:
+    tensors = product(*sizes())
+    return tvm.build(tensors[-1], tensors, target, name="f")
 
 
 @pytest.mark.parametrize(("dtype", "total"), [("int8", "int32"), ("uint8", "int32")])
@@ -193,8 +189,7 @@ def test_the_reasons_name_the_versions() -> None:
     ("rows", "made_for"), [(1, "1 x 128"), (3, "4 x 256"), (63, "64 x 64"), (90, "128 x 128")]
 )
 def test_explain_shows_the_version_of_a_call(rows: int, made_for: str) -> None:
-    tensors = product(*sizes())
-    f = tvm.build(tensors[-1], tensors, AVX512, name="f")
+    f = of_any_size(AVX512)
     given = (whole(rows, 90), whole(90, 80), whole(rows, 80))
     found = tvm.explain(f, *given, measure=False)
     assert f"{made_for} sums" in str(found.stages[0].choices[0])

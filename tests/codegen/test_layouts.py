@@ -287,18 +287,18 @@ KERNELS = {
     ),
     "bias": Kernel(
         te.compute((p, q, r), lambda i, j, k: T[i, j, k] + N[j, k], name="Y"), [T, N],
-        lambda a, b: a + b, in_vectors, fused, reordered,
+        lambda a, b: a + b, fused,
     ),
     "product": Kernel(
         te.compute((p, r), lambda i, j: te.sum(L[i, along] * N[along, j], axis=along), name="Y"),
-        [L, N], lambda a, b: a @ b, in_vectors, reordered,
+        [L, N], lambda a, b: a @ b, in_vectors,
     ),
     "sum": Kernel(
         te.compute((p, r), lambda i, j: te.sum(T[i, along, j], axis=along), name="Y"), [T],
-        lambda a: a.sum(1), in_vectors, reordered,
+        lambda a: a.sum(1), reordered,
     ),
     "transposed": Kernel(
-        te.compute((q, p), lambda i, j: L[j, i], name="Y"), [L], np.transpose, in_vectors, fused,
+        te.compute((q, p), lambda i, j: L[j, i], name="Y"), [L], np.transpose, in_vectors,
     ),
 }  # fmt: skip
 some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

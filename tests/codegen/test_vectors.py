@@ -303,6 +303,7 @@ def operations(dtype: DType) -> tuple[PrimFunc, dict[DType, e.Buffer], Any]:
         return made, outs, build(made, fp="strict")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("target", TARGETS[:2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operations_on_vectors(dtype: DType, target: str) -> None:

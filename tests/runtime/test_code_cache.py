@@ -89,6 +89,15 @@ except ValueError as error:
     print(error)
 """
 SAID = "f: argument 0 'X': expected ndim == 2, got 1\n"
+# One page of it, which is compiled.
+USE_A_PAGE = """
+import minitvm
+from minitvm.runtime import object_code
+parse, made = object_code.parse, []
+object_code.parse = lambda text: made.append(text) or parse(text)
+assert minitvm.nd.empty((2, 3), "float32").shape == (2, 3)
+assert made
+"""
 COMPILE_NOTHING = """
 from minitvm.runtime import object_code
 object_code.parse = None
@@ -341,13 +350,13 @@ def test_a_read_only_directory(directory: Path) -> None:
 
 
 def test_a_full_disk(directory: Path) -> None:
-    code = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n{USE_IT}"
-    assert output(start_python(code)) == SAID
+    code = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n{USE_A_PAGE}"
+    assert output(start_python(code)) == ""
     assert os.listdir(directory) == []
 
 
 def test_off(directory: Path) -> None:
-    assert output(start_python(USE_IT, MINITVM_CACHE_DIR="off")) == SAID
+    assert output(start_python(USE_A_PAGE, MINITVM_CACHE_DIR="off")) == ""
     assert not directory.exists()
 
 
@@ -406,8 +415,8 @@ def test_the_next_process_compiles_nothing(directory: Path) -> None:
 
 
 def test_processes_race_for_a_cold_cache(directory: Path) -> None:
-    together = [start_python(USE_IT) for _ in range(4)]
-    assert [output(process) for process in together] == [SAID] * 4
+    together = [start_python(USE_IT) for _ in range(2)]
+    assert [output(process) for process in together] == [SAID] * 2
     kept = list(directory.iterdir())
     assert len(kept) == PAGES
     assert all(read_entry(path.name) is not None for path in kept)

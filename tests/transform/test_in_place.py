@@ -451,7 +451,7 @@ def check_schedules(make: Any, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(few, max_examples=10, phases=QUICK)
+@settings(few, max_examples=5, phases=QUICK)
 @given(data=st.data())
 def test_schedules(make: Any, data: st.DataObject) -> None:
     check_schedules(make, data)
