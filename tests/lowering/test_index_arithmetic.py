@@ -67,6 +67,7 @@ def test_a_fused_row_lies_in_its_tensor(leading: str, from_right: bool) -> None:
     assert "total = allocate(float32[1" in text
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("factor", [None, 4, 5])
 @pytest.mark.parametrize("leading", LEADING)
 def test_rows_of_symbolic_shapes(leading: str, factor: int | None) -> None:

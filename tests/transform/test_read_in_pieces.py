@@ -71,7 +71,7 @@ def test_targets_without_masks_gather() -> None:
     assert "let begin" not in loops("rolled", "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1")
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
 @pytest.mark.parametrize("name", INDICES)
