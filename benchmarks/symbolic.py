@@ -28,7 +28,7 @@ CONSTANT = "constant extents"
 SLOWER, SLOWER_BUILD = 1.2, 2.0  # times the constant one: a loss
 _BUILD = "build "  # begins the name of a row about a build
 _BUDGET = 0.2  # seconds of measuring a row
-_QUICK = 4  # forms of a quick run
+_QUICK = 2  # forms of a quick run
 _NEAR = 1e-4  # relative, of sums in another order
 
 Built = tuple[float, Callable[..., None]]

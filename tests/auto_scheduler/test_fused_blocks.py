@@ -185,6 +185,7 @@ GRAPHS = {
 }
 ALONE = {"one row"}  # nothing to gain
 RARE = {"range, more keys", "short rows", "float64", "chain", "product, softmax", "norm, product"}
+RARE |= {"bias", "choice", "range"}  # whose values others of these tests compare
 LARGE = {"rows unknown", "symbolic", "symbolic range"}  # sizes, for all that is known
 SIZES = {"b": (1, 3, 0, 2), "n": (53, 1, 7, 60), "m": (41, 60, 1, 5)}
 

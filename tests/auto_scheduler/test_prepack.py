@@ -148,38 +148,31 @@ def test_sums_in_blocks_behind_which_there_is_a_stage() -> None:
             np.testing.assert_array_equal(d, a @ b + 1)
 
 
-@pytest.mark.parametrize(
-    ("symbolic", "dtypes"),
-    [
-        pytest.param(
-            symbolic, dtypes, id="-".join((symbolic, *dtypes)),
-            marks=[] if dtypes is SMALL[["b", "m", "bm"].index(symbolic)] else pytest.mark.wide,
-        )
-        for symbolic in ("b", "m", "bm")
-        for dtypes in SMALL
-    ],
-)  # fmt: skip
-def test_the_call_decides_how_many_batches(dtypes: tuple[str, str, str], symbolic: str) -> None:
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("symbolic", ["b", "m", "bm"])
+@pytest.mark.parametrize("dtypes", SMALL, ids="-".join)
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize("is_prepacked", [True, False])
+def test_the_call_decides_how_many_batches(
+    is_prepacked: bool, is_shared: bool, dtypes: tuple[str, str, str], symbolic: str
+) -> None:
     """And rows, of which there may be tasks though the columns don't end with a tile."""
     a_dtype, b_dtype, dtype = dtypes
     b, m = (te.var(name) if name in symbolic else 3 for name in "bm")
     k = te.reduce_axis((0, 50), name="k")
     A = te.placeholder((b, m, 50), a_dtype, name="A")
-    x = numbers((3, 3, 50), a_dtype)
-    for shape in ((50, 70), (b, 50, 70)):
-        B = te.placeholder(shape, b_dtype, name="B")
+    B = te.placeholder((50, 70) if is_shared else (b, 50, 70), b_dtype, name="B")
 
-        def element(n: Any, i: Any, j: Any, B: Any = B) -> Any:
-            each = B[(n, k, j)[-B.ndim :]]
-            return te.sum(A[n, i, k].astype(dtype) * each.astype(dtype), axis=k)
+    def element(n: Any, i: Any, j: Any) -> Any:
+        each = B[(n, k, j)[-B.ndim :]]
+        return te.sum(A[n, i, k].astype(dtype) * each.astype(dtype), axis=k)
 
-        C = te.compute((b, m, 70), element, name="C")
-        y = numbers((3, 50, 70)[-B.ndim :], b_dtype)
-        for prepacked in ([], [B]):
-            f = tvm.build([C], [A, B, C], name="f", prepacked=prepacked)
-            z = np.empty((3, 3, 70), dtype)
-            f(x, tvm.prepack(f, "B", y) if prepacked else y, z)
-            np.testing.assert_array_equal(z, x.astype(dtype) @ y.astype(dtype))
+    C = te.compute((b, m, 70), element, name="C")
+    f = tvm.build([C], [A, B, C], name="f", prepacked=[B] if is_prepacked else [])
+    x, y = numbers((3, 3, 50), a_dtype), numbers((3, 50, 70)[-B.ndim :], b_dtype)
+    z = np.empty((3, 3, 70), dtype)
+    f(x, tvm.prepack(f, "B", y) if is_prepacked else y, z)
+    np.testing.assert_array_equal(z, x.astype(dtype) @ y.astype(dtype))
 
 
 def test_batches() -> None:

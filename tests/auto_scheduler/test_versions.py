@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import product as product_of
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,7 @@ def test_sums_of_rows_have_a_version_for_short_ones() -> None:
     assert conditions(largest, AVX512) == []
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", ["llvm", AVX2])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 @pytest.mark.parametrize("fp", ["fast", "strict"])
@@ -282,6 +284,7 @@ def test_multiples_of_tiles_are_not_padded(dtype: str, total: str) -> None:
         np.testing.assert_array_equal(got, a.astype(total) @ b.astype(total))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("depth", [8, 64, 100])
 @pytest.mark.parametrize(
@@ -408,14 +411,14 @@ def test_rows_of_tiles_do_not_lie_along_the_images_of_a_batch(known: dict[str, i
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("channels", [0, 1, 3, 16, 33, 70])
-def test_channels_of_symbolic_number_each_by_itself(channels: int) -> None:
+def test_channels_of_symbolic_number_each_by_itself() -> None:
     """As with a constant number, sums of several places use what they read together."""
     X, W, Y = _depthwise(te.var("c"))
     known = _depthwise(64)[-1]
     assert tvm.auto_schedule(Y, AVX2).trace() == tvm.auto_schedule(known, AVX2).trace()
     f = tvm.build(Y, [X, W, Y], name="f")
-    for images, height, width in ((1, 20, 33), (3, 3, 9), (2, 4, 2)):
+    images_of_sizes = ((1, 20, 33), (3, 3, 9), (2, 4, 2))
+    for channels, (images, height, width) in product_of((0, 1, 3, 16, 33, 70), images_of_sizes):
         x, w = whole(images, height, width, channels), whole(3, 3, channels)
         got = np.full((images, height - 2, width - 2, channels), 77, "float32")
         f(x, w, got)

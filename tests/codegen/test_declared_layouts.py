@@ -137,29 +137,29 @@ def test_without_strides() -> None:
             np.testing.assert_array_equal(z, x + 1)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("sizes", ["fixed", "symbolic"])
 @pytest.mark.parametrize("auto", [True, False])
-def test_products_of_column_major_matrices(sizes: str, auto: bool) -> None:
+@pytest.mark.parametrize("names", ["A", "B", "C", "AC", "ABC"])
+def test_products_of_column_major_matrices(names: str, sizes: str, auto: bool) -> None:
     n, m, p = (6, 20, 9) if sizes == "fixed" else map(te.var, "nmp")
     a, b = te.placeholder((n, m), name="A"), te.placeholder((m, p), name="B")
     k = te.reduce_axis((0, m), name="k")
     c = te.compute((n, p), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
     rng = np.random.default_rng(0)
     left, right = (rng.random(s, dtype="float32") for s in ((6, 20), (20, 9)))
-    for declared in ([a], [b], [c], [a, c], [a, b, c]):
-        binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left") for t in declared}
-        f = tvm.build(
-            te.create_schedule(c.op), [a, b, c], name="f", binds=binds, auto_schedule=auto
-        )
-        given = {a: left, b: right, c: np.zeros((6, 9), "float32")}
-        given = {t: np.array(v, order="F" if t in declared else "C") for t, v in given.items()}
-        f(given[a], given[b], given[c])
-        np.testing.assert_allclose(given[c], left @ right, rtol=1e-5)
-        for each in declared:
-            wrong = {**given, each: np.array(given[each], order="C")}
-            text = f"argument . '{each.name}': expected strides.* layout_left"
-            with pytest.raises(ValueError, match=text):
-                f(wrong[a], wrong[b], wrong[c])
+    declared = [each for each in (a, b, c) if each.name in names]
+    binds = {t: tir.decl_buffer(t.shape, t.dtype, t.name, layout="left") for t in declared}
+    f = tvm.build(te.create_schedule(c.op), [a, b, c], name="f", binds=binds, auto_schedule=auto)
+    given = {a: left, b: right, c: np.zeros((6, 9), "float32")}
+    given = {t: np.array(v, order="F" if t in declared else "C") for t, v in given.items()}
+    f(given[a], given[b], given[c])
+    np.testing.assert_allclose(given[c], left @ right, rtol=1e-5)
+    for each in declared:
+        wrong = {**given, each: np.array(given[each], order="C")}
+        text = f"argument . '{each.name}': expected strides.* layout_left"
+        with pytest.raises(ValueError, match=text):
+            f(wrong[a], wrong[b], wrong[c])
 
 
 def _pair(x_layout: str | None, y_layout: str | None) -> tvm.runtime.Module:

@@ -71,9 +71,10 @@ def copies(dtype: DType, lanes: int, predicated: bool) -> PrimFunc:
 
 @pytest.mark.parametrize(("dtype", "target"), ON_TARGETS)
 def test_accesses(dtype: DType, target: str) -> None:
-    """All widths of float32, some of int8; of other types 3 and 16, in turn on each machine."""
-    widths = {FLOAT32: LANES[TARGETS.index(target) % 2 :: 2], INT8: (5, 16, 33)}
-    turn = (TARGETS.index(target) + DTYPES.index(dtype)) % 2
+    """All widths of float32, some of int8; of other types 3 and 16: in turn on each machine."""
+    place = TARGETS.index(target)
+    widths = {FLOAT32: LANES[place :: len(TARGETS)], INT8: (5, 16, 33)[place % 2 :: 2]}
+    turn = (place + DTYPES.index(dtype)) % 2
     check_accesses(dtype, target, widths.get(dtype, (3, 16)[turn : turn + 1]))
 
 

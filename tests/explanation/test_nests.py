@@ -355,7 +355,7 @@ def check_nests(function: tvm.runtime.Module, *args: Any) -> None:
 
 
 @pytest.mark.parametrize("make", PROGRAMS)
-@settings(max_examples=1, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=2, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_nests_of_any_schedule(make: Any, data: st.DataObject) -> None:
     program: Program = make(data.draw)
