@@ -268,6 +268,7 @@ def complex_products(n: int, c: int, dtype: str) -> Form:
     return [A, B, T], exact, [(n, c), (n, c)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("c", [2, 3, 4, 5])
 @pytest.mark.parametrize("n", [1, 3, 4, 37, 200])
 def test_elements_around_a_number_are_read_in_whole_vectors(n: int, c: int) -> None:

@@ -199,6 +199,7 @@ def test_special_numbers(which: int, special: float) -> None:
     np.testing.assert_allclose(values[-1][at], expected[at], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("dtype", "pays"), [("float32", True), ("int32", False)])
 @pytest.mark.parametrize("reducer", ["min", "max"])
 def test_the_shortest_ways_over_two_edges(reducer: str, dtype: str, pays: bool) -> None:

@@ -68,6 +68,7 @@ def check(x: Tensor, out: Tensor, given: Array, wanted: Array, terms: int) -> st
     return f"{s.trace()}\n{lowered}"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sums_along_each_axis(shape: tuple[int, ...], form: str) -> None:

@@ -42,6 +42,7 @@ def test_sums(rows: int, size: int) -> None:
     check(row_of(x, te.sum, lambda i, k: x[i, k]), [x], [values], values.astype("d").sum(1))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8", "int16", "float16"])
 @pytest.mark.parametrize("combine", ["sum", "max"])
 def test_dtypes(dtype: str, combine: str) -> None:

@@ -72,6 +72,7 @@ def plain_text(make: Callable[..., list[Tensor]], sizes: str) -> str:
     return str(lower(auto_schedule(args[-1], TARGET), args, simple_mode=True))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("make", [product, elements])
 @pytest.mark.parametrize("kind", ["minima", "flattened and back", "casts"])
 def test_results_of_roundabout_indices(kind: str, make: Callable[..., list[Tensor]]) -> None:

@@ -151,6 +151,7 @@ def test_short_and_long_rows_that_are_copied() -> None:
         np.testing.assert_array_equal(f([x], (5, size)), x[[0, 1, 2, 2, 2]])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("target", ["llvm", AVX2])
 @pytest.mark.parametrize("kind", ["by five", "by half", "wrapped", "reflected"])
 def test_rolls_and_borders(kind: str, target: str) -> None:

@@ -300,7 +300,8 @@ def test_shifts_that_cancel(
     rng = np.random.default_rng(0)
     given = torch.tensor(rng.random((3, 5)) + 0.5, requires_grad=True)
     assert torch.autograd.gradcheck(operator, [given])
-    assert torch.autograd.gradgradcheck(operator, [given])
+    if is_cancelled:
+        assert torch.autograd.gradgradcheck(operator, [given])
 
 
 def test_shifts_of_other_rows_do_not_cancel() -> None:

@@ -66,6 +66,7 @@ def fused_beside(s: Any, r: Any) -> None:
     s[r].parallel(r.op.axis[0])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("loops", [in_lanes, unrolled, outermost, inside_of_parts, fused_beside])
 @pytest.mark.parametrize("n", [13, 12, 1])
 def test_loops(loops: Callable[[Any, Any], None], n: int) -> None:

@@ -1043,6 +1043,7 @@ def up_or_down(kind: str) -> tuple[Any, Any, Any, Any, Any]:
     return a, w, r, out, te.create_schedule(out.op)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["axis", "tensor", "init"])
 @pytest.mark.parametrize(
     "how", ["none", "layout", "cache_in_layout", "copied", "copied_by_axes", *FROM_2]

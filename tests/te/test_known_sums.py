@@ -62,6 +62,7 @@ def _unbiased(x: Tensor, n: Any) -> Any:
 MEANS = [_mean_of_sum, _sum_of_parts, _times_reciprocal, _unbiased]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("is_symbolic", [False, True])
 def test_the_gradient_of_a_norm(mean: Mean, is_symbolic: bool) -> None:

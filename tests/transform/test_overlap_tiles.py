@@ -217,6 +217,7 @@ def test_tiles_of_constant_extents_overlap_where_masks_take_longer(
     np.testing.assert_array_equal(b, [*(a[:, :-1] + a[:, 1:]), [0] * columns])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", [(129,), (130,), (3, 133), (2, 3, 143)])
 @pytest.mark.parametrize("num_cores", [1, 2])
 def test_long_tiles_of_constant_extents_are_written_once(

@@ -190,6 +190,7 @@ BORDERS: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.parametrize("width", [3, 16, 45])
 def test_borders(border: str, width: int) -> None:

@@ -382,6 +382,7 @@ def test_a_scheduled_transposition(
     np.testing.assert_array_equal(found, given_rows.T)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["plain", "batched"])
 @pytest.mark.parametrize("first", ["N", "T"])
 def test_a_transposed_factor(first: str, batch: tuple[int, ...]) -> None:
