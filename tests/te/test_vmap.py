@@ -129,7 +129,7 @@ def test_a_batch_is_its_elements(program: Callable[[], Any]) -> None:
     inputs, outputs = program()
     one = tvm.build(outputs, [*inputs, *outputs], name="one", fp="strict")
     n = te.var("b")
-    alone = [[i == j for i in range(len(inputs))] for j in range(len(inputs))]
+    alone = [[i == j for i in range(len(inputs))] for j in {0, len(inputs) - 1}]
     for flags in ([True] * len(inputs), *(alone if len(inputs) > 1 else [])):
         chosen = [each for each, flag in zip(inputs, flags, strict=True) if flag]
         made, given = te.vmap(outputs, chosen, n)
