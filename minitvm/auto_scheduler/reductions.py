@@ -24,7 +24,7 @@ cache instead, and rows are read whole, a few of them side by side::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import lcm, prod
 
 from minitvm.auto_scheduler.choice import choose
@@ -33,8 +33,10 @@ from minitvm.auto_scheduler.contraction import (
     NEAR,
     Factor,
     bytes_of,
+    contraction_of,
     extent_of,
     factors_of,
+    is_in_order,
     is_uneven,
     line_of,
     long_axes,
@@ -61,12 +63,14 @@ from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
+from minitvm.te.schedules.found_blocks import place_found
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
-from minitvm.tir.expr import IterVar
+from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import walk_once
 
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
@@ -76,6 +80,8 @@ _STEPS_OF_VECTOR = 4  # at least
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
+_ENDS = 16  # cycles at the ends of a loop
+_WORTH = 0.75  # of the cycles, from which on stages of their own are worth it
 _LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
@@ -158,6 +164,50 @@ def cycles_along(
     added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
     read = terms / width * vectors * max(1 / cpu.ports, loads / cpu.loads, came)
     return read + (added if is_step else 0)
+
+
+# -- Places that are found in blocks --
+
+
+def write_found_blocks(
+    s: Schedule, stage: Stage, target: Target, strict: bool
+) -> list[Stage] | None:
+    """Lets a reduction along lines that finds a place, as an argmax does, find its block first, if
+    that takes fewer cycles; returns the stages of the blocks. The values of all blocks have more
+    lanes than the places, and fewer operations."""
+    op = compute_of(stage)
+    place = place_found(op) if stage.time is None else None
+    if place is None or is_in_order(op, strict) or runs_in_columns(op, target):
+        return None
+    (k,), reduce = op.reduce_axis, reduce_of(op)
+    steps = extent_of(k)
+    if steps is None or contraction_of(op) is not None or is_uneven(op):
+        return None
+    loads = len(factors_of(op))
+    others = [i for i in range(len(op.body)) if i != place]
+    both = (loads + _operations(reduce, range(len(op.body)))) / lanes_of(op, target)
+    lanes = min(target.lanes(op.body[i].dtype) for i in others)
+    alone = (loads + _operations(reduce, others)) / lanes
+    combining = _ENDS + 2 * len(others) * lanes.bit_length()
+
+    def cycles(size: int) -> float:
+        return steps * alone + -(-steps // size) * combining + size * both
+
+    sizes = [1 << n for n in range(lanes.bit_length(), (steps // 2).bit_length())]
+    size = min(sizes, key=cycles, default=steps)
+    if cycles(size) > _WORTH * steps * both:
+        return None
+    choose(s, "blocks", "the block of {size} steps that holds the result is found first",
+           stage=op.name, size=size)  # fmt: skip
+    best, *_, block = s.find_block(op.output(0), size)
+    return [s[best], s[block]]
+
+
+def _operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that combine some components of a step."""
+    results = [reduce.combiner.result[i] for i in components]
+    nodes = walk_once(*results, *(reduce.source[i] for i in components))
+    return sum(not isinstance(x, Var | e.IntImm | e.FloatImm | ProducerLoad) for x in nodes)
 
 
 # -- Results in registers --

@@ -41,6 +41,7 @@ from minitvm.auto_scheduler.places import (
     write_unstacked,
     write_windows,
 )
+from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
@@ -408,6 +409,7 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
     (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),
     ("short lines", write_short_lines),
+    ("places in blocks", write_found_blocks),
 )
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.distribute_sums import distributed
+from minitvm.te.schedules.found_blocks import found_in_blocks, place_found
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import hoisted
 from minitvm.te.schedules.operation_graph import in_order
@@ -326,6 +327,60 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         partial, final_op = factored(op, stage.relations, stage.leaf_iter_vars, axis, place)
         self._replace(stage, final_op, partial, "")
         return partial.output(0) if partial.num_outputs == 1 else list(partial.outputs)
+
+    @primitive
+    def find_block(self, tensor: Tensor, size: int) -> list[Tensor]:
+        """Find the block of steps that holds the result of an argmax, and then the place in it.
+
+        Before::
+
+            for k in range(256): A[0] = argmax(A[0], (k, X[k]))
+
+        After ``values, block = s.find_block(A, 64)``::
+
+            for ko in range(4): for ki in range(64): A.best[ko] = max(A.best[ko], X[ko * 64 + ki])
+            for ko in range(4): A.block[0] = argmax(A.block[0], (ko, A.best[ko]))
+            for ki in range(64): A[0] = argmax(A[0], (A.block[0] * 64 + ki, X[A.block[0] * 64 + ki]))
+
+        The reducer chooses one of two tuples. One component is the reduction axis itself, and the
+        others alone decide. The last block ends with the last step, and may overlap the block
+        before. NaN has no order: where NaN is compared, it is not defined which block is found. The
+        loops of ``s[A]`` begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            Any of the results of such a reduction, of a constant number of steps.
+        size : int
+            The steps of a block.
+
+        Returns
+        -------
+        list of Tensor
+            The chosen values of each block, one tensor for each component except the place; and the
+            number of the block that holds the result.
+
+        Raises
+        ------
+        CompileError
+            When `tensor` is no such reduction, there are fewer steps than `size`, or the stage was
+            scheduled already.
+
+        >>> from minitvm import te
+        >>> first = te.comm_reducer(
+        ...     lambda a, b: tuple(te.if_then_else(a[1] >= b[1], x, y) for x, y in zip(a, b)),
+        ...     lambda k, x: (te.const(-1, k), te.min_value(x)), name="argmax")
+        >>> X, k = te.placeholder((9, 100), name="X"), te.reduce_axis((0, 100), name="k")
+        >>> A, best = te.compute((9,), lambda i: first((k.var, X[i, k]), axis=k), name="A")
+        >>> te.create_schedule(A.op).find_block(A, 30)
+        [Tensor(shape=[9, 4], op.name=A.best), Tensor(shape=[9], op.name=A.block)]
+        """
+        stage, op = self._reduction("find_block", tensor)
+        stage.check_as_begun(f"find_block of {stage.name}")
+        values, block, rest = found_in_blocks(op, size)
+        self._insert(self.stages.index(stage), values, "", stage)
+        self._replace(stage, rest, block, "")
+        return [*values.outputs, block.output(place_found(op) or 0)]
 
     @primitive
     def factor_out(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:

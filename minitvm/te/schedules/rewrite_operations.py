@@ -9,6 +9,7 @@ from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
+from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.guarded_reads import element_of
@@ -47,7 +48,7 @@ from minitvm.tir.expr import (
     Var,
     const,
 )
-from minitvm.tir.functor import Mutator, Substitution, substitute, walk_once
+from minitvm.tir.functor import Mutator, Substitution, mentions, substitute, walk_once
 from minitvm.tir.op import all as all_of
 from minitvm.tir.structural_equal import structural_equal
 
@@ -508,7 +509,7 @@ def _final(
     at = places_of(op.axis)
     at = (*at[:factor_axis], last.var, *at[factor_axis:])
     source = tuple(ProducerLoad(each, at) for each in partial.outputs)
-    combiner = _in_order(reduce.combiner, _place_among(op, reduce))
+    combiner = _in_order(reduce.combiner, place_among(op, reduce))
     body = each_result(
         replace(reduce, combiner=combiner, source=source, axis=(last,), condition=const(True))
     )
@@ -519,19 +520,27 @@ def can_be_reordered(op: ComputeOp) -> bool:
     """Whether the steps of a reduction may be combined in any order: its terms can be exchanged, or
     a component of the operands tells which of them comes first."""
     reduce = cast(Reduce, op.body[0])
-    return can_exchange_terms(reduce) or _place_among(op, reduce) is not None
+    return can_exchange_terms(reduce) or place_among(op, reduce) is not None
 
 
-def _place_among(op: ComputeOp, reduce: Reduce) -> int | None:
+def place_among(op: ComputeOp, reduce: Reduce) -> int | None:
     """The component that tells which operand comes first, if the order matters: the combination is
-    one of its operands, this component is the step, and the identity comes before all steps."""
+    one of its operands, this component counts the steps, and the identity comes before all
+    steps."""
     if len(op.reduce_axis) != 1 or reduce.init or not is_choice(reduce.combiner):
         return None
-    axis = op.reduce_axis[0]
-    first = e.const_int(domain_of(axis).min)
+    prover = Prover()
+    for axis in (*op.axis, *op.reduce_axis):
+        prover.bind(axis.var, domain_of(axis))
     begins = map(e.const_int, reduce.combiner.identity)
+    step = op.reduce_axis[0].var
     for i, (source, begin) in enumerate(zip(reduce.source, begins, strict=True)):
-        if source is axis.var and first is not None and begin is not None and begin <= first:
+        if begin is None:
+            continue
+        counted = prover.affine(source)
+        others = [atom for atom in counted.terms if atom is not step]
+        grows = counted.terms.get(step) == 1 and not mentions(step, *others)
+        if grows and begin <= prover.interval(counted)[0]:
             return None if is_commutative(reduce.combiner) else i
     return None
 
