@@ -14,6 +14,7 @@ those that the combination names.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from functools import reduce as folded
 from itertools import product
 from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub
@@ -99,6 +100,26 @@ def is_choice(combiner: CommReducer) -> bool:
         if list(made) not in named:
             return False
     return True
+
+
+def plain_extremum(combiner: CommReducer) -> CommReducer:
+    """A combination that chooses the lesser or the greater of two integers, as the operator that
+    does so; any other as it is.
+
+    >>> from minitvm import te
+    >>> A, k = te.placeholder((4,), "int8", name="A"), te.reduce_axis((0, 4), name="k")
+    >>> larger = te.comm_reducer(lambda a, b: te.if_then_else(a < b, b, a), te.min_value)
+    >>> plain_extremum(larger(A[k], axis=k).combiner).result
+    (max(a, b),)
+    """
+    if len(combiner.result) > 1 or not combiner.result[0].dtype.is_integral:
+        return combiner
+    for operator in (e.Min, e.Max):
+        made = replace(combiner, result=(operator(*combiner.lhs, *combiner.rhs),))
+        orders = product((_LESS, _EQUAL, _GREATER))
+        if all(_forms(made, each, False) == _forms(combiner, each, False) for each in orders):
+            return made
+    return combiner
 
 
 def _passes_trials(reduce: Reduce) -> bool:

@@ -17,6 +17,7 @@ from minitvm.te.schedules.rewrite_operations import (
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.arithmetic import maximum, minimum
+from minitvm.tir.commutation import plain_extremum
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import Substitution, mentions
 from minitvm.tir.promotion import cast
@@ -75,7 +76,9 @@ def found_in_blocks(op: ComputeOp, size: Any) -> tuple[ComputeOp, ComputeOp, Com
         result=_without(place, reduce.combiner.result),
         identity=_without(place, reduce.combiner.identity),
     )
-    chosen = each_result(replace(whole, combiner=combiner, source=_without(place, whole.source)))
+    chosen = each_result(
+        replace(whole, combiner=plain_extremum(combiner), source=_without(place, whole.source))
+    )
     best = replace(
         op, name=f"{op.name}.best", axis=(*axes, blocks), reduce_axis=whole.axis, body=chosen
     )
