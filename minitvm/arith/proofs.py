@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
+from operator import add, mul, sub
 
 from minitvm.arith.facts import Alternatives, Facts, System, atoms_of
 from minitvm.arith.linear import Affine, Atom, Work, conflict
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IntImm, PrimExpr
 
 _MAX_SYSTEMS = 32  # systems with which a question is answered
 _MAX_CHOICES = 8  # choices that one question looks at, the nearest first
 _MAX_CHECKS = 32  # checks of systems for one question
 _MAX_ROWS = 2400  # rows made for these checks
+_FEWEST_CHOICES = 2  # from which on numbers are tried first
+_TRIALS = 16
+_EXTREMA = (e.Min, e.Max)
+_OPERATORS: Mapping[type, Callable[[int, int], int]] = {
+    e.Add: add, e.Sub: sub, e.Mul: mul, e.Min: min, e.Max: max,
+}  # fmt: skip
 
 
 @record(frozen=False)
@@ -46,7 +56,10 @@ class Proofs(Facts):
 
     def is_possible(self, goal: System, machine: bool = False) -> bool:
         """Whether `goal` might hold."""
-        return bool(_Systems(self, *self._question(goal, False, machine)[:2], most=1))
+        rows, choices, _ = self._question(goal, False, machine)
+        if len(choices) >= _FEWEST_CHOICES and self._holds_somewhere(rows, choices):
+            return True
+        return bool(_Systems(self, rows, choices, most=1))
 
     def ways(self, goal: System) -> Escapes:
         """The systems of constraints under which `goal` might hold, all facts included; without any
@@ -124,6 +137,57 @@ class Proofs(Facts):
             fresh += [f.alternatives for f, alone in zip(pending, apart, strict=True) if not alone]
             pending = [f for f, alone in zip(pending, apart, strict=True) if alone]
         return rows, choices
+
+    def _holds_somewhere(self, rows: System, choices: list[Alternatives]) -> bool:
+        """Whether a few numbers, tried for all elements that minima and maxima are taken of,
+        satisfy all constraints: much cheaper than a search, and few questions about data have
+        another answer."""
+        atoms = atoms_of([rows, *(system for each in choices for system in each)])
+        known = self._known
+        if any(
+            atom in known.determined or (atom in known.definitions and type(atom) not in _EXTREMA)
+            for atom in atoms
+        ):
+            return False
+        shared: dict[PrimExpr, Atom] = {}
+        for trial in range(_TRIALS):
+            number = partial(self._number, trial, shared, {})
+
+            def holds(system: System, number: Callable[[Atom], int] = number) -> bool:
+                return all(
+                    row.constant + sum(c * number(atom) for atom, c in row.terms.items()) >= 0
+                    for row in system
+                )
+
+            if holds(rows) and all(any(map(holds, each)) for each in choices):
+                return True
+        return False
+
+    def _number(
+        self, trial: int, shared: dict[PrimExpr, Atom], values: dict[Atom, int], node: PrimExpr
+    ) -> int:
+        """The value of an expression in a trial. `shared` are the atoms of the elements in it,
+        `values` those of its parts."""
+        if isinstance(node, IntImm):
+            return int(node.value)
+        known = values.get(node)
+        if known is not None:
+            return known
+        operator = _OPERATORS.get(type(node))
+        if operator is not None and isinstance(node, e.BinaryOp):
+            a, b = (self._number(trial, shared, values, each) for each in (node.a, node.b))
+            known = operator(a, b)
+        elif (atom := shared.get(node)) is None:
+            atom = shared[node] = self.atoms.shared(node)
+            known = self._number(trial, shared, values, atom)
+        elif atom is not node:
+            known = self._number(trial, shared, values, atom)
+        else:
+            low, high = self._atom_interval(atom)
+            drawn = (len(values) * 40503 + trial * 27146 + 9973) ** 2 >> 9 & 7
+            known = int(max(low, min(high, drawn)))
+        values[node] = known
+        return known
 
     def _products(self, rows: System) -> System:
         """Products of constraints: from ``x <= n - 1`` and ``y >= 0`` follows ``x*y <= n*y - y``,
