@@ -8,6 +8,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import Mutator, mentions
+from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import PrimFunc, Stmt, seq, with_body
 
 
@@ -57,6 +58,19 @@ class _Hoist(Mutator):
         same = len(joined) == len(node.seq) and all(map(Stmt.same_as, joined, node.seq))
         return node if same else seq(*joined)
 
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        """Moves conditions out of the statement that pads a buffer. Guards of the padding itself
+        stay."""
+        made: s.AttrStmt = self.descend(node)
+        conditions, body = _conditions(made.body)
+        moves = [is_pure(each) and not is_likely(each) for each in conditions]
+        if made.attr_key != "padded_buffer" or not any(moves) or any(map(loads, conditions)):
+            return made
+        stay = [each for each, does in zip(conditions, moves, strict=True) if not does]
+        outside = [each for each, does in zip(conditions, moves, strict=True) if does]
+        rest = s.AttrStmt(made.node, made.attr_key, made.value, _under(stay, body))
+        return _under(outside, rest)
+
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
         if not (is_pure(node.min) and is_pure(node.extent)):
@@ -66,13 +80,13 @@ class _Hoist(Mutator):
             return self._with_both_cases(made, body)
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
-        while isinstance(body, s.IfThenElse) and body.else_case is None:
+        conditions, body = _conditions(body)
+        for condition in conditions:
             # A condition with a load stays under the conditions around it; every condition stays
             # under an impure one.
-            behind = loads(body.condition) or not all(map(is_pure, inside))
-            moves = _may_move(body.condition, made) and not (inside and behind)
-            (outside if moves else inside).append(body.condition)
-            body = body.then_case
+            behind = loads(condition) or not all(map(is_pure, inside))
+            moves = _may_move(condition, made) and not (inside and behind)
+            (outside if moves else inside).append(condition)
         if not outside:
             return made
         result = _loop(made, _under(inside, body))
@@ -112,6 +126,15 @@ def _may_move(condition: PrimExpr, node: s.For) -> bool:
 
 def _loop(node: s.For, body: Stmt) -> Stmt:
     return s.For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
+
+
+def _conditions(body: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The conditions around the whole of a statement, and what is under them."""
+    found: list[PrimExpr] = []
+    while isinstance(body, s.IfThenElse) and body.else_case is None:
+        found.append(body.condition)
+        body = body.then_case
+    return found, body
 
 
 def _under(conditions: list[PrimExpr], body: Stmt) -> Stmt:
