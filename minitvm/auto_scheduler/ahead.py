@@ -26,19 +26,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, combinations
-from math import prod
+from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of
-from minitvm.auto_scheduler.cost import transfer_cycles
-from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of, reduce_of
+from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
+from minitvm.auto_scheduler.loops import compute_of, nest_of
+from minitvm.auto_scheduler.strategies import cycles_in_tiles
+from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, parts_of
+from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -118,6 +122,34 @@ def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
     if {*found.rows}.isdisjoint(part.axes):
         return steps / _ROWS / lanes
     return None if found.column in part.axes else steps / (_VECTORS * lanes)
+
+
+# -- Symmetric results --
+
+
+def write_mirrored(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
+    """Lets another stage compute half of a contraction whose rows and columns can be exchanged;
+    returns it. None where the copy of the other half takes longer, and for any other stage."""
+    op = compute_of(stage)
+    found = contraction_of(op) if stage.time is None else None
+    if found is None or not found.rows or not is_symmetric(op, found.rows[-1], found.column):
+        return None
+    cycles = cycles_in_tiles(found, target, strict=strict)
+    if cycles is None or block_of_half(reduce_of(op).condition, op.axis) is not None:
+        return None
+    tile = best_tile(nest_of(found, target), target)
+    block = lcm(tile.rows, tile.columns, CACHE_LINE // op.output(0).dtype.itemsize)
+    count = -(-_size([found.column]) // block)
+    size = _size(op.axis) * op.output(0).dtype.itemsize
+    # The half comes, is stored and is read beside the result.
+    copied = layout_cycles(size, size, target, in_rows=False) + 3 * _moving(size, target)
+    if cycles * (count - 1) / (2 * count) < max(_GAIN * copied, _SHARE * (cycles + copied)):
+        return None
+    i, j = found.rows[-1], found.column
+    choose(s, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one side "
+           "are computed, and mirrored", stage=stage.name, i=i.name, j=j.name,
+           block=block)  # fmt: skip
+    return [s[s.mirror(op.output(0), [i, j], block)]]
 
 
 # -- The order of sums --

@@ -151,6 +151,8 @@ class Nest:
         Whether the rows' factor is copied in any case: so its padding takes no further copy.
     transposes
         Whether sums are transposed on their way to memory.
+    block
+        The size that rows and columns of tiles divide; None where any size will do.
     """
 
     rows: tuple[int | None, ...]
@@ -171,6 +173,7 @@ class Nest:
     is_packed: bool = False
     copies_rows: bool = False
     transposes: bool = False
+    block: int | None = None
 
     @property
     def height(self) -> int:

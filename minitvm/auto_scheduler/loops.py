@@ -35,6 +35,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
+from minitvm.te.schedules.mirrored_results import block_of_half
 from minitvm.te.schedules.relation import Fuse, Split
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -129,6 +130,8 @@ def nest_of(
     places = places or places_of(contraction)
     packed = packed or (a.tensor.dtype, contraction.b.tensor.dtype)
     itemsize, steps = a.tensor.dtype.itemsize, steps_of(op, a)
+    unit = unit or vectors(op.output(0).dtype, target)
+    block = block_of_half(reduce_of(op).condition, op.axis)
     return Nest(
         tuple(extent_of(axis) for axis in contraction.rows),
         extent_of(contraction.column),
@@ -139,13 +142,14 @@ def nest_of(
         a.along(contraction.rows[-1]) * itemsize if contraction.rows else 0,
         a.bytes_along(steps),
         contraction.b.bytes_along(steps),
-        unit or vectors(op.output(0).dtype, target),
+        unit,
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),
         spread_of(op, contraction.b, [op.axis[i] for i in places.others]),
         pads_rows=pads,
         pads_columns=pads,
         is_packed=pads,
+        block=block if block is not None and block % unit.columns == 0 else None,
     )
 
 

@@ -138,6 +138,13 @@ def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
     return ()
 
 
+def cycles_in_tiles(contraction: Contraction, target: Target, *, strict: bool) -> float | None:
+    """The cycles of a contraction that is computed by tiles of sums; None of any other."""
+    strategy, _ = _first(Case(contraction, target, strict), STRATEGIES)
+    is_tiled = contraction.rows and strategy.name == TILES
+    return _cycles_of_tiles(contraction, target) if is_tiled else None
+
+
 def is_tiled(sums: Sums) -> bool:
     """Whether a contraction is computed by tiles of sums in vector registers."""
     return bool(sums.contraction.rows) and strategy_for(sums).name == TILES

@@ -18,6 +18,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.mirrored_results import block_of_half
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -70,7 +71,10 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
     beside = {x.var for x in contraction.rows or op.axis if x is not contraction.column}
     combined = (*reduce.combiner.lhs, *reduce.combiner.rhs)
     counter = _Counter({column, *combined}, {*beside, *combined}, target)
-    roots = (*reduce.source, reduce.condition, *reduce.combiner.result)
+    conditions = [
+        each for each in conjuncts(reduce.condition) if block_of_half(each, op.axis) is None
+    ]
+    roots = (*reduce.source, *conditions, *reduce.combiner.result)
     fused = is_fused(reduce, target)
     lanes = target.lanes(op.output(0).dtype)
     ways = [

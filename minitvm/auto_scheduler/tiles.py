@@ -77,6 +77,8 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
             continue
         for r in range(1, unit.registers):
             rows = r * unit.rows if unit.is_exact else balanced(nest.height, r * unit.rows)
+            if nest.block is not None and (nest.block % rows or nest.block % columns):
+                continue
             n = unit.vectors_of(columns)
             factors = n * max(1, terms.vectors) + (r if unit.rows > 1 else 1) + terms.temporaries
             fits = r * n * terms.results + factors <= unit.registers and rows <= most

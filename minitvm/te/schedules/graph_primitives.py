@@ -11,6 +11,7 @@ from minitvm.te.schedules.distribute_sums import distributed
 from minitvm.te.schedules.found_blocks import found_in_blocks, place_found
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import hoisted
+from minitvm.te.schedules.mirrored_results import mirrored
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.padding import check_padding, is_offset, padded, without_offset
 from minitvm.te.schedules.rewrite_operations import (
@@ -340,7 +341,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
             for ko in range(4): for ki in range(64): A.best[ko] = max(A.best[ko], X[ko * 64 + ki])
             for ko in range(4): A.block[0] = argmax(A.block[0], (ko, A.best[ko]))
-            for ki in range(64): A[0] = argmax(A[0], (A.block[0] * 64 + ki, X[A.block[0] * 64 + ki]))
+            for ki in range(64): k = A.block[0] * 64 + ki; A[0] = argmax(A[0], (k, X[k]))
 
         The reducer chooses one of two tuples. One component is the reduction axis itself, and the
         others alone decide. The last block ends with the last step, and may overlap the block
@@ -536,6 +537,55 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             self._insert(self.stages.index(stage), part, "", stage)
         self._replace(stage, rest, last, "")
         return [part.output(0) for part in (*before, last)]
+
+    @primitive
+    def mirror(self, tensor: Tensor, axes: Sequence[IterVar], block: int) -> Tensor:
+        """Compute half of a result that is the same with two axes exchanged, and mirror it.
+
+        Before::
+
+            for i: for j: for k: C[i, j] += A[i, k] * A[j, k]
+
+        After ``H = s.mirror(C, [i, j], 48)``::
+
+            for i: for j: for k: if j // 48 >= i // 48: C.half[i, j] += A[i, k] * A[j, k]
+            for i: for j: C[i, j] = C.half[i, j] if j // 48 >= i // 48 else C.half[j, i]
+
+        Tiles that divide the blocks are computed as a whole, or not at all. The loops of ``s[C]``
+        begin anew.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The result of a reduction.
+        axes : list of IterVar
+            Two data axes of ``s[C].op``, of the same constant extent. Where they are exchanged, the
+            terms are the same, but for the order of the operands of sums and products, and the sign
+            of a squared difference.
+        block : int
+            The size of the square blocks that are computed as a whole.
+
+        Returns
+        -------
+        Tensor
+            The computed half, ``C.half``.
+
+        Raises
+        ------
+        CompileError
+            When other results follow if the axes are exchanged, or the stage was scheduled already.
+
+        >>> from minitvm import te
+        >>> A, k = te.placeholder((9, 4), name="A"), te.reduce_axis((0, 4), name="k")
+        >>> C = te.compute((9, 9), lambda i, j: te.sum(A[i, k] * A[j, k], axis=k), name="C")
+        >>> te.create_schedule(C.op).mirror(C, C.op.axis, 4)
+        Tensor(shape=[9, 9], op.name=C.half)
+        """
+        stage, op = self._reduction("mirror", tensor)
+        stage.check_as_begun(f"mirror of {stage.name}")
+        half, rest = mirrored(op, listed(axes), block)
+        self._replace(stage, rest, half, "")
+        return half.output(0)
 
     @primitive
     def pad_einsum(
