@@ -7,6 +7,7 @@ import math
 import pytest
 
 from minitvm import te
+from minitvm.arith import proofs
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import BOOL, INT32, INT64, UINT8, UINT32
@@ -138,6 +139,16 @@ def test_arithmetic_of_indices_does_not_wrap(term: PrimExpr) -> None:
     assert made.can_prove(term * 2 - term <= term)
     with_data = term + COUNT
     assert not made.can_prove(with_data + 1 > with_data)
+
+
+def test_numbers_answer_questions_about_extrema(
+    analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = [e.Call(INT32, "popcount", (Var(name),)) for name in "abcdef"]
+    low, high = e.Min(x[0], e.Min(x[1], x[2])), e.Max(x[0], x[3])
+    assert analyzer.can_prove(low <= high)
+    monkeypatch.setattr(proofs, "_Systems", None)  # no search
+    assert not analyzer.can_prove(e.Max(low, x[4]) <= e.Min(high, x[5]))
 
 
 def test_a_conversion_keeps_what_is_known_to_fit(analyzer: Analyzer) -> None:

@@ -515,9 +515,12 @@ PLACES: dict[str, tuple[Any, Callable[[Array], Array]]] = {
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((5, 7), "float32"), ((3, 100), "uint8"), ((70, 33), "int32"), ((2, 3000), "float32")],
+    [
+        ((5, 7), "float32"), ((3, 100), "uint8"), ((70, 33), "int32"), ((2, 3000), "float32"),
+        ((2, 3001), "uint8"), ((1, 5000), "int8"), ((3, 4096), "float64"),
+    ],
     ids=str,
-)
+)  # fmt: skip
 def test_places_where_several_are_equal(kind: str, shape: tuple[int, int], dtype: str) -> None:
     reducer, exact = PLACES[kind]
     x, k = te.placeholder(shape, dtype, name="X"), te.reduce_axis((0, shape[1]), "k")
@@ -528,6 +531,21 @@ def test_places_where_several_are_equal(kind: str, shape: tuple[int, int], dtype
     expected = exact(given_values)
     np.testing.assert_array_equal(places, expected)
     np.testing.assert_array_equal(values, given_values[np.arange(shape[0]), expected])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_the_block_of_a_place_is_found_first(dtype: str) -> None:
+    reducer, _ = PLACES["first"]
+    x, k = te.placeholder((4, 3000), dtype, name="X"), te.reduce_axis((0, 3000), "k")
+    place, value = te.compute((4,), lambda i: reducer((k.var, x[i, k]), axis=k), name="A")
+    assert "s.find_block(A" in auto_schedule([place, value], "llvm -mcpu=haswell").trace()
+    given_values = np.zeros((4, 3000), dtype)
+    given_values[1, 2999], given_values[2, ::700] = 3, 3
+    places, values = np.empty(4, "int32"), np.empty(4, dtype)
+    build([place, value], [x, place, value])(given_values, places, values)
+    np.testing.assert_array_equal(values, given_values.max(1))
+    none = -1 if dtype == "uint8" else 0  # of the identity's value, no place is found
+    np.testing.assert_array_equal(places, [none, 2999, 0, none])
 
 
 def test_a_reducer_whose_order_counts_keeps_it() -> None:

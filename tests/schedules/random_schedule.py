@@ -431,6 +431,23 @@ def unstack(s: Schedule, draw: Draw) -> None:
             s.unstack(stage.op.output(0), draw(st.sampled_from(stage.leaf_iter_vars)))
 
 
+def find_block(s: Schedule, draw: Draw) -> None:
+    """The block of steps that holds a place first, where a reduction finds one."""
+    if able := [each for each in _rewritable(s) if each.reduce_leaves()]:
+        with suppress(CompileError):
+            stage = draw(st.sampled_from(able))
+            s.find_block(stage.op.output(0), draw(st.integers(1, 5)))
+
+
+def mirror(s: Schedule, draw: Draw) -> None:
+    """Half of a symmetric result."""
+    able = [each for each in _rewritable(s) if each.reduce_leaves() and len(each.op.axis) > 1]
+    if able:
+        stage = draw(st.sampled_from(able))
+        with suppress(CompileError):
+            s.mirror(stage.op.output(0), [*stage.op.axis[-2:]], draw(st.integers(1, 5)))
+
+
 def _rewritable(s: Schedule) -> list[Stage]:
     """The stages from which another may be taken: at the root, without loops of their own."""
     return [
@@ -481,7 +498,7 @@ STEPS: list[Callable[[Schedule, Draw], None]] = [
     compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout,
     set_scope, memory, create_group, drop_time, transform_reduction, reduce_scan,
     reverse_compute_inline,
-    factor_out, hoist, unstack,
+    factor_out, hoist, unstack, find_block, mirror,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

@@ -799,6 +799,82 @@ def test_rfactor(golden: Golden) -> None:
     check(s, [a, b], sum_rows)
 
 
+def first_greatest(size: int) -> tuple[Any, Any, Any, Any]:
+    best = te.comm_reducer(
+        lambda x, y: tuple(te.if_then_else(x[1] >= y[1], x[i], y[i]) for i in range(2)),
+        lambda t0, t1: (te.const(-1, t0), te.min_value(t1)),
+        name="argmax",
+    )
+    a, k = te.placeholder((4, size), "int32", name="A"), te.reduce_axis((0, size), "k")
+    index, value = te.compute((4,), lambda i: best((k.var, a[i, k]), axis=k), name="M")
+    return a, index, value, te.create_schedule(index.op)
+
+
+def test_find_block(golden: Golden) -> None:
+    a, index, value, s = first_greatest(10)
+    best, block = s.find_block(index, 4)
+    assert (best.shape, block.shape) == ((4, 3), (4,))
+    golden(text(s, [a, index, value]).split("M.v0[i_2] = -1\n")[1])
+    check(s, [a, index, value], greatest)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10])
+def test_find_block_of_any_size(size: int) -> None:
+    a, index, value, s = first_greatest(10)
+    s.find_block(value, size)
+    check(s, [a, index, value], greatest)
+
+
+def test_find_block_refuses_other_reductions() -> None:
+    by_place = te.comm_reducer(
+        lambda a, b: tuple(te.if_then_else(a[0] <= b[0], a[i], b[i]) for i in range(2)),
+        lambda place, value: (te.max_value(place), te.const(0, value)),
+    )
+    x, k = te.placeholder((9,), name="X"), te.reduce_axis((0, 9), "k")
+    first, _ = te.compute((1,), lambda _: by_place((k.var, x[k]), axis=k), name="F")
+    with pytest.raises(tvm.CompileError, match="find_block of F: expected a reduction of tuples"):
+        te.create_schedule(first.op).find_block(first, 3)
+    _, index, _, s = first_greatest(10)
+    with pytest.raises(tvm.CompileError, match=r"from 1 to the steps of k, .* got 11 of 10"):
+        s.find_block(index, 11)
+
+
+def gram(size: int) -> tuple[Any, Any, Any]:
+    a, k = te.placeholder((size, m), "int32", name="A"), te.reduce_axis((0, m), "k")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, k] * a[j, k], axis=k), name="C")
+    return a, c, te.create_schedule(c.op)
+
+
+def test_mirror(golden: Golden) -> None:
+    a, c, s = gram(9)
+    assert s.mirror(c, c.op.axis, 4).name == "C.half"
+    golden(text(s, [a, c]))
+    check(s, [a, c], lambda x: x @ x.T)
+
+
+@pytest.mark.parametrize("block", [1, 3, 9, 20])
+def test_mirror_in_blocks_of_any_size(block: int) -> None:
+    a, c, s = gram(9)
+    s.mirror(c, [c.op.axis[1], c.op.axis[0]], block)
+    check(s, [a, c], lambda x: x @ x.T)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda a, i, j, k: a[i, k] * a[k, j],
+        lambda a, i, j, k: a[i, k] - a[j, k],
+        lambda a, i, j, k: te.if_then_else(i < j, a[i, k] * a[j, k], 0),
+    ],
+    ids=["two ways", "sign", "one side"],
+)
+def test_mirror_refuses_what_is_not_symmetric(term: Any) -> None:
+    a, k = te.placeholder((9, 9), "int32", name="A"), te.reduce_axis((0, 9), "k")
+    c = te.compute((9, 9), lambda i, j: te.sum(term(a, i, j, k), axis=k), name="C")
+    with pytest.raises(tvm.CompileError, match="mirror of C: expected two of its data axes that"):
+        te.create_schedule(c.op).mirror(c, c.op.axis, 3)
+
+
 def test_factor_out(golden: Golden) -> None:
     a, w = te.placeholder((7, 9), name="A"), te.placeholder((7,), name="W")
     i, j = te.reduce_axis((2, 7), "i"), te.reduce_axis((0, 9), "j")

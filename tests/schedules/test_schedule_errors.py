@@ -162,6 +162,9 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "rfactor_none": (lambda p: p.s.rfactor(p.R, None), r"rfactor of R: expected one of the loops of R \(x, k\), got None"),
     "rfactor_axis": (lambda p: p.s.rfactor(p.R, p.k, 2), r"rfactor of R: expected factor_axis in \[-2, 1\], got 2"),
     "rfactor_axis_half": (lambda p: p.s.rfactor(p.R, p.k, 0.5), r"rfactor of R: expected factor_axis in \[-2, 1\], got 0\.5"),
+    # find_block, mirror
+    "find_block_sum": (lambda p: p.s.find_block(p.R, 2), "find_block of R: expected a reduction of tuples that chooses the place of a step by the other components, as an argmax does"),
+    "mirror_one": (lambda p: p.s.mirror(p.R, [p.R.op.axis[0]], 2), "mirror of R: expected two of its data axes that can be exchanged without another result, got x"),
     # factor_out
     "factor_out_plain": (lambda p: p.s.factor_out(p.C, [p.i]), "factor_out of C: expected a reduction, got C, which has none"),
     "factor_out_data": (lambda p: p.s.factor_out(p.R, [p.R.op.axis[0]]), r"factor_out of R: expected some of its reduce axes \(k\), got \['x'\]"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from minitvm import tir
 from minitvm.tir.expr import Var, const
-from minitvm.tir.stmt import BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
+from minitvm.tir.stmt import AttrStmt, BufferStore, ForKind, IfThenElse, PrimFunc, Stmt, seq
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.transform.hoist_conditions import hoist_conditions
 from tests.tir.programs import function_of, likely, loop
@@ -38,6 +38,16 @@ def test_each_of_nested_guards_moves_by_itself(golden: Callable[[str], None]) ->
     tile = loop(i, 4, loop(j, 8, body, ForKind.VECTORIZED), ForKind.UNROLLED)
     again = loop(i, 4, loop(j, 8, IfThenElse(likely(n > 0), fill(1.0))))
     golden(str(hoist_conditions(func(seq(tile, again)))))
+
+
+def test_conditions_move_out_of_padding_and_its_guards_stay() -> None:
+    def padded(body: Stmt) -> Stmt:
+        return AttrStmt(B, "padded_buffer", const(1), body)
+
+    guard = likely(j < k)
+    before = loop(i, n, loop(j, 8, padded(IfThenElse(guard, IfThenElse(i < k, fill())))))
+    after = loop(i, n, IfThenElse(i < k, loop(j, 8, padded(IfThenElse(guard, fill())))))
+    assert structural_equal(hoist_conditions(func(before)).body, after)
 
 
 def test_neighbours_under_one_condition_are_joined() -> None:

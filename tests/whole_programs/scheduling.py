@@ -247,6 +247,15 @@ def _unstack(s: Any, random: Random) -> None:
     s.unstack(stage.op.output(0), axis)
 
 
+def _find_block(s: Any, random: Random) -> None:
+    s.find_block(_stage(s, random).op.output(0), random.randint(1, 9))
+
+
+def _mirror(s: Any, random: Random) -> None:
+    stage = _stage(s, random)
+    s.mirror(stage.op.output(0), random.sample([*_axes(stage)], 2), random.choice([1, 3, 4, 16]))
+
+
 def _pad_einsum(s: Any, random: Random) -> None:
     stage = _stage(s, random)
     axes = [*_axes(stage), *getattr(stage.op, "reduce_axis", ())]
@@ -269,4 +278,5 @@ _STEPS: list[Callable[..., None]] = [
     _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
     _transform_layout, _storage, _compute_with, _accumulate, _request, _pragma, _simplify,
     _cache_access, _factor_out, _hoist, _unstack, _pad_einsum, _scans, _reverse_inline,
+    _find_block, _mirror,
 ]  # fmt: skip
