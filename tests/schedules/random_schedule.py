@@ -441,11 +441,12 @@ def find_block(s: Schedule, draw: Draw) -> None:
 
 def mirror(s: Schedule, draw: Draw) -> None:
     """Half of a symmetric result."""
-    able = [each for each in _rewritable(s) if each.reduce_leaves() and len(each.op.axis) > 1]
+    able = [each.op for each in _rewritable(s) if isinstance(each.op, ComputeOp)]
+    able = [op for op in able if op.reduce_axis and len(op.axis) > 1]
     if able:
-        stage = draw(st.sampled_from(able))
+        op = draw(st.sampled_from(able))
         with suppress(CompileError):
-            s.mirror(stage.op.output(0), [*stage.op.axis[-2:]], draw(st.integers(1, 5)))
+            s.mirror(op.output(0), [*op.axis[-2:]], draw(st.integers(1, 5)))
 
 
 def _rewritable(s: Schedule) -> list[Stage]:
