@@ -206,6 +206,38 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     return None
 
 
+def write_digits_of_steps(s: Schedule, stage: Stage, target: Target) -> bool | None:
+    """Lets a reduction have an axis for each digit of its steps, along which neighbours are read;
+    None for any other stage."""
+    op, found = compute_of(stage), False
+    while (digits := _digits_of_steps(op, target)) is not None and stage.time is None:
+        axis, size = digits
+        choose(s, "digits", "the steps along {axis} have an axis for each {size} of them, along "
+               "which neighbours are read", stage=stage.name, axis=op.reduce_axis[axis].var.name,
+               size=size)  # fmt: skip
+        sizes = [size if i == axis else 0 for i in range(len(op.reduce_axis))]
+        stage.transform_reduction(divided(sizes))
+        stage.simplify()
+        op, found = compute_of(stage), True
+    return found or None
+
+
+def _digits_of_steps(op: ComputeOp, target: Target) -> tuple[int, int] | None:
+    """The reduction axis of whose steps an operation reads quotients, and the divisor: more steps
+    than a vector has lanes, so that vectors lie within the digits."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or len(op.body) > 1 or is_uneven(op):
+        return None
+    for i, axis in enumerate(op.reduce_axis):
+        extent = extent_of(axis) or 0
+        places = _places_of(axis, *reduce.source, reduce.condition)
+        sizes = {e.const_int(each.b) or 0 for each in places}
+        size = min((n for n in sizes if 1 < n < extent), default=0)
+        if size > target.lanes(reduce.dtype) and not any(n % size for n in (extent, *sizes)):
+            return i, size
+    return None
+
+
 # -- Borders --
 
 

@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.places import (
     write_digits,
+    write_digits_of_steps,
     write_phases,
     write_unstacked,
     write_windows,
@@ -207,6 +208,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     program = replace(program, by_hand=by_hand)
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+        attempt.follow("steps", stage, partial(write_digits_of_steps, s, stage, target))
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
             attempt.follow("unread", stage, partial(_write_unread, s, stage))

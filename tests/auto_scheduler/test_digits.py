@@ -289,3 +289,17 @@ def test_pairs_are_read_once() -> None:
     )
     loads = [x for x in kernel.get_source("ll").splitlines() if "load <8 x float>" in x]
     assert len(loads) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_steps_of_several_digits(dtype: str) -> None:
+    X, W = te.placeholder((14, 36), dtype, name="X"), te.placeholder((12 * 33,), dtype, name="W")
+    p = te.reduce_axis((0, 12 * 33), name="p")
+    Y = te.compute((2,), lambda c: te.sum(X[p // 33 + c, p % 33 + 1] * W[p], axis=p), name="Y")
+    assert "s[Y].transform_reduction(" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    random = np.random.default_rng(0)
+    x, w = random.integers(-9, 9, (14, 36)).astype(dtype), random.integers(0, 9, 396).astype(dtype)
+    y = np.empty(2, dtype)
+    build([Y], [X, W, Y])(x, w, y)
+    expected = [(x[c : c + 12, 1:34] * w.reshape(12, 33)).sum() for c in range(2)]
+    np.testing.assert_array_equal(y, expected)
