@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minitvm.arith.effects import choices_in_both
 from minitvm.codegen.accesses import address, pointer_of, unless_all
 from minitvm.codegen.conversion import memory_type, register_type
 from minitvm.codegen.emitter import Emitter
@@ -63,6 +64,8 @@ def _emit_if_then_else(emitter: Emitter, node: e.Call) -> Value:
         raise CompileError(f"if_then_else: expected a scalar condition, got {condition}")
     if all(_is_cheap_and_safe(b) for b in branches):
         return text.select(chosen, *map(emitter.emit, branches))
+    for each in choices_in_both(*branches):
+        emitter.emit(each)
     yes, no, join = text.blocks("then", "else", "endif")
     text.branch_if(chosen, yes, no)
     arrived = []

@@ -3,7 +3,8 @@ stable."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from typing import TypeGuard
 
 from minitvm.arith.atoms import is_pure
 from minitvm.tir.expr import (
@@ -16,7 +17,7 @@ from minitvm.tir.expr import (
     Var,
     const_int,
 )
-from minitvm.tir.functor import children, contains, find
+from minitvm.tir.functor import Node, children, contains, find
 from minitvm.tir.stmt import (
     Allocate,
     AttrStmt,
@@ -44,6 +45,33 @@ def loads(*nodes: PrimExpr) -> bool:
     """Whether an element of a buffer is read. Such a value may only be evaluated where the program
     evaluates it: elsewhere its index may be outside of the buffer."""
     return contains(BufferLoad, *nodes)
+
+
+def is_lazy(node: Node) -> TypeGuard[Call]:
+    """Whether a node evaluates only one of its branches."""
+    return isinstance(node, Call) and node.op == "if_then_else"
+
+
+def surely_evaluated(node: PrimExpr) -> Iterator[PrimExpr]:
+    """Every distinct node of an expression outside of the branches of lazy choices."""
+    seen: set[PrimExpr] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top not in seen:
+            seen.add(top)
+            yield top
+            stack += top.args[:1] if is_lazy(top) else children(top)
+
+
+def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
+    """The lazy choices that both of two expressions evaluate in any case. Where `a` and `b` are the
+    branches of a choice, these are evaluated before it, once: otherwise a chain of choices, each of
+    which has the one before in both branches, would be evaluated exponentially often."""
+    if not (contains(Call, a) and contains(Call, b)):
+        return []
+    others = {each for each in surely_evaluated(b) if is_lazy(each)}
+    return [each for each in surely_evaluated(a) if is_lazy(each) and each in others]
 
 
 def reads_tensors(*nodes: PrimExpr) -> bool:

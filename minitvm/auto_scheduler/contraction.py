@@ -15,12 +15,12 @@ from math import inf, prod
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
-from minitvm.te.schedules.guarded_reads import dtype_read, is_lazy
+from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory

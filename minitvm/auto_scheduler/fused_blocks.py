@@ -74,7 +74,7 @@ def blocks_in(
     """The blocks of `stages`, given in an order in which each comes before its readers. Only stages
     of `free` may be computed in the loop of another stage. No stage is computed in the loops of a
     stage of `alone`, which holds contractions of other forms. `products` are computed by tiles."""
-    readers: _Readers = cache(lambda stage: [*readers_of(s, stage)])
+    readers: _Readers = cache(lambda stage: [*readers_of(s, stage).items()])
     model = _Model(readers, stages, free, products, target)
     taken: set[Stage] = set()
     for root in reversed(stages):

@@ -180,6 +180,5 @@ def _changes(node: object, var: Var) -> bool:
 
 def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     """Whether a user scheduled the loops in which a stage is computed."""
-    if stage.inlined:
-        return any(_is_by_hand(s, each, by_hand) for each in s.readers(stage))
-    return stage in by_hand
+    stages = s.readers_with_loops(stage) if stage.inlined else (stage,)
+    return any(each in by_hand for each in stages)

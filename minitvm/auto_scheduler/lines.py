@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from math import gcd, lcm, prod
 
 from minitvm.arith.accesses import step_of
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -49,7 +49,7 @@ from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
 from minitvm.auto_scheduler.some_sizes import has_near_tables
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import choices_in, is_lazy
+from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

@@ -421,9 +421,8 @@ def compute_of(stage: Stage) -> ComputeOp:
 def calls_functions(s: Schedule, stage: Stage) -> bool:
     """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
     long."""
-    op = compute_of(stage)
-    inlined = (s[tensor] for tensor in op.input_tensors if s[tensor].inlined)
-    return any(map(is_long, walk_once(*op.body))) or any(calls_functions(s, x) for x in inlined)
+    ops = map(compute_of, (stage, *s.inlined_in(stage)))
+    return any(is_long(node) for op in ops for node in walk_once(*op.body))
 
 
 def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:

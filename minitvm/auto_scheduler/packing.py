@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -28,7 +29,7 @@ from minitvm.auto_scheduler.loops import compute_of, lie_along
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory

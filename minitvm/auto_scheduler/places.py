@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from minitvm.arith.accesses import step_of
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -63,7 +63,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import choices_in, element_of, is_lazy, reads_of
+from minitvm.te.schedules.guarded_reads import choices_in, element_of, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage

@@ -16,10 +16,12 @@ along neighbours is left as a plain loop, which LLVM turns into vectors of parti
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import final
 
+from minitvm.arith.effects import is_lazy
 from minitvm.auto_scheduler.across import reads_across, write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
@@ -58,7 +60,6 @@ from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, 
 from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import is_lazy
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
@@ -142,7 +143,7 @@ def _place_of_readers(
     op = compute_of(stage)
     most = rows_of(op, target)
     found: list[_Place] = []
-    for reader, rows in readers_of(s, stage):
+    for reader, rows in readers_of(s, stage).items():
         if reader not in places:
             return None
         found.append(_Place(places[reader].root, min(rows, places[reader].rows)))
@@ -199,16 +200,20 @@ def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
     )
 
 
-def readers_of(s: Schedule, stage: Stage) -> Iterator[tuple[Stage, int]]:
+def readers_of(s: Schedule, stage: Stage) -> dict[Stage, int]:
     """The readers of a stage, directly or through inlined stages; for each, the number of leading
     axes along which it reads only its own row of the stage."""
-    for reader in s.readers(stage):
-        rows = _rows_in_common(reader.op, stage)
-        if not reader.inlined:
-            yield reader, rows
-            continue
-        for other, more in readers_of(s, reader):
-            yield other, min(rows, more)
+    least: dict[Stage, float] = {stage: inf}
+    pending = [stage]
+    while pending:
+        read = pending.pop()
+        for reader in s.readers(read):
+            rows = min(least[read], _rows_in_common(reader.op, read))
+            if rows < least.get(reader, inf):
+                least[reader] = rows
+                pending += [reader] if reader.inlined else []
+    del least[stage]
+    return {each: int(rows) for each, rows in least.items() if not each.inlined}
 
 
 def _rows_in_common(reader: Operation, stage: Stage) -> int:
@@ -380,12 +385,19 @@ class _Rows:
     def _first_of_line(self, stage: Stage) -> int:
         """The first axis of those that together run along one line of memory of every tensor, or
         don't index it. Fused into one loop, these axes need no index arithmetic."""
+        found: dict[Stage, int] = {}
+        for each in sorted({*self.s.inlined_in(stage), stage}, key=self.s.stages.index):
+            found[each] = self._first_after(each, found)
+        return found[stage]
+
+    def _first_after(self, stage: Stage, inlined: Mapping[Stage, int]) -> int:
+        """The first axis of a line, given the first axes of the stages inlined in the stage."""
         op = compute_of(stage)
         last = len(op.axis) - 1
         first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
         for each in {self.s[tensor] for tensor in op.input_tensors}:
             if each.inlined:
-                first = max(first, self._first_of_line(each))
+                first = max(first, inlined[each])
             elif each in self.inside and any(
                 mentions(op.axis[-1].var, *load.indices)
                 for load in all_loads(op)

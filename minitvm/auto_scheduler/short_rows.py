@@ -41,7 +41,7 @@ from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -73,7 +73,7 @@ from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import is_version
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import is_lazy, reads_of
+from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor

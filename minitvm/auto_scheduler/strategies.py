@@ -283,10 +283,9 @@ def together(sums: Sums) -> list[Sums] | None:
 
 def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
     """The stages that a stage reads, directly or through inlined stages."""
-    found: set[Stage] = set()
-    for tensor in stage.op.input_tensors:
-        found |= _read_by(s, s[tensor]) if s[tensor].inlined else {s[tensor]}
-    return found
+    readers = (stage, *s.inlined_in(stage))
+    found = {s[tensor] for each in readers for tensor in each.op.input_tensors}
+    return {each for each in found if not each.inlined}
 
 
 def _write_group(_: Sums, group: Sequence[Sums]) -> Iterable[Stage]:

@@ -64,9 +64,6 @@ class ReadBuffers(InlineReads):
         stage = self._schedule.stage_map.get(tensor.op)
         return BufferLoad(buffer, indices if stage is None else at_step(stage, buffer, indices))
 
-    def afresh(self) -> ReadBuffers:
-        return ReadBuffers(self._schedule, self._buffers)
-
 
 def body_of(
     stage: Stage,

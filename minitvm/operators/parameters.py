@@ -46,7 +46,10 @@ class Parameter:
     dtype
         The dtype of a number, where it is declared.
     optional
-        Whether None may stand in the place of an array.
+        Whether None may stand in the place of an array, or of a value that is part of the program.
+    values
+        The values that ``Literal`` lists, or the class ``bool`` or ``str``; None where any value
+        may stand.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Parameter:
     number: type | None = None
     dtype: DType | None = None
     optional: bool = False
+    values: tuple[object, ...] | type | None = None
 
     @property
     def has_default(self) -> bool:
@@ -98,10 +102,10 @@ def parameters_of(
         if kind is Kind.ANY and isinstance(given.default, bool | str):
             kind = Kind.STATIC
         optional = meant.pop("optional", False) or given.default is None
+        is_left_out = optional and given.default is inspect.Parameter.empty
+        default = None if is_left_out else given.default
         found.append(
-            Parameter(
-                given.name, position, kind, given.default, is_keyword, optional=optional, **meant
-            )
+            Parameter(given.name, position, kind, default, is_keyword, optional=optional, **meant)
         )
     known = {each.name for each in found}
     for each in static:
@@ -182,14 +186,14 @@ def _meaning(annotation: Any) -> dict[str, Any]:
     if annotation is float or annotation is int:
         return {"kind": Kind.NUMBER, "number": annotation}
     if annotation is bool or annotation is str:
-        return {"kind": Kind.STATIC}
+        return {"kind": Kind.STATIC, "values": annotation}
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType) and type(None) in args:
         (*others,) = (each for each in args if each is not type(None))
         if len(others) == 1:
             return {**_meaning(others[0]), "optional": True}
     if origin is typing.Literal:
-        return {"kind": Kind.STATIC}
+        return {"kind": Kind.STATIC, "values": args}
     if origin is typing.Annotated:
         texts = [each for each in args[1:] if isinstance(each, str)]
         if len(texts) == 1:

@@ -19,6 +19,7 @@ from minitvm.operators.parameters import Kind, Parameter
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
 from minitvm.runtime.frameworks import is_tracer
 from minitvm.runtime.record import record
+from minitvm.tir.described import shown
 
 # The dtype of a number: that of a literal, or the wider dtype if an array has that.
 _NARROW = {float: FLOAT32, int: INT32}
@@ -82,6 +83,7 @@ def signature_of(
         elif kind is Kind.NUMBER:
             numbers[position] = parameter.number or _number(value)
         else:
+            _check_value(where, parameter, value)
             constants[position] = frozen(where, value)
     _check_libraries(name, parameters, {i: values[i] for i in arrays})
     present = {each.dtype for each in arrays.values()}
@@ -116,6 +118,19 @@ def _kind(where: str, parameter: Parameter, value: Any) -> Kind:
     if parameter.number is int and not issubclass(_number(value), int | np.integer):
         raise TypeError(f"{where}: expected an int, got the float {value}")
     return Kind.NUMBER
+
+
+def _check_value(where: str, parameter: Parameter, value: Any) -> None:
+    """Checks a value that is part of the program against the parameter's annotation."""
+    values = parameter.values
+    if values is None or (value is None and parameter.optional):
+        return
+    if isinstance(values, type):
+        if not isinstance(value, (bool, np.bool_) if values is bool else values):
+            raise TypeError(f"{where}: expected a {values.__name__}, got {shown(value)}")
+    elif not any(type(each) is type(value) and each == value for each in values):
+        listed = " or ".join(map(repr, values))
+        raise ValueError(f"{where}: expected {listed}, got {shown(value)}")
 
 
 def _number(value: Any) -> type:

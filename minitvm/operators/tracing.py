@@ -99,6 +99,14 @@ def _call_traced(
     try:
         with only_decided_sizes():
             return call(name, function, parameters, args)
+    except AttributeError as error:
+        for parameter, given in zip(parameters, args, strict=True):
+            if given is error.obj and isinstance(given, Var):
+                raise CompileError(
+                    f"{name}: {parameter}: expected an array, which has {error.name!r}, got a "
+                    "number: pass an array of rank 0, such as np.asarray(x)"
+                ) from error
+        raise
     except (CompileError, TypeError) as error:
         if _NO_VALUES not in str(error):
             raise

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import calls_out
+from minitvm.arith.effects import calls_out, choices_in_both
 from minitvm.arith.facts import System
 from minitvm.arith.linear import Affine, Atom, find_witness, is_empty, is_infeasible, project
 from minitvm.arith.prover import Prover
@@ -249,6 +249,8 @@ class _Checker(ScopedMutator):
     def _scan_lazy(self, node: Call, guards: tuple[PrimExpr, ...]) -> list[_Check]:
         condition, a, b = node.args
         checks = self._scan(condition, guards)
+        for each in choices_in_both(a, b):
+            checks += self._scan(each, guards)
         for branch, holds in ((a, condition), (b, e.logical_not(condition))):
             with self.assuming(holds, branch), self._scanning_apart(set(self._scanned)):
                 guard = substitute(holds, self._values)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, final
 
-from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.effects import choices_in_both, is_stable, loads, surely_evaluated
 from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
@@ -448,7 +448,12 @@ class _Lanes(LaneArithmetic):
             if self._is_vector(a) or self._is_vector(b):
                 a, b = self._vector(a), self._vector(b)
             return Call(a.dtype, node.op, (chosen, a, b))
-        values = [self._under(chosen, a), self._under(e.Not(chosen), b)]
+        shared = choices_in_both(a, b)
+        for each in shared:
+            self.expr(each)
+        evaluated = chain.from_iterable(map(surely_evaluated, (condition, *shared)))
+        known = {each: self._made[each] for each in evaluated if each in self._made}
+        values = [self._under(chosen, a, known), self._under(e.Not(chosen), b, known)]
         return e.Select(chosen, *map(self._vector, values))
 
     def _is_late_choice(self, node: Call) -> bool:
@@ -469,13 +474,17 @@ class _Lanes(LaneArithmetic):
                         self._prover.assume(each)
             return self._exists(node)
 
-    def _under(self, condition: PrimExpr, value: PrimExpr) -> PrimExpr:
-        """`value` computed in the lanes where `condition` holds."""
+    def _under(
+        self, condition: PrimExpr, value: PrimExpr, known: Mapping[PrimExpr, PrimExpr]
+    ) -> PrimExpr:
+        """`value` computed in the lanes where `condition` holds. Values are `known` of expressions
+        that are computed outside as well, in more lanes."""
         outside = self._region
         region = _Region(
             _both(outside.mask, condition), _both(outside.firm, condition), is_reached=False
         )
         with self._in(region):
+            self._made.update(known)
             made = self.expr(value)
         if not region.needs_a_lane:
             return made

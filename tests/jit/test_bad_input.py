@@ -4,7 +4,7 @@ do."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,16 @@ def scaled(
     scale: float = 1.0,
 ) -> Any:
     return te.compute(x.shape, lambda i, j: x[i, j] * w[j] * scale)
+
+
+@tvm.jit
+def switched(x: Any, mode: Literal["up", "down"] = "up", flag: bool = False) -> Any:
+    return x * (2.0 if mode == "up" else 0.5) + (1.0 if flag else 0.0)
+
+
+@tvm.jit
+def shaped(x: Any) -> Any:
+    return te.compute(x.shape, lambda *i: x(*i) + 1.0)
 
 
 @tvm.jit
@@ -76,6 +86,9 @@ def both(x: Any, y: Any) -> Any:
             TypeError,
             "out: expected none where JAX is tracing",
         ),
+        (lambda: switched(W, "sideways"), ValueError, "expected 'up' or 'down', got 'sideways'"),
+        (lambda: switched(W, flag="False"), TypeError, "'flag': expected a bool, got 'False'"),
+        (lambda: shaped(W[0]), tvm.CompileError, r"'x': expected an array, which has 'shape', got"),
         (lambda: both(W, "a"), TypeError, "an array or a number, got str: static='y' has the"),
         (lambda: scaled(X, W, out=W), ValueError, "scaled: out: expected ndim == 2, got 1"),
         (lambda: scaled(X, W, out=X[:1].copy()), ValueError, r"expected shape\[0\] == 2, got 1"),

@@ -205,6 +205,16 @@ def test_several_outputs_arithmetic_and_none() -> None:
         np.testing.assert_array_equal(parts(x, y, x)[1], y * 3)
 
 
+def test_an_array_or_none_may_be_left_out() -> None:
+    @tvm.jit
+    def biased(x: Vector, bias: Vector | None) -> te.Tensor:
+        return x if bias is None else x + bias
+
+    x = np.ones(3, "float32")
+    assert biased(x).tolist() == biased(x, None).tolist() == [1, 1, 1]
+    assert biased(x, bias=x).tolist() == [2, 2, 2]
+
+
 def test_out() -> None:
     x, y = _random(3), _random(6)
     out = (np.empty(3, "float32"), np.empty(6, "float32"))

@@ -100,3 +100,54 @@ def test_a_refused_primitive_leaves_no_names() -> None:
     assert s.trace() == before
     s[tensors[1]].split(tensors[1].axis[0], 2)
     assert te.replay(s.trace(), tensors[-1]).trace() == s.trace()
+
+
+@pytest.mark.parametrize("step", ["arithmetic", "a choice", "operators"])
+def test_stages_that_read_the_one_before_several_times(step: str) -> None:
+    """Their expression, written out, has millions of nodes; so has that of their derivative."""
+    count = 14
+    x = te.placeholder((37,), "float64", name="X")
+    y: te.Tensor = x
+    for _ in range(count):
+        if step == "operators":
+            y = y * y * 0.25 + y
+            continue
+        y = te.compute(
+            (37,),
+            lambda i, t=y: t[i] * t[i] * 0.25 + t[i]
+            if step == "arithmetic"
+            else te.if_then_else(t[i] > 0.0, t[i] - 1.0, t[i] + 0.75),
+        )
+    dy = te.placeholder((37,), "float64", name="dY")
+    (dx,) = te.gradient(y, x, dy)
+    data = np.linspace(-1, 0.5, 37)
+    value, slope = data, np.ones(37)
+    for _ in range(count):
+        slope = slope if step == "a choice" else slope * (value * 0.5 + 1)
+        chosen = np.where(value > 0, value - 1, value + 0.75)
+        value = chosen if step == "a choice" else value * value * 0.25 + value
+    out, gradient = np.empty(37), np.empty(37)
+    tvm.build([y, dx], [x, dy, y, dx])(data, np.ones(37), out, gradient)
+    np.testing.assert_allclose(out, value, rtol=1e-12)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-12)
+
+
+def test_a_choice_that_both_branches_of_another_read() -> None:
+    """One expression, whose shared parts are computed before each choice."""
+    x = te.placeholder((37,), name="X")
+
+    def element(i: te.Var) -> te.PrimExpr:
+        value = x[i]
+        for step in range(12):
+            value = te.if_then_else(x[i] > step * 0.1, value * 0.5, value + 1.0)
+        return value
+
+    y = te.compute((37,), element, name="Y")
+    data = np.linspace(0, 1.5, 37, dtype="float32")
+    expected = data
+    for step in range(12):
+        expected = np.where(data > np.float32(step * 0.1), expected * 0.5, expected + 1)
+    for scheduled in (True, False):
+        out = np.empty(37, "float32")
+        tvm.build(y, [x, y], auto_schedule=scheduled)(data, out)
+        np.testing.assert_allclose(out, expected, rtol=1e-6)

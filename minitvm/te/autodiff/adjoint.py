@@ -87,6 +87,8 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
     become loops of their own::
 
         (x if j < h else 0) + (y if j >= h else 0)  ->  x if j < h else y
+
+    Equal values under opposite conditions have none.
     """
     free: list[PrimExpr] = []
     under: dict[object, tuple[PrimExpr, PrimExpr]] = {}
@@ -102,7 +104,9 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
         condition, inside = under.pop(next(iter(under)))
         opposite = structural_key(Analyzer().simplify(e.logical_not(condition)))
         _, otherwise = under.pop(opposite, (None, functions.zeros_like(inside)))
-        free.append(op.if_then_else(condition, *e.promote(inside, otherwise)))
+        is_same = structural_key(inside) == structural_key(otherwise)
+        chosen = op.if_then_else(condition, *e.promote(inside, otherwise))
+        free.append(inside if is_same else chosen)
     return functools.reduce(operator.add, free)
 
 

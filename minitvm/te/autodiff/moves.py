@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.expression import read_adjoints
@@ -43,13 +44,18 @@ class Move:
 
 def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[Move] | None:
     """The wanted reads of a stage that only moves elements, each to one place. None for a stage
-    that computes with a wanted element, or reads one for several places.
+    that computes with a wanted element, reads one for several places, or reads one tensor twice
+    where data choose between the reads: the reads of a chain of such stages would double with each
+    stage.
     """
     if len(op.body) > 1 or isinstance(op.body[0], Reduce):
         return None
     adjoint = Var("adjoint", op.body[0].dtype)
     found = read_adjoints(op.name, op.body[0], adjoint, is_wanted)
     if not all(each.value is adjoint and _is_move(op, each.load) for each in found):
+        return None
+    chosen = [each.load.producer for each in found if reads_tensors(*each.guards)]
+    if len({*chosen}) < len(chosen):
         return None
     return [Move(each.load, each.guards) for each in found]
 

@@ -4,11 +4,11 @@ well."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, TypeGuard, cast, final
+from typing import TypeAlias, cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import is_pure
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
@@ -156,11 +156,6 @@ def _has_axes_of(op: ComputeOp, condition: PrimExpr, value: PrimExpr, known: Ana
     """Whether a condition depends only on axes on which a value depends."""
     axes = _axes_in(op, known.simplify(value))
     return {*_axes_in(op, known.simplify(condition))} <= {*axes}
-
-
-def is_lazy(node: Node) -> TypeGuard[e.Call]:
-    """Whether a node evaluates only one of its branches."""
-    return isinstance(node, e.Call) and node.op == "if_then_else"
 
 
 def choices_in(*roots: PrimExpr) -> Iterator[tuple[PrimExpr, PrimExpr, PrimExpr]]:

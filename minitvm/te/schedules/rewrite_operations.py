@@ -3,11 +3,12 @@ reduce in two steps, or are padded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.runtime.dtype import DType
@@ -111,29 +112,28 @@ class InlineReads(Mutator):
     def __init__(self, inlined: Callable[[Tensor], ComputeOp | None]) -> None:
         super().__init__()
         self._inlined = inlined
+        self._values: dict[Hashable, PrimExpr] = {}
 
     def read(self, tensor: Tensor, indices: _Indices) -> PrimExpr:
         """A read of a tensor that is not inlined."""
         return ProducerLoad(tensor, indices)
 
-    def afresh(self) -> InlineReads:
-        """A rewriter like this one, without its memo of rewritten nodes."""
-        return InlineReads(self._inlined)
-
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        indices = tuple(self.expr(i) for i in node.indices)
         tensor = cast(Tensor, node.producer)
         op = self._inlined(tensor)
         if op is None:
-            return self.read(tensor, indices)
-        values = {
-            axis.var: e.cast(axis.var.dtype, index)
-            for axis, index in zip(op.axis, indices, strict=True)
-        }
-        # The body is written in its own axes. It has a rewriter of its own, since the stage may be
-        # read at other indices as well.
-        body = self.afresh().expr(op.body[tensor.value_index])
-        return substitute(body, values)
+            return self.read(tensor, tuple(map(self.expr, node.indices)))
+        # Equal reads share a value: the tree of a chain of stages, each of which reads the one
+        # before twice, is exponentially larger than its graph.
+        key = tensor, structural_key(node.indices)
+        if key not in self._values:
+            values = {
+                axis.var: e.cast(axis.var.dtype, index)
+                for axis, index in zip(op.axis, node.indices, strict=True)
+            }
+            body = substitute(op.body[tensor.value_index], values)
+            self._values[key] = self.expr(body)
+        return self._values[key]
 
 
 def with_inlined(op: ComputeOp, inlined: Callable[[Tensor], ComputeOp | None]) -> ComputeOp:

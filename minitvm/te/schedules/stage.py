@@ -375,16 +375,7 @@ class Stage(LoopNest, Attachable):
     @property
     def is_read(self) -> bool:
         """Whether any stage with loops reads the tensors, perhaps through inlined ones."""
-        seen: set[Stage] = set()
-        left = [self]
-        while left:
-            for reader in self.schedule.readers(left.pop()):
-                if not reader.inlined:
-                    return True
-                if reader not in seen:
-                    seen.add(reader)
-                    left.append(reader)
-        return False
+        return any(True for _ in self.schedule.readers_with_loops(self))
 
     @property
     def whole_readers(self) -> list[Stage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from threading import RLock
 from typing import Generic, Protocol, TypeVar, final
 
@@ -112,6 +112,28 @@ class StageGraph(Generic[S]):
         # The range of an axis may refer to the original tensor, before any rewrite.
         found = self._readers.get(stage, {})
         return [*found] if len(found) < 2 else sorted(found, key=self.stages.index)
+
+    def readers_with_loops(self, stage: S) -> Iterator[S]:
+        """The stages with loops of their own that read a stage, directly or through inlined ones;
+        each once."""
+        seen = {stage}
+        pending = [stage]
+        while pending:
+            new = [each for each in self.readers(pending.pop()) if each not in seen]
+            seen.update(new)
+            yield from (each for each in new if not each.inlined)
+            pending += (each for each in new if each.inlined)
+
+    def inlined_in(self, stage: S) -> Iterator[S]:
+        """The stages that are inlined in a stage, directly or through others; each once."""
+        seen = {stage}
+        pending = [stage]
+        while pending:
+            read = [self.stage_map[tensor.op] for tensor in pending.pop().op.input_tensors]
+            new = {each: None for each in read if each.inlined and each not in seen}
+            seen.update(new)
+            yield from new
+            pending += new
 
     def consumes(self, reader: S, stage: S) -> bool:
         """Whether `reader` reads `stage`, directly or through others."""
