@@ -114,9 +114,11 @@ def test_stages_that_read_the_one_before_several_times(step: str) -> None:
             continue
         y = te.compute(
             (37,),
-            lambda i, t=y: t[i] * t[i] * 0.25 + t[i]
-            if step == "arithmetic"
-            else te.if_then_else(t[i] > 0.0, t[i] - 1.0, t[i] + 0.75),
+            lambda i, t=y: (
+                t[i] * t[i] * 0.25 + t[i]
+                if step == "arithmetic"
+                else te.if_then_else(t[i] > 0.0, t[i] - 1.0, t[i] + 0.75)
+            ),
         )
     dy = te.placeholder((37,), "float64", name="dY")
     (dx,) = te.gradient(y, x, dy)
