@@ -22,6 +22,7 @@ from minitvm.tir.nodes import (
     And,
     Arithmetic,
     Div,
+    FloatImm,
     FloorDiv,
     FloorMod,
     IntImm,
@@ -150,8 +151,11 @@ def absolute(a: Any) -> PrimExpr:
 
 @elementwise
 def power(a: Any, b: Any) -> PrimExpr:
-    """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero."""
+    """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero. Squares
+    and cubes are products."""
     x, y = promote(a, b)
+    if isinstance(y, IntImm | FloatImm) and y.value in (2, 3):
+        return multiply(x, x) if y.value == 2 else multiply(multiply(x, x), x)
     return intrinsic("power", x.dtype, x, y)
 
 

@@ -112,7 +112,9 @@ def test_abs_and_power() -> None:
     assert call(te.abs(te.var("n", "int8"))).op == "fabs"
     u = te.var("u", "uint8")
     assert te.abs(u) is u and value(te.abs(-3)) == 3
-    assert call(te.power(te.var("x", "float32"), 2)).dtype == "float32"
+    x = te.var("x", "float32")
+    assert call(te.power(x, 2.5)).dtype == "float32"
+    assert [str(te.power(x, n)) for n in (2, 3.0)] == ["x * x", "x * x * x"]
     assert value(te.pow(2, 5)) == 32
 
 

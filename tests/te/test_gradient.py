@@ -460,6 +460,25 @@ def test_the_gradient_of_a_product_is_two_products() -> None:
     assert str(_body(dB)) == "sum(A[i, i0] * H[i, i1], axis=[i])"
 
 
+def test_the_gradient_of_a_square_has_one_term() -> None:
+    A, B = te.placeholder((5, 7), name="A"), te.placeholder((6, 7), name="B")
+    k = te.reduce_axis((0, 7), name="k")
+    D = te.compute((5, 6), lambda i, j: te.sum((A[i, k] - B[j, k]) ** 2, axis=k), name="D")
+    H = te.placeholder((5, 6), name="H")
+    dA, dB = te.gradient(D, [A, B], H)
+    assert str(_body(dA)) == "A_grad[i0, i1] * 2.0"
+    assert str(_body(dB)) == "B_grad[i0, i1] * -2.0"
+    (total,) = (each for each in dB.op.input_tensors)
+    assert str(_body(total)) == "sum(H[i, i0] * (A[i, i1] - B[i0, i1]), axis=[i])"
+
+
+def test_choices_between_equal_adjoints_are_none() -> None:
+    X, H = te.placeholder((5,), name="X"), te.placeholder((5,), name="H")
+    Y = te.compute((5,), lambda i: te.if_then_else(X[i] > 0.0, X[i] - 1.0, X[i] + 1.0), name="Y")
+    (dX,) = te.gradient(Y, [X], H)
+    assert str(_body(dX)) == "H[i0]"
+
+
 def _loops(y: Any, x: Tensor, *inputs: Tensor) -> str:
     """The gradient as plain loops."""
     dy = te.placeholder(y.shape, y.dtype, name="dy")

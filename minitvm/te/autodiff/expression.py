@@ -218,6 +218,8 @@ class _Backward:
                 return [(a, g), (b, g)]
             case e.Sub(a, b):
                 return [(a, g), (b, -g)]
+            case e.Mul(a, b) if structural_equal(a, b):
+                return [(a, product(product(g, a), e.const(2, g.dtype)))]
             case e.Mul(a, b):
                 return [(a, product(g, b)), (b, product(a, g))]
             case e.Div(a, b):

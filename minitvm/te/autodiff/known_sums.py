@@ -16,14 +16,14 @@ are known.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
-from minitvm.te.autodiff.functions import zeros_like
+from minitvm.te.autodiff.functions import number, zeros_like
 from minitvm.te.autodiff.known_values import forward_and_backward
 from minitvm.te.autodiff.products import Product, factor_of, product_of, sum_of, terms_of
 from minitvm.te.autodiff.stages import new_data_axes, new_reduce_axes, place_in, stage
@@ -63,13 +63,38 @@ def reading_sums(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> list[
         known.learn(op)
 
     def rewrite(op: Operation, now: Mapping[Tensor, Tensor]) -> Operation:
-        made = reading(op, now)
+        made = _without_zeros(reading(op, now))
         if (plain := _plain_sum_of(made)) is not None:
             made = _rewritten(plain, known, program) or made
         known.learn(made)
         return made
 
     return rewritten(adjoints, backward if forward else (), rewrite)
+
+
+def _without_zeros(op: Operation) -> Operation:
+    """`op`, or an operation like it without the terms of which a factor is a tensor of zeros."""
+    if not isinstance(op, ComputeOp) or len(op.body) > 1 or not isinstance(op.body[0], e.Add):
+        return op
+    zeros = {each for each in op.input_tensors if _is_zero(each)}
+    return replace(op, body=(_nonzero(op.body[0], zeros),)) if zeros else op
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    return isinstance(tensor.op, ComputeOp) and number(tensor.op.body[tensor.value_index]) == 0
+
+
+def _nonzero(node: PrimExpr, zeros: Container[object]) -> PrimExpr:
+    match node:
+        case e.Add(a, b):
+            kept = [x for x in (_nonzero(a, zeros), _nonzero(b, zeros)) if number(x) != 0]
+            return zeros_like(node) if not kept else kept[0] + kept[1] if kept[1:] else kept[0]
+        case e.Mul(a, b):
+            is_zero = any(number(_nonzero(x, zeros)) == 0 for x in (a, b))
+            return zeros_like(node) if is_zero else node
+        case ProducerLoad() if node.producer in zeros:
+            return zeros_like(node)
+    return node
 
 
 # -- Sums -----------------------------------------------------------------------------------------
