@@ -35,6 +35,8 @@ from minitvm.transform.stream_stores import ALIGNMENT, NONTEMPORAL
 
 _NO_OFFSET = i64(0)
 _STRIDES = (2, 3, 4)  # steps that are read as neighbours
+_WHOLE, _AVX = 4, 256  # the bytes of the least elements, and bits of vectors, that AVX masks
+_MOST_CHOSEN = 64  # lanes of a mask that one register holds as bits
 _NEAR = 4  # vectors of neighbours from which the lanes of one are picked
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 
@@ -347,7 +349,10 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
         picked = _load_picked(emitter, dtype, where, predicate, around)
         if picked is None:
             mask = None if predicate is None else emitter.emit(predicate)
-            picked = _load(emitter.text, dtype, where, mask)
+            if mask is not None and _reads_apart(emitter, node.buffer, where):
+                picked = _load_some(emitter, node.buffer, where, mask)
+            else:
+                picked = _load(emitter.text, dtype, where, mask)
         loaded = picked
     return emitter.conversions.from_memory(loaded, dtype)
 
@@ -377,6 +382,63 @@ def _load(text: FunctionText, dtype: DType, where: Address, mask: Value | None =
         return text.gather(type, _lane_pointers(text, where, scalar), align, mask)
     loaded = _load_apart(text, type, where.pointer, where.apart, align, mask)
     return loaded if mask is None else text.select(mask, loaded, zero(type))
+
+
+def _reads_apart(emitter: Emitter, buffer: Buffer, where: Address) -> bool:
+    """Whether neighbours that a mask chooses would be read one after the other, in a branch each:
+    no instruction reads some lanes of a vector."""
+    target, itemsize = emitter.target, buffer.dtype.element.itemsize
+    has_masks = target.has_mask_registers or (itemsize >= _WHOLE and target.vector_bits >= _AVX)
+    is_compact = not buffer.strides and not buffer.auto_broadcast and bool(buffer.shape)
+    is_near = where.step in (1, -1) and where.lanes <= _MOST_CHOSEN
+    return is_near and is_compact and not has_masks
+
+
+def _load_some(emitter: Emitter, buffer: Buffer, where: Address, mask: Value) -> Value:
+    """The neighbours that a mask chooses: of the whole vector, where it lies in the buffer, as all
+    do except for some at its ends; there, one after the other."""
+    text, lanes, align = emitter.text, where.lanes, buffer.dtype.element.itemsize
+    scalar = memory_type(buffer.dtype)
+    type = vector_type(scalar, lanes)
+    if where.step == -1:
+        mask = text.reverse(mask)
+    places = (where.pointer, pointer_of(emitter, buffer))
+    place, begin = (text.convert("ptrtoint", each, "i64") for each in places)
+    size = i64(align)
+    for extent in buffer.shape:
+        size = emitter.product(size, emitter.dimension(extent))
+    offset, last = text.binary("sub", place, begin), text.binary("sub", size, i64(lanes * align))
+    is_inside = (text.icmp("sge", offset, i64(0)), text.icmp("sle", offset, last))
+    whole, each, join = text.blocks("whole", "each", "read")
+    text.branch_if(text.all_of(is_inside), whole, each)
+    with text.inside(whole, join):
+        loaded = text.load(type, where.pointer, align)
+        after_whole = text.current
+    with text.inside(each, join):
+        found = _load_each(text, type, where.pointer, align, mask)
+        after_each = text.current
+    text.place(join)
+    read = text.phi(type, (loaded, after_whole), (found, after_each))
+    read = text.select(mask, read, zero(type))
+    return text.reverse(read) if where.step == -1 else read
+
+
+def _load_each(text: FunctionText, type: str, pointer: Value, align: int, mask: Value) -> Value:
+    """The neighbours that a mask chooses, one after the other; the others are 0."""
+    lanes, scalar = lanes_of(type), element_type(type)
+    memory = text.alloca(type, 1, align)
+    text.store(zero(type), memory, align)
+    bits = text.convert_whole(mask, f"i{lanes}")
+    blocks = text.blocks("lane", "next", "done")
+    with text.rounds(blocks, i64(0), i64(lanes), i64(1)) as i:
+        lane = text.convert("trunc", i, f"i{lanes}") if lanes < 64 else i
+        is_on = text.convert("trunc", text.binary("lshr", bits, lane), "i1")
+        with text.when(is_on, *text.blocks("chosen", "further")):
+            chosen = text.element_pointer(scalar, pointer, i, inbounds=False)
+            value = text.load(scalar, chosen, align)
+            text.store(value, text.element_pointer(scalar, memory, i), align)
+        text.branch(blocks[1])
+    return text.load(type, memory, align)
 
 
 def _row_around(emitter: Emitter, node: e.BufferLoad) -> tuple[int, int]:

@@ -32,6 +32,7 @@ a tile reads the image itself, without panels.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import gcd, prod
 from typing import final
 
@@ -297,9 +298,32 @@ def best_tile_of(
     columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
     axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
     `turned`: sums are transposed on their way to memory."""
+    nest = _nest_of(op, a, b, rows, width, target, turned=turned)
+    lanes = target.lanes(op.output(0).dtype)
+    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
+    row = extent_of(op.axis[-1]) or 1
+    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
+        copied = copy_cycles(nest.depth * width * nest.itemsize)
+    else:
+        copied = copy_cycles_apart(nest.depth * width)
+    evicted = cycles_of_evicted_rows(nest, tile, target)
+    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted
+
+
+def _nest_of(
+    op: ComputeOp,
+    a: Factor,
+    b: Factor,
+    rows: Sequence[IterVar],
+    width: int,
+    target: Target,
+    *,
+    turned: bool,
+) -> Nest:
+    """The nest of :func:`best_tile_of`, whose columns lie in panels."""
     dtype, itemsize = op.output(0).dtype, a.copied.itemsize
     lanes, steps = target.lanes(dtype), steps_of(op, a)
-    nest = Nest(
+    return Nest(
         tuple(extent_of(axis) for axis in rows),
         -(-width // lanes) * lanes,
         tuple(extent_of(axis) for axis in steps),
@@ -316,14 +340,14 @@ def best_tile_of(
         is_packed=True,
         transposes=turned,
     )
-    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
-    row = extent_of(op.axis[-1]) or 1
-    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
-        copied = copy_cycles(nest.depth * width * itemsize)
-    else:
-        copied = copy_cycles_apart(nest.depth * width)
-    evicted = cycles_of_evicted_rows(nest, tile, target)
-    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted
+
+
+def _pays_to_pack(found: Contraction, width: int, tile: Tile, target: Target) -> bool:
+    """Whether tiles read columns that lie side by side faster from panels, the copy counted."""
+    op, a, b = found.op, found.a, found.b
+    nest, blocks = _nest_of(op, a, b, found.rows, width, target, turned=False), Blocks()
+    in_panels = cost(nest, tile, blocks, target) + copy_cycles(nest.depth * width * nest.itemsize)
+    return in_panels < cost(replace(nest, is_packed=False), tile, blocks, target)
 
 
 # -- Loops --
@@ -436,7 +460,8 @@ class _Writer:
         unit = vectors(self.stage.op.output(0).dtype, target)
         choose_tile(s, found, tile, unit, target, width=width)
         panels, is_flat = None, _is_flat(found, columns)
-        if width % tile.columns or not is_flat or b.is_cast:
+        is_read_well = is_flat and width % tile.columns == 0 and not b.is_cast
+        if not is_read_well or _pays_to_pack(found, width, tile, target):
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
             dtype = cast_to(b.copied, b.tensor)

@@ -36,7 +36,6 @@ from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    FAR,
     all_loads,
     bytes_of,
     distances_of,
@@ -46,7 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
-from minitvm.auto_scheduler.some_sizes import has_near_tables
+from minitvm.auto_scheduler.some_sizes import is_far
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
@@ -251,10 +250,7 @@ def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
         and reads_tensors(*load.indices)
         and distances_of(load, op).get(op.axis[-1].var) == 1
     )
-    unknown = 0 if has_near_tables() else FAR
-    sizes = {each: bytes_of(each) for each in found}
-    most = target.cache_bytes(2)
-    return [each for each, n in sizes.items() if (unknown if n is None else n) > most]
+    return [each for each in found if is_far(each, target)]
 
 
 def request_gathered(

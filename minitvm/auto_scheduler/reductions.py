@@ -32,7 +32,6 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
-    bytes_of,
     contraction_of,
     extent_of,
     factors_of,
@@ -59,6 +58,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
+from minitvm.auto_scheduler.some_sizes import is_far
 from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
@@ -66,7 +66,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.found_blocks import place_found
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
 from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
@@ -320,21 +320,30 @@ def _is_window(op: ComputeOp, columns: int) -> bool:
 # -- Results in the L1 cache --
 
 
-def is_streamed(op: ComputeOp, target: Target) -> bool:
-    """Whether registers would hold the results of a short piece of each row, and rows are read from
-    beyond the L2 cache."""
+def streamed(op: ComputeOp, target: Target) -> list[Tensor]:
+    """The tensors whose rows a reduction reads whole: registers would hold the results of a short
+    piece of each row, and the rows come from beyond the L2 cache."""
     if is_uneven(op):
-        return False
+        return []
     columns, extent = columns_of(op, target), extent_of(op.axis[-1])
     if extent is not None and extent <= columns:
-        return False
-    return any(
-        each.along(op.axis[-1]) == 1
-        and FAR > each.along(op.reduce_axis[-1]) >= (extent or columns)
-        and (bytes_of(each.tensor) or FAR) > target.cache_bytes(2)
-        and not slides(op, each)
+        return []
+    return [
+        each.tensor
         for each in factors_of(op)
-    )
+        if each.along(op.axis[-1]) == 1
+        and _reads_rows(op, each, extent or columns)
+        and is_far(each.tensor, target)
+        and not slides(op, each)
+    ]
+
+
+def _reads_rows(op: ComputeOp, factor: Factor, columns: int) -> bool:
+    """Whether a step reads another row of a tensor than the step before."""
+    apart = factor.along(op.reduce_axis[-1])
+    # Rows of symbolic size lie as far apart as rows that data choose.
+    is_plain = {*factor.load.indices} <= {axis.var for axis in (*op.axis, *op.reduce_axis)}
+    return apart >= columns and (apart < FAR or is_plain)
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:

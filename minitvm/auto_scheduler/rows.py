@@ -49,9 +49,9 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
-    is_streamed,
     rows_of,
     runs_in_columns,
+    streamed,
     write_along,
     write_in_registers,
 )
@@ -340,7 +340,7 @@ class _Rows:
             if not runs_in_columns(op, target):
                 self._choose()
                 write_along(s, stage, target, in_order=in_order, alone=True)
-            elif is_streamed(op, target):
+            elif streamed(op, target):
                 write_streamed(s, stage, target, in_order=in_order)
             else:
                 self._choose()

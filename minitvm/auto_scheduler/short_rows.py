@@ -70,7 +70,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import runs_in_columns
 from minitvm.auto_scheduler.running import lanes_of, running_axis
-from minitvm.auto_scheduler.some_sizes import is_version
+from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
@@ -182,7 +182,7 @@ def waits_for_memory(op: ComputeOp) -> bool:
     """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
     of reading: neighbouring lines of one row come faster than lines of several rows."""
     reduce = op.body[0] if op.reduce_axis else None
-    if is_version():  # for short rows
+    if has_short_rows():
         return False
     if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
         return False

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from minitvm.auto_scheduler.contraction import extent_of
+from minitvm.auto_scheduler.contraction import bytes_of, extent_of
+from minitvm.target import Target
+from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar
 
 _sizes: ContextVar[Collection[int] | None] = ContextVar("_sizes", default=None)
@@ -20,7 +22,7 @@ _near: ContextVar[bool] = ContextVar("_near", default=False)
 @contextmanager
 def written_for(sizes: Collection[int], *, is_near: bool = False) -> Iterator[None]:
     """Lets a version be written for `sizes` of the symbolic extents; for none, they stay.
-    `is_near`: the tables whose rows data choose are in the L2 cache."""
+    `is_near`: tensors of symbolic size are in the L2 cache."""
     tokens = _sizes.set(sizes), _near.set(is_near)
     try:
         yield
@@ -29,14 +31,26 @@ def written_for(sizes: Collection[int], *, is_near: bool = False) -> Iterator[No
         _near.reset(tokens[1])
 
 
-def has_near_tables() -> bool:
-    """Whether a version is written whose tables are in the L2 cache, if their size is symbolic."""
+def is_far(tensor: Tensor, target: Target) -> bool:
+    """Whether a tensor comes from beyond the L2 cache, as one of symbolic size does, unless a
+    version is written for near ones."""
+    size = bytes_of(tensor)
+    return not has_near_tensors() if size is None else size > target.cache_bytes(2)
+
+
+def has_near_tensors() -> bool:
+    """Whether a version is written in which tensors of symbolic size are in the L2 cache."""
     return _near.get()
 
 
 def is_version() -> bool:
     """Whether a version is written."""
     return _sizes.get() is not None
+
+
+def has_short_rows() -> bool:
+    """Whether a version is written in which rows of symbolic length are short."""
+    return is_version() and not has_near_tensors()
 
 
 def may_vary(axis: IterVar) -> bool:

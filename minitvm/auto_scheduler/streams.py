@@ -53,9 +53,9 @@ from minitvm.auto_scheduler.contraction import (
     slides,
 )
 from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
-from minitvm.auto_scheduler.loops import Places, compute_of, factored, fused, write_loops
+from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
-from minitvm.auto_scheduler.some_sizes import may_vary
+from minitvm.auto_scheduler.some_sizes import has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target
@@ -117,7 +117,8 @@ def is_plain_reduction(contraction: Contraction) -> bool:
     if b.along(contraction.column) != 1 or not _is_for_few(contraction, 1):
         return is_left_plain(contraction)
     is_in_columns = contraction.column is op.axis[-1] and not is_uneven(op)
-    is_once = bytes_of(b.tensor) is not None and plain_axes_of(contraction, b) is not None
+    is_known = bytes_of(b.tensor) is not None or has_near_tensors()
+    is_once = is_known and plain_axes_of(contraction, b) is not None
     return is_in_columns and is_once and len(line_of_columns(contraction)) == 1
 
 
@@ -188,14 +189,27 @@ def write_streamed(
         stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
         rows, others, column = places.of(stage)
     shared = [*others[:outside], *compute_of(stage).axis[: parts > 1]]
-    outer, column = stage.split(fused(stage, [*others[outside:], column]), factor=block)
-    column, lane = stage.split(column, factor=lanes)
+    # A last vector of unknown length is masked. Its sums would be stored and read under the mask in
+    # each step; in memory of their own, which is padded, they need none.
+    is_padded = line == 1 and extent_of(column) is None and not any(map(may_be_others, rows))
+    sums = cached(s, stage, "global") if is_padded else None
+    outer, vector = stage.split(fused(stage, [*others[outside:], column]), factor=block)
+    vector, lane = stage.split(vector, factor=lanes)
+    whole = [*shared, outer]
+    if sums is not None:
+        write_loops(stage, [*rows, vector], lane, tasks=whole)
+        sums.compute_at(stage, stage.leaf_iter_vars[0])
+        rows, others, column = places.of(sums)
+        vector, lane = sums.split(column, factor=lanes)
+        stage, whole = sums, []
     *before, k = compute_of(stage).reduce_axis
     step, inner = stage.split(k, factor=together)
     looped = [*filter(may_be_others, rows)]
-    loops = [*before, step, column, *looped]
+    loops = [*before, step, vector, *looped]
     unrolled = [*(axis for axis in rows if axis not in looped), inner]
-    write_loops(stage, loops, lane, tasks=[*shared, outer], unrolled=unrolled)
+    if sums is not None:
+        loops = [*others, *loops]
+    write_loops(stage, loops, lane, tasks=whole, unrolled=unrolled)
 
 
 def may_be_others(row: IterVar) -> bool:

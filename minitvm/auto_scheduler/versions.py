@@ -38,6 +38,7 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.lines import gathered
+from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -88,7 +89,7 @@ class _Version:
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
     saves_copies: bool = False  # it is of use only if fewer factors are copied than in large sizes
-    is_near: bool = False  # the tables whose rows data choose are in the L2 cache
+    is_near: bool = False  # tensors of symbolic size are in the L2 cache
     made_for: str = ""  # where it has no sizes
 
 
@@ -131,8 +132,8 @@ def _made_for(
     sizes: tuple[tuple[Var, int], ...],
     is_near: bool,
 ) -> Schedule | None:
-    """The schedule that `write` writes for a program with some sizes of its extents, with tables in
-    the L2 cache if they are near; None if a dimension has no size then."""
+    """The schedule that `write` writes for a program with some sizes of its extents, with tensors
+    in the L2 cache if they are near; None if a dimension has no size then."""
     values = {var: e.const(n, var.dtype) for var, n in sizes}
     constant = with_sizes(outputs, values) if values else ([*outputs], {})
     if constant is None:
@@ -229,7 +230,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         for condition in _many_short_rows(ops, target):
             yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
                            made_for="short rows")  # fmt: skip
-        yield from _near_tables(ops, target)
+        yield from _near_tensors(ops, target)
         return
     narrow, small = (
         tuple(dict.fromkeys(extents, size) for size in sizes) for sizes in (_NARROW, _SMALL)
@@ -299,20 +300,36 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
             yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
 
 
-def _near_tables(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
-    """The version in which no row of a table is requested ahead, for tables in the L2 cache."""
-    found = (gathered(op, target) for op in ops if isinstance(op, ComputeOp))
-    tables = dict.fromkeys(each for tables in found for each in tables)
-    unknown = [each for each in tables if bytes_of(each) is None]
-    if unknown:
-        names = " and ".join(each.name for each in unknown)
-        bytes = (
-            reduce(e.multiply, (e.cast("int64", n) for n in each.shape)) * each.dtype.itemsize
-            for each in unknown
-        )
-        fit = (e.less_equal(size, target.cache_bytes(2)) for size in bytes)
+def _near_tensors(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The version for tensors in the L2 cache: no row of a table is requested ahead, and rows that
+    are summed are read in pieces."""
+    far = dict(pair for op in ops if isinstance(op, ComputeOp) for pair in _far(op, target))
+    if far:
+        most = target.cache_bytes(2)
+        fit = [
+            e.less_equal(
+                reduce(e.multiply, (e.cast("int64", n) for n in shape)) * tensor.dtype.itemsize,
+                most,
+            )
+            for tensor, shape in far.items()
+        ]
+        names = " and ".join(each.name for each in far)
         yield _Version(f"small {names}", reduce(e.logical_and, fit), ({},), is_near=True,
-                       made_for="tables in the L2 cache")  # fmt: skip
+                       made_for="tensors in the L2 cache")  # fmt: skip
+
+
+def _far(op: ComputeOp, target: Target) -> Iterator[tuple[Tensor, Sequence[PrimExpr]]]:
+    """The tensors of symbolic size that a stage reads otherwise where they come from beyond the L2
+    cache; of each, the shape of the part that the cache would hold: a table whose rows data choose,
+    or one matrix of a batch whose rows are summed."""
+    for each in gathered(op, target):
+        if bytes_of(each) is None:
+            yield each, each.shape
+    if op.reduce_axis and runs_in_columns(op, target):
+        shape = [domain_of(axis).extent for axis in (*op.reduce_axis, op.axis[-1])]
+        for each in streamed(op, target):
+            if bytes_of(each) is None:
+                yield each, shape
 
 
 def _wants_some(contraction: Contraction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitvm.arith.guards import clipped, cutting
+from minitvm.arith.guards import clipped, cutting, is_symbolic
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import statements_run
 from minitvm.tir import expr as e
@@ -31,13 +31,14 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
     Only loops of constant extent that lie between other loops are clipped, such as the middle loops
     that splits by constants leave. The guards must be stable in the loop. A guard on the loop's own
     variable alone is removed. Loops with little work keep their extents: :func:`partition_loops`
-    makes a main part in which these are constants.
+    makes a main part in which these are constants. Long ones end with a symbolic extent, which may
+    be a small part of them.
     """
     return with_body(func, _ClipLoops(prover_of(func)).stmt(func.body))
 
 
 _CLIPPED = (ForKind.SERIAL, ForKind.PARALLEL)
-_MANY = 32  # statements run in an iteration: beside these the loop's counter costs little
+_MANY = 32  # statements run in an iteration, or iterations: the loop's counter costs little
 
 
 class _ClipLoops(ScopedMutator):
@@ -57,9 +58,14 @@ class _ClipLoops(ScopedMutator):
         extent = e.const_int(node.extent)
         if node.kind not in _CLIPPED or e.const_int(node.min) != 0 or extent is None:
             return node
-        if statements_run(node.body) < _MANY:
+        if statements_run(node.body) >= _MANY:
+            return clipped(self._prover, node, cutting(self._prover, node))
+        if extent < _MANY:
             return node
-        return clipped(self._prover, node, cutting(self._prover, node))
+        found = cutting(self._prover, node)
+        return clipped(
+            self._prover, node, [each for each in found if is_symbolic(self._prover, each.rest)]
+        )
 
 
 def _has_loop(node: Stmt) -> bool:

@@ -39,7 +39,7 @@ class Use:
     rows: list[Affine] = field(default_factory=list)
     negates: PrimExpr | None = None  # the condition of a choice that fails if this one holds
     divides: bool = False  # there is work where it holds and where it fails
-    in_a_loop: bool = False
+    in_a_loop: bool = False  # in one that is more than a vector, if there is one
     in_tiles: bool = False  # it holds for some tiles of a loop in that body, and not for others
     work: int = 0  # the work under it
 
@@ -77,6 +77,7 @@ class Conditions:
         self._negations: dict[PrimExpr, PrimExpr | None] = {}
         self._indices: dict[PrimExpr, list[PrimExpr]] = {}
         self._names: dict[Var, PrimExpr] = {}
+        self._has_loops = False  # the loop whose conditions are read has some that are no vectors
 
     def can_name(self, value: PrimExpr) -> bool:
         """Whether the value of a name can replace the name."""
@@ -106,6 +107,7 @@ class Conditions:
     def uses(self, loop: s.For, every: bool) -> Uses:
         """The conditions in the body of a loop; with `every`, also the conditions of plain ifs."""
         found = Uses()
+        self._has_loops = any(map(_is_longer, find(s.For, loop.body)))
         self._gather(loop.body, (), loop, every, found)
         return found
 
@@ -144,7 +146,9 @@ class Conditions:
 
     def _add(self, found: Uses, condition: PrimExpr, node: Stmt, inner: tuple[s.For, ...]) -> Use:
         use = found.conditions.setdefault(condition, Use())
-        use.in_a_loop = use.in_a_loop or bool(inner)
+        use.in_a_loop |= any(_is_longer(each) for each in inner) or (
+            bool(inner) and not self._has_loops
+        )
         use.in_tiles = use.in_tiles or self._is_in_tiles(condition, inner)
         work = statements_run(node) * prod(map(iterations, inner))
         use.work += work * (self._masked if self._is_mask(condition, inner) else 1)
@@ -253,6 +257,11 @@ class Conditions:
         more = Affine({a: c for a, c in form.terms.items() if c > 0}, max(form.constant + 1, 0))
         less = Affine({a: -c for a, c in form.terms.items() if c < 0}, max(-form.constant - 1, 0))
         return e.LT(self._prover.expression(less, dtype), self._prover.expression(more, dtype))
+
+
+def _is_longer(loop: s.For) -> bool:
+    """Whether a loop is more than a vector."""
+    return loop.kind != ForKind.VECTORIZED
 
 
 @final

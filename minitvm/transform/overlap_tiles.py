@@ -92,6 +92,9 @@ def overlap_tiles(
     In a parallel loop, two threads may store the same values to these elements. If a call may pass
     one array as input and output, the loop keeps a guarded last tile for such calls.
 
+    Choices, as at the borders of an image, stay where they are: the loop over the other tiles is
+    divided by :func:`partition_loops`, and the last tile tests them in its lanes.
+
     The last tile computes elements of the tile before it again. So a tile must not read the memory
     that it stores to, unless that is its own. If a caller can pass the same array as an input, the
     condition tests whether both are apart. The whole tile must be a function of ``io * 16``.
@@ -190,9 +193,11 @@ class _Overlap(ScopedMutator):
         with self.in_loop(loop):
             uses = self._forms.uses(loop, every=False).conditions
         var = loop.loop_var
-        found = {each: use for each, use in uses.items() if mentions(var, each)}
+        uses = {each: use for each, use in uses.items() if mentions(var, each)}
+        # Choices stay in the last tile. Those of a long tile need a loop that can be divided.
+        found = {each: use for each, use in uses.items() if not use.divides and use.negates is None}
         rows = [row for use in found.values() for row in use.rows]
-        if not rows or any(use.divides or use.negates for use in found.values()):
+        if not rows or (len(found) < len(uses) and code_size(loop.body) > _LITTLE):
             return None
         first = rows[0]
         size = -first.terms.get(var, 0)
@@ -260,7 +265,9 @@ class _Overlap(ScopedMutator):
             whole_loop = with_fields(
                 loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
             )
-            narrow = self._narrow(loop, tiles) if e.const_int(apart) else None
+            every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
+            is_alone = bool(e.const_int(apart)) and self._ends_behind(loop, every)
+            narrow = self._narrow(loop, tiles) if is_alone else None
             if narrow is not None:
                 return self._with_halves(loop, tiles, whole_loop, narrow)
             return s.IfThenElse(fits, whole_loop, loop)
@@ -268,7 +275,13 @@ class _Overlap(ScopedMutator):
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
         rest = s.IfThenElse(count < loop.extent, rest)
-        return s.seq(with_fields(loop, extent=count, body=whole), rest)
+        # A block of tiles may end before the extent does.
+        number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
+        return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _ends_behind(self, loop: s.For, count: PrimExpr) -> bool:
+        """Whether a loop has at least `count` iterations."""
+        return self._prover.proves(self._prover.affine(loop.extent) - self._prover.affine(count))
 
     def _is_masked_well(self, tile: Stmt) -> bool:
         """Whether a mask takes no longer than a vector that overlaps the one before: the target has
@@ -372,6 +385,8 @@ class _Moved(Mutator):
             return node
         if not node.dtype.is_int or not self._prover.is_index_arithmetic(node):
             return super().expr(node)
+        if isinstance(node, e.FloorMod) and not isinstance(node.b, e.IntImm):
+            return super().expr(node)  # the end of a row, where lanes may begin anywhere
         if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
             raise _NoFunctionOfTheTile
         form = self._prover.affine(node)

@@ -87,7 +87,7 @@ def vectorize_loops(
                 f"{func.name}: loop {loop.loop_var.name}: expected a constant extent to vectorize, "
                 f"got {loop.extent}: split it by a constant and vectorize the inner loop"
             )
-    return with_body(func, _Loops(func, vector_bytes if mask_registers else 0).stmt(func.body))
+    return with_body(func, _Loops(func, vector_bytes, mask_registers).stmt(func.body))
 
 
 def _is_vectorized(node: object) -> bool:
@@ -95,13 +95,13 @@ def _is_vectorized(node: object) -> bool:
 
 
 class _Loops(ScopedMutator):
-    """Goes down to the vectorized loops, with the facts that hold there; inner loops first.
-    `masked_bytes`: the bytes of a vector, on a target with mask registers; otherwise 0."""
+    """Goes down to the vectorized loops, with the facts that hold there; inner loops first."""
 
-    def __init__(self, func: PrimFunc, masked_bytes: int) -> None:
+    def __init__(self, func: PrimFunc, vector_bytes: int, mask_registers: bool) -> None:
         super().__init__(prover_of(func))
         self._name = func.name
-        self._masked_bytes = masked_bytes
+        # The bytes of a vector, on a target with mask registers; otherwise 0.
+        self._masked_bytes = vector_bytes if mask_registers else 0
         self._padded: frozenset[Buffer] = frozenset()
         self._conditions: dict[Var, PrimExpr] = {}  # the conditions by their names
 
@@ -168,17 +168,16 @@ class _Loops(ScopedMutator):
         width = min(MAX_LANES, _natural_width(lanes))
         if width < lanes:
             return self.stmt(_strips(node, lanes, width))
-        has_masks = self._masked_bytes > 0
         with self.in_loop(node):
             if node.annotations.get(s.INDEPENDENT):
                 try:
-                    return _Lanes(node, self._prover, self._padded, {}, has_masks).body()
+                    return _Lanes(node, self._prover, self._padded, {}).body()
                 except _StaysSerial:
                     return self.stmt(_serial(node))
             where = f"{self._name}: loop {node.loop_var.name} (vectorized)"
             dependence = LaneDependence(where, node, self._prover, self._padded)
             try:
-                made = _Lanes(node, self._prover, self._padded, dependence.folds, has_masks).body()
+                made = _Lanes(node, self._prover, self._padded, dependence.folds).body()
             except _StaysSerial:
                 return self.stmt(_serial(node))
             dependence.check()
@@ -299,10 +298,8 @@ class _Lanes(LaneArithmetic):
         prover: Prover,
         padded: frozenset[Buffer],
         folds: dict[BufferStore, Fold],
-        has_masks: bool,
     ) -> None:
         super().__init__(loop, prover)
-        self._has_masks = has_masks
         self._padded = padded
         self._folds = folds
         self._private: dict[Buffer, Buffer] = {}
@@ -324,7 +321,7 @@ class _Lanes(LaneArithmetic):
     # -- Expressions ------------------------------------------------------------------------------
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
-        pieces = pieces_of_read(node, self._loop, self._prover) if self._has_masks else None
+        pieces = pieces_of_read(node, self._loop, self._prover)
         if pieces is None:
             return self._load(node)
         with self._prover.scope():

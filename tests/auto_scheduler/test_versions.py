@@ -439,6 +439,35 @@ def _depthwise(c: Any) -> list[Tensor]:
     return [X, W, te.compute((b, h - 2, w - 2, c), element, name="Y")]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_rows_of_large_matrices_are_summed_whole(dtype: str) -> None:
+    m, n, b = te.var("m"), te.var("n"), te.var("b")
+    X, k = te.placeholder((b, m, n), dtype, "X"), te.reduce_axis((0, m), name="k")
+    Y = te.compute((b, n), lambda p, j: te.sum(X[p, k, j], axis=k), name="Y")
+    ((condition, version),) = tvm.auto_schedule(Y, AVX2).versions
+    size = np.dtype(dtype).itemsize
+    assert str(condition) == f"int64(m) * int64(n) * {size} <= 262144"
+    assert "Y_local" in version.trace()
+    f = tvm.build(Y, [X, Y], name="f")
+    for shape in ((1, 3, 5), (2, 0, 9), (2, 7, 0), (3, 70, 33), (1, 521, 1003), (2, 600, 601)):
+        x, got = whole(*shape).astype(dtype), np.full((shape[0], shape[2]), 77, dtype)
+        f(x, got)
+        np.testing.assert_array_equal(got, x.sum(1, dtype=dtype))
+
+
+def test_vectors_by_large_matrices_are_summed_in_registers_or_in_the_cache() -> None:
+    m, n, _ = sizes()
+    X, A, k = te.placeholder((m,)), te.placeholder((m, n), name="A"), te.reduce_axis((0, m))
+    Y = te.compute((n,), lambda j: te.sum(X[k] * A[k, j], axis=k), name="Y")
+    ((_, version),) = tvm.auto_schedule(Y, AVX2).versions
+    assert "Y_local" in version.trace()
+    f = tvm.build(Y, [X, A, Y], name="f")
+    for rows, columns in ((1, 1), (0, 5), (100, 65), (513, 1001)):
+        x, a, got = whole(rows), whole(rows, columns), np.full(columns, 77, "float32")
+        f(x, a, got)
+        np.testing.assert_array_equal(got, x @ a)
+
+
 def test_rows_of_small_tables_are_not_requested() -> None:
     m, n, k = sizes()
     X, at = te.placeholder((n, k), name="X"), te.placeholder((m,), "int32", name="I")

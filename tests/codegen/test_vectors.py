@@ -259,6 +259,23 @@ def test_lanes_by_data_are_checked_where_they_are_on() -> None:
         kernel(x, y, masks)
 
 
+@pytest.mark.parametrize("place", [-3, 10, 52])
+def test_narrow_neighbours_under_a_mask_are_read_at_once(place: int) -> None:
+    """Without registers for masks, each lane would take a branch. At the ends of the tensor, lanes
+    that are off lie outside."""
+    narrow, found = decl_buffer((64,), "int8", "N"), decl_buffer((16,), "int8", "R")
+    read = BufferLoad(narrow, (Ramp(const(place), const(1), 16),), BufferLoad(MASKS, (ALL,)))
+    made = function("f", narrow, MASKS, found, body=BufferStore(found, read, (ALL,)))
+    kernel: Any = build(made, target="llvm -mcpu=haswell")
+    assert "masked.load.v16i8" not in kernel.get_source("ll")
+    numbers, masks = np.arange(1, 65, dtype=np.int8), np.zeros(16, bool)
+    inside = range(max(0, -place), min(16, 64 - place))
+    masks[inside[::2]] = True
+    got = np.full(16, 77, np.int8)
+    kernel(numbers, masks, got)
+    assert got.tolist() == [numbers[place + i] if masks[i] else 0 for i in range(16)]
+
+
 # -- Operators and functions ----------------------------------------------------------------------
 
 

@@ -96,6 +96,18 @@ def test_loops_in_which_little_is_done_stay() -> None:
     assert iterations(made, "i.inner") == 4 and "likely" in str(made)
 
 
+def test_long_loops_in_which_little_is_done_end_with_a_symbolic_extent() -> None:
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    _, inner = s[B].split(B.op.axis[0], factor=1024)
+    s[B].vectorize(s[B].split(inner, factor=8)[1])
+    made = clipped(s, [A, B])
+    found = [iterations(made, "i.inner.outer", n=20, **{"i.outer": 0})]
+    assert found == [3]
+
+
 def test_loops_that_end_with_their_block_stay() -> None:
     assert iterations(clipped(*blocked(960, 160, 32)), "i.inner.outer") == 5
 

@@ -12,7 +12,7 @@ from minitvm import te
 from minitvm.runtime.module import Module
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Call, Select, Var, const, const_int
+from minitvm.tir.expr import Call, PrimExpr, Select, Var, const, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.op import are_apart
@@ -113,6 +113,49 @@ def _guards(part: Stmt) -> list[Call]:
 def same_shape(A: Tensor, n: Var) -> Tensor:
     made: Tensor = te.compute((n,), lambda i: A[i] + 1.0, name="B")
     return made
+
+
+def bordered(A: Tensor, n: Var) -> Tensor:
+    def element(i: Var) -> PrimExpr:
+        return te.if_then_else(te.all(i >= 2, i < n + 2), A[i - 2], 7.0)
+
+    made: Tensor = te.compute((n + 4,), element, name="B")
+    return made
+
+
+def rolled(A: Tensor, n: Var) -> Tensor:
+    made: Tensor = te.compute((n,), lambda i: A[(i + 5) % n], name="B")
+    return made
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 8, 9, 12, 13, 61, 64])
+def test_choices_stay_in_the_last_tile(n: int) -> None:
+    a = np.arange(n, dtype="float32")
+    for body, expected in (
+        (bordered, np.pad(a, 2, constant_values=7)),
+        (rolled, np.roll(a, -5)),
+    ):
+        s, arguments = tiled(body, size=1)
+        assert overlapped(s, arguments)
+        b = np.full(len(expected) + 1, -1, "float32")
+        tvm.build(s, arguments)(a, b[:-1])
+        np.testing.assert_array_equal(b, [*expected, -1])
+
+
+@pytest.mark.parametrize("n", [7, 32, 41, 100])
+def test_tiles_end_with_their_block(n: int) -> None:
+    size = te.var("n")
+    A = te.placeholder((size,), name="A")
+    B = te.compute((size,), lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    C = s.cache_write(B, "global")
+    block, inner = s[B].split(B.op.axis[0], factor=32)
+    _, lane = s[B].split(inner, factor=LANES)
+    s[B].vectorize(lane)
+    s[C].compute_at(s[B], block)
+    a, b = np.arange(n, dtype="float32"), np.full(n, -1, "float32")
+    interpret(tvm.lower(s, [A, B], name="f")["f"], a, b)
+    np.testing.assert_array_equal(b, a + 1)
 
 
 def quotients(A: Tensor, n: Var) -> Tensor:

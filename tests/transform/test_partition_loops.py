@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import minitvm
 from minitvm import lower, te, tir
 from minitvm.arith.work import code_size
 from minitvm.tir import expr as e
@@ -151,6 +152,15 @@ def test_border(golden: Golden) -> None:
     padded = tir.decl_buffer((n + 2,), name="P")
     store = BufferStore(padded, te.if_then_else(inside, A[i - 1], 0.0), (i,))
     golden(str(simplify(partition_loops(func(loop(i, n + 2, store), padded)))))
+
+
+def test_the_choices_of_the_last_vector_divide_no_rows() -> None:
+    """Each row of a triangle has vectors on both sides of the diagonal."""
+    m = te.var("m")
+    X = te.placeholder((m, n), name="X")
+    Y = te.compute((m, n), lambda i, j: te.if_then_else(j <= i, X[i, j], 0.0), name="Y")
+    text = str(minitvm.lower(minitvm.auto_schedule(Y, "llvm -mcpu=haswell"), [X, Y]))
+    assert "full" not in text and "min(i // 8 + 1, int64(n) // 8)" in text
 
 
 def test_two_axes_make_three_copies(golden: Golden) -> None:

@@ -67,10 +67,6 @@ def test_a_row_that_may_be_shorter_than_a_vector_keeps_its_form() -> None:
     assert "if_then_else(16 <= int64(n), let begin = " in text and "% broadcast(int64(n)" in text
 
 
-def test_targets_without_masks_gather() -> None:
-    assert "let begin" not in loops("rolled", "llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1")
-
-
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("target", ["llvm", "llvm -mcpu=haswell"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "float16"])
