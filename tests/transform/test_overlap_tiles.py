@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from minitvm import te
 from minitvm.runtime.module import Module
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Call, PrimExpr, Select, Var, const, const_int
+from minitvm.tir.expr import Call, Select, Var, const, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.op import are_apart
@@ -116,7 +117,7 @@ def same_shape(A: Tensor, n: Var) -> Tensor:
 
 
 def bordered(A: Tensor, n: Var) -> Tensor:
-    def element(i: Var) -> PrimExpr:
+    def element(i: Var) -> Any:
         return te.if_then_else(te.all(i >= 2, i < n + 2), A[i - 2], 7.0)
 
     made: Tensor = te.compute((n + 4,), element, name="B")
