@@ -586,6 +586,18 @@ def test_cache_access_keeps_what_data_decides() -> None:
         f(x, m, out)
 
 
+def test_cache_access_of_what_is_inside_needs_no_common_condition() -> None:
+    """The element decides under which condition it is read again."""
+    X, k = te.placeholder((5,), name="X"), te.reduce_axis((0, 3), name="k")
+    Y = te.compute((5,), lambda i: te.sum(X[i] * 2.0, axis=k, where=X[i] > 0.0), name="Y")
+    s = te.create_schedule(Y.op)
+    copy = s.cache_access(X, "global", Y, 0)
+    assert "where" not in str(s[copy].op.body[0])
+    f, x, y = tvm.build(s, [X, Y]), np.arange(-2.0, 3.0, dtype="float32"), np.empty(5, "float32")
+    f(x, y)
+    np.testing.assert_array_equal(y, np.where(x > 0, 6 * x, 0))
+
+
 def test_cache_access_of_uneven_sums_is_refused() -> None:
     a = te.placeholder((9,), "int32", name="A")
 

@@ -172,18 +172,21 @@ def choices_in(*roots: PrimExpr) -> Iterator[tuple[PrimExpr, PrimExpr, PrimExpr]
 def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: Analyzer) -> Guards:
     """The guards of a value that its load needs to stay inside of the tensor: none, the guards on
     the load's own axes, or all."""
-    guards = _guards_of(op, load, value)
-    if not guards:
+    found = [guards for node, guards in _evaluated(op) if structural_equal(node, value)]
+    if not any(found):
         return ()
+    inside: list[PrimExpr] = []
+    chosen = value
+    while isinstance(chosen, e.Call):
+        condition, chosen, _ = chosen.args
+        inside.append(condition)
+    if _is_inside(load, inside, known):
+        return ()
+    guards = _common_guards(op, load, found)
     plain = [each for each in guards if not reads_tensors(each)]
     few = tuple(each for each in plain if _has_axes_of(op, each, value, known))
-    inside: list[PrimExpr] = []
-    while isinstance(value, e.Call):
-        condition, value, _ = value.args
-        inside.append(condition)
-    for some in ((), few):
-        if _is_inside(load, (*inside, *some), known):
-            return some
+    if _is_inside(load, (*inside, *few), known):
+        return few
     if not all(map(is_pure, guards)):
         raise CompileError(
             f"cache_access of {load}: expected it to be read under conditions that can be "
@@ -192,9 +195,8 @@ def _guards_needed(op: ComputeOp, load: ProducerLoad, value: PrimExpr, known: An
     return guards
 
 
-def _guards_of(op: ComputeOp, load: ProducerLoad, value: PrimExpr) -> Guards:
-    """The conditions under which a value is evaluated at all of its uses."""
-    found = [guards for node, guards in _evaluated(op) if structural_equal(node, value)]
+def _common_guards(op: ComputeOp, load: ProducerLoad, found: Sequence[Guards]) -> Guards:
+    """The conditions under which a value is evaluated at any of its uses, given those of each."""
     first = found[0]
     if all(structural_equal(each, first) for each in found):
         return first
