@@ -26,6 +26,7 @@ from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import children, contains, find
 from minitvm.tir.structural_equal import structural_equal
@@ -367,6 +368,31 @@ def is_in_order(op: ComputeOp, strict: bool) -> bool:
     """Whether a reduction's steps must be combined one after the other."""
     is_rounded = any(body.dtype.is_float for body in op.body)
     return (strict and is_rounded) or not can_be_reordered(op)
+
+
+def is_rounded(op: ComputeOp) -> bool:
+    """Whether each step of a reduction rounds a float."""
+    return reduce_of(op).combiner.result[0].dtype.is_float and not is_extremum(op)
+
+
+def is_extremum(op: ComputeOp) -> bool:
+    """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
+    for NaN."""
+    reduce = reduce_of(op)
+    return reduce.dtype.is_float and is_operator(reduce.combiner, e.Min, e.Max)
+
+
+def part_of_long_sum(op: ComputeOp) -> int | None:
+    """The number of steps along the last axis that one partial sum adds: as many as leave half of
+    the digits in spite of rounding. None where the axis has no more steps, or rounding loses
+    nothing."""
+    extent = extent_of(op.reduce_axis[-1])
+    if len(op.body) > 1 or not is_rounded(op) or is_uneven(op):
+        return None
+    least = 1 << (24 if op.body[0].dtype.bits < 64 else 53) // 2
+    if extent is None:
+        return least
+    return 1 << (extent.bit_length() // 2) if extent > least else None
 
 
 def is_uneven(op: ComputeOp) -> bool:

@@ -35,10 +35,13 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     factors_of,
+    is_extremum,
     is_in_order,
+    is_rounded,
     is_uneven,
     line_of,
     long_axes,
+    part_of_long_sum,
     product_of_extents,
     reduce_of,
     slides,
@@ -268,23 +271,10 @@ def write_in_registers(
         for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
         return [*outer[inside:], block]
-    if not in_order and (part := _part_of_long_sum(op)):
+    if not in_order and (part := part_of_long_sum(op)):
         results = _write_sums_of_parts(s, results, part)
     request_gathered(s, results, compute_of(results).reduce_axis[-1], columns, target)
     return [*outer[inside:], block]
-
-
-def _part_of_long_sum(op: ComputeOp) -> int | None:
-    """The number of steps along the last axis that one partial sum adds: as many as leave half of
-    the digits in spite of rounding. None where the axis has no more steps, or rounding loses
-    nothing."""
-    extent = extent_of(op.reduce_axis[-1])
-    if len(op.body) > 1 or not _is_rounded(op) or is_uneven(op):
-        return None
-    least = 1 << (24 if op.body[0].dtype.bits < 64 else 53) // 2
-    if extent is None:
-        return least
-    return 1 << (extent.bit_length() // 2) if extent > least else None
 
 
 def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
@@ -384,11 +374,11 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             stage = parts
             reduced = [*compute_of(parts).reduce_axis]
             reduced = _reduced(parts, in_order) if is_nest else reduced
-        is_slow = _is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
+        is_slow = is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
         if not _is_vectorized(op) or (is_slow and not _has_partner(s, op)):
             partial = _write_lanes(s, stage, reduced[-1], target)
         else:
-            if parts is not None and _is_rounded(op) and len(reduced) > 1:
+            if parts is not None and is_rounded(op) and len(reduced) > 1:
                 partial = [factored(s, stage, reduced[0], 0).set_scope("local")]
                 _reduced(partial[0], in_order)
             _unroll_digits(op, (partial or [stage])[0])
@@ -438,17 +428,6 @@ def _folds(op: ComputeOp) -> bool:
     if more or (dtype.is_float and dtype.bits == 16):
         return False
     return is_operator(combiner, e.Add, e.Mul, e.Min, e.Max)
-
-
-def _is_rounded(op: ComputeOp) -> bool:
-    return reduce_of(op).combiner.result[0].dtype.is_float and not _is_extremum(op)
-
-
-def _is_extremum(op: ComputeOp) -> bool:
-    """Whether a reduction is a minimum or maximum of floats: in plain loops, LLVM tests each step
-    for NaN."""
-    reduce = reduce_of(op)
-    return reduce.dtype.is_float and is_operator(reduce.combiner, e.Min, e.Max)
 
 
 def _write_parts(

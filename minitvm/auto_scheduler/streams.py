@@ -48,6 +48,7 @@ from minitvm.auto_scheduler.contraction import (
     is_in_order,
     is_uneven,
     line_of,
+    part_of_long_sum,
     plain_axes_of,
     product_of_extents,
     slides,
@@ -189,16 +190,15 @@ def write_streamed(
         stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
         rows, others, column = places.of(stage)
     shared = [*others[:outside], *compute_of(stage).axis[: parts > 1]]
-    # A last vector of unknown length is masked. Its sums would be stored and read under the mask in
-    # each step; in memory of their own, which is padded, they need none.
-    is_padded = line == 1 and extent_of(column) is None and not any(map(may_be_others, rows))
-    sums = cached(s, stage, "global") if is_padded else None
+    is_fixed = not any(map(may_be_others, rows))
+    sums = _sums_apart(s, stage, column, in_order=in_order) if line == 1 and is_fixed else None
+    reduced = compute_of(stage).reduce_axis
     outer, vector = stage.split(fused(stage, [*others[outside:], column]), factor=block)
     vector, lane = stage.split(vector, factor=lanes)
     whole = [*shared, outer]
     if sums is not None:
-        write_loops(stage, [*rows, vector], lane, tasks=whole)
-        sums.compute_at(stage, stage.leaf_iter_vars[0])
+        write_loops(stage, [*reduced, *rows, vector], lane, tasks=whole)
+        sums.compute_at(stage, (*reduced, stage.leaf_iter_vars[0])[0])
         rows, others, column = places.of(sums)
         vector, lane = sums.split(column, factor=lanes)
         stage, whole = sums, []
@@ -210,6 +210,19 @@ def write_streamed(
     if sums is not None:
         loops = [*others, *loops]
     write_loops(stage, loops, lane, tasks=whole, unrolled=unrolled)
+
+
+def _sums_apart(s: Schedule, stage: Stage, column: IterVar, *, in_order: bool) -> Stage | None:
+    """Lets the sums of a block be in memory of their own, if their number or that of the steps is
+    symbolic. A last vector of unknown length is masked, and its sums would be stored and read under
+    the mask in each step; their own memory is padded. Of many steps, the sums of parts are added,
+    so that rounding loses less."""
+    k = compute_of(stage).reduce_axis[-1]
+    part = None if in_order or extent_of(k) is not None else part_of_long_sum(compute_of(stage))
+    if part is not None:
+        outer, _ = stage.split(k, factor=part)
+        return factored(s, stage, outer, 0)
+    return cached(s, stage, "global") if extent_of(column) is None else None
 
 
 def may_be_others(row: IterVar) -> bool:

@@ -48,7 +48,7 @@ def jvp(outputs: Any, inputs: Any, tangents: Any) -> list[Tensor]:
     >>> Y = te.compute((4,), lambda i: X[i] * X[i], name="Y")
     >>> (dY,) = jvp(Y, X, dX)
     >>> dY.op.body[0]
-    dX[i0] * X[i0] + X[i0] * dX[i0]
+    dX[i0] * 2.0 * X[i0]
     """
     results = tensors_of_floats("jvp: outputs", outputs)
     moved = tensors_of_floats("jvp: inputs", inputs)
