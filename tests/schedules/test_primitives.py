@@ -877,14 +877,33 @@ def test_mirror_in_blocks_of_any_size(block: int) -> None:
         lambda a, i, j, k: a[i, k] * a[k, j],
         lambda a, i, j, k: a[i, k] - a[j, k],
         lambda a, i, j, k: te.if_then_else(i < j, a[i, k] * a[j, k], 0),
+        lambda a, i, j, k: called("abs", a[i, k]) * called("labs", a[j, k]),
+        lambda a, i, j, k: tvm.tir.call_extern("int32", "abs", a[i, k] + a[j, k]),
     ],
-    ids=["two ways", "sign", "one side"],
+    ids=["two ways", "sign", "one side", "two functions", "effects"],
 )
 def test_mirror_refuses_what_is_not_symmetric(term: Any) -> None:
     a, k = te.placeholder((9, 9), "int32", name="A"), te.reduce_axis((0, 9), "k")
     c = te.compute((9, 9), lambda i, j: te.sum(term(a, i, j, k), axis=k), name="C")
     with pytest.raises(tvm.CompileError, match="mirror of C: expected two of its data axes that"):
         te.create_schedule(c.op).mirror(c, c.op.axis, 3)
+
+
+def called(name: str, value: Any) -> Any:
+    return tvm.tir.call_pure_extern("int32", name, value)
+
+
+def test_mirror_looks_at_shared_terms_once() -> None:
+    a, k = te.placeholder((9, 9), name="A"), te.reduce_axis((0, 9), "k")
+
+    def term(i: Any, j: Any) -> Any:
+        x = a[i, k] * a[j, k]
+        for _ in range(60):
+            x = x * x + x
+        return x
+
+    c = te.compute((9, 9), lambda i, j: te.sum(term(i, j), axis=k), name="C")
+    assert te.create_schedule(c.op).mirror(c, c.op.axis, 3).name == "C.half"
 
 
 def test_factor_out(golden: Golden) -> None:

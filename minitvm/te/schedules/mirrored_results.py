@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.rewrite_operations import (
@@ -44,25 +46,37 @@ def is_symmetric(op: ComputeOp, i: IterVar, j: IterVar) -> bool:
         return False
     if any(mentions(v.var, r.min, r.extent) for r in ranges for v in (i, j)):
         return False
-    parts = (*reduce.source, reduce.condition)
-    exchanged = {i.var: j.var, j.var: i.var}
-    return all(_key(each, {}) == _key(each, exchanged) for each in parts)
+    terms = (*reduce.source, reduce.condition)
+    parts: dict[Hashable, int] = {}
+    here = partial(_number, {}, parts, {})
+    there = partial(_number, {i.var: j.var, j.var: i.var}, parts, {})
+    return all(map(is_pure, terms)) and all(here(each) == there(each) for each in terms)
 
 
-def _key(node: PrimExpr, names: Mapping[Var, Var]) -> Hashable:
-    """A key that equal expressions share, whatever the order of the operands of sums and products,
-    and the sign of squared differences. `names`: the variables that stand for others."""
+def _number(
+    names: Mapping[Var, Var], parts: dict[Hashable, int], known: dict[int, int], node: PrimExpr
+) -> int:
+    """The place of an expression among distinct `parts`: equal ones have the same, whatever the
+    order of the operands of sums and products, and the sign of squared differences. `names`: the
+    variables that stand for others. A shared subexpression is looked at once."""
+    number = known.get(id(node))
+    if number is not None:
+        return number
+    key: Hashable
+    below = [_number(names, parts, known, each) for each in children(node)]
     if isinstance(node, Var):
-        return id(names.get(node, node))
-    if isinstance(node, e.IntImm | e.FloatImm):
-        return type(node).__name__, str(node.dtype), str(node.value)
-    parts = [_key(each, names) for each in children(node)]
-    kind = getattr(node, "op", None) or id(getattr(node, "producer", None))
-    if isinstance(node, e.Mul) and isinstance(node.a, e.Sub) and parts[0] == parts[1]:
-        kind, parts = "square", [_key(each, names) for each in (node.a.a, node.a.b)]
-    if isinstance(node, _ORDERLESS):
-        parts.sort(key=repr)
-    return type(node).__name__, kind, str(node.dtype), *parts
+        key = id(names.get(node, node))
+    elif not below:
+        key = structural_key(node)
+    else:
+        kind = getattr(node, "op", None) or id(getattr(node, "producer", None))
+        if isinstance(node, e.Mul) and isinstance(node.a, e.Sub) and below[0] == below[1]:
+            kind, below = "square", [known[id(each)] for each in (node.a.a, node.a.b)]
+        if isinstance(node, _ORDERLESS):
+            below.sort()
+        key = type(node), kind, str(node.dtype), *below
+    number = known[id(node)] = parts.setdefault(key, len(parts))
+    return number
 
 
 def mirrored(op: ComputeOp, axes: Any, block: Any) -> tuple[ComputeOp, ComputeOp]:
