@@ -226,6 +226,23 @@ def guards_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
     return found, node
 
 
+def conditions_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
+    """The conditions that decide whether a statement runs, the outermost first, and that
+    statement."""
+    found: list[PrimExpr] = []
+    while isinstance(node, s.IfThenElse) and node.else_case is None:
+        found.append(node.condition)
+        node = node.then_case
+    return found, node
+
+
+def under(conditions: Sequence[PrimExpr], node: Stmt) -> Stmt:
+    """A statement under some conditions, the outermost first."""
+    for condition in reversed(conditions):
+        node = s.IfThenElse(condition, node)
+    return node
+
+
 def _is_guard(node: s.IfThenElse) -> bool:
     return node.else_case is None and is_likely(node.condition) and is_pure(node.condition)
 

@@ -8,7 +8,7 @@ from typing import final
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.effects import loads
-from minitvm.arith.guards import form_of, guards_around, is_symbolic
+from minitvm.arith.guards import conditions_around, form_of, guards_around, is_symbolic, under
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import ScopedMutator, prover_of
@@ -100,7 +100,7 @@ class _Compute(ScopedMutator):
         if node.attr_key != "padded_buffer":
             return self.descend(node)
         guards, inner = guards_around(node.body)
-        conditions, store = _conditions_around(inner)
+        conditions, store = conditions_around(inner)
         if not guards or not isinstance(store, s.BufferStore):
             return self.descend(node)
         if not all(map(_is_harmless, (store.value, *conditions))) or loads(*conditions):
@@ -117,12 +117,8 @@ class _Compute(ScopedMutator):
             self._left_out.add(store.buffer)
         if len(kept) == len(guards):
             return node
-        body: Stmt = made
-        for condition in reversed(conditions):
-            body = s.IfThenElse(condition, body)
-        for guard in reversed(kept):
-            body = s.IfThenElse(Call(guard.dtype, "likely", (guard,)), body)
-        return with_fields(node, body=body)
+        likely = [Call(guard.dtype, "likely", (guard,)) for guard in kept]
+        return with_fields(node, body=under([*likely, *conditions], made))
 
     def _under(
         self, store: s.BufferStore, guards: Sequence[PrimExpr], removed: PrimExpr
@@ -266,15 +262,6 @@ def _loads(
     for child in children(node):
         if isinstance(child, PrimExpr):
             yield from _loads(child, conditions)
-
-
-def _conditions_around(node: Stmt) -> tuple[list[PrimExpr], Stmt]:
-    """The conditions on a statement that decide whether it runs, and the statement."""
-    found: list[PrimExpr] = []
-    while isinstance(node, s.IfThenElse) and node.else_case is None:
-        found.append(node.condition)
-        node = node.then_case
-    return found, node
 
 
 def _is_harmless(value: PrimExpr) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minitvm.arith.atoms import is_pure, structural_key
 from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.guards import conditions_around, under
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr
@@ -62,14 +63,14 @@ class _Hoist(Mutator):
         """Moves conditions out of the statement that pads a buffer. Guards of the padding itself
         stay."""
         made: s.AttrStmt = self.descend(node)
-        conditions, body = _conditions(made.body)
+        conditions, body = conditions_around(made.body)
         moves = [is_pure(each) and not is_likely(each) for each in conditions]
         if made.attr_key != "padded_buffer" or not any(moves) or any(map(loads, conditions)):
             return made
         stay = [each for each, does in zip(conditions, moves, strict=True) if not does]
         outside = [each for each, does in zip(conditions, moves, strict=True) if does]
-        rest = s.AttrStmt(made.node, made.attr_key, made.value, _under(stay, body))
-        return _under(outside, rest)
+        rest = s.AttrStmt(made.node, made.attr_key, made.value, under(stay, body))
+        return under(outside, rest)
 
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
@@ -80,7 +81,7 @@ class _Hoist(Mutator):
             return self._with_both_cases(made, body)
         outside: list[PrimExpr] = []
         inside: list[PrimExpr] = []
-        conditions, body = _conditions(body)
+        conditions, body = conditions_around(body)
         for condition in conditions:
             # A condition with a load stays under the conditions around it; every condition stays
             # under an impure one.
@@ -89,8 +90,8 @@ class _Hoist(Mutator):
             (outside if moves else inside).append(condition)
         if not outside:
             return made
-        result = _loop(made, _under(inside, body))
-        return _under(outside, result)
+        result = _loop(made, under(inside, body))
+        return under(outside, result)
 
     def _with_both_cases(self, node: s.For, body: s.IfThenElse) -> Stmt:
         assert body.else_case is not None
@@ -126,18 +127,3 @@ def _may_move(condition: PrimExpr, node: s.For) -> bool:
 
 def _loop(node: s.For, body: Stmt) -> Stmt:
     return s.For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
-
-
-def _conditions(body: Stmt) -> tuple[list[PrimExpr], Stmt]:
-    """The conditions around the whole of a statement, and what is under them."""
-    found: list[PrimExpr] = []
-    while isinstance(body, s.IfThenElse) and body.else_case is None:
-        found.append(body.condition)
-        body = body.then_case
-    return found, body
-
-
-def _under(conditions: list[PrimExpr], body: Stmt) -> Stmt:
-    for condition in reversed(conditions):
-        body = s.IfThenElse(condition, body)
-    return body
