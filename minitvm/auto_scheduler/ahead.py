@@ -29,6 +29,7 @@ from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of, reduce_of
@@ -39,10 +40,16 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
+from minitvm.te.schedules.distribute_sums import (
+    distributed,
+    has_terms,
+    is_separable,
+    times_of,
+)
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, parts_of
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
+from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -173,18 +180,36 @@ def write_factor_order(
     return made or None
 
 
+def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] | None:
+    """Lets a contraction multiply factors first that change along the same axes: a tile computes
+    their product once for several results, or another stage does ahead. None for any other stage;
+    and where products are rounded as they are written (`strict`)."""
+    if strict or stage.time is not None or reassociated(compute_of(stage)) is None:
+        return None
+    text = "factors that change along the same axes are multiplied first"
+    choose(s, "factors", text, stage=stage.name)
+    stage.reassociate()
+    return []
+
+
 def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     """The axes of the sums that are done first, group after group."""
     if not 0 < len(op.reduce_axis) <= _MOST or 0 in map(extent_of, (*op.axis, *op.reduce_axis)):
         return []
     times, reduce = times_of(op), op.body[0]
-    if times is None or not isinstance(reduce, Reduce):
+    if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
-    factors = [_axes_of(op, each) for each in factors_in(reduce.source[0], times)]
-    if len(factors) < 2:
+    source = reduce.source[0]
+    parts = [source] if times is None else [*factors_in(source, times)]
+    on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
+    for each in conjuncts(reduce.condition):
+        (on_data if reads_tensors(each) else on_axes).append(each)
+    if len(parts) + len(on_data) < 2:
         return []
-    conditions = [_axes_of(op, each) for each in conjuncts(reduce.condition)]
-    groups = _best_groups(op, [*filter(None, factors)], [*filter(None, conditions)], target)
+    # A condition on data is an operation for each term, as a factor is.
+    factors = [_axes_of(op, each) for each in (*parts, *on_data)]
+    conditions = [_axes_of(op, each) for each in on_axes]
+    groups = _best_groups(op, factors, [*filter(None, conditions)], target)
     listed = [[axis for axis in op.reduce_axis if axis in group] for group in groups]
     try:
         for group in listed:
