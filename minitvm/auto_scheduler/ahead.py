@@ -199,17 +199,15 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     times, reduce = times_of(op), op.body[0]
     if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
-    source = reduce.source[0]
-    parts = [source] if times is None else [*factors_in(source, times)]
     on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
     for each in conjuncts(reduce.condition):
         (on_data if reads_tensors(each) else on_axes).append(each)
-    if len(parts) + len(on_data) < 2:
+    if times is not None:
+        groups = _best_groups(op, factors_in(reduce.source[0], times), on_data, on_axes, target)
+    elif on_data and contraction_of(op) is not None:
+        groups = (frozenset(op.reduce_axis),)
+    else:
         return []
-    # A condition on data is an operation for each term, as a factor is.
-    factors = [_axes_of(op, each) for each in (*parts, *on_data)]
-    conditions = [_axes_of(op, each) for each in on_axes]
-    groups = _best_groups(op, factors, [*filter(None, conditions)], target)
     listed = [[axis for axis in op.reduce_axis if axis in group] for group in groups]
     try:
         for group in listed:
@@ -225,11 +223,20 @@ def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:
 
 
 def _best_groups(
-    op: ComputeOp, factors: Sequence[_Axes], conditions: Sequence[_Axes], target: Target
+    op: ComputeOp,
+    factors: Iterable[PrimExpr],
+    on_data: Iterable[PrimExpr],
+    on_axes: Iterable[PrimExpr],
+    target: Target,
 ) -> _Groups:
     """The groups of axes over which a product of factors is summed, one after the other, in the
-    order that takes the fewest cycles."""
+    order that takes the fewest cycles. A condition on data is an operation for each term, as a
+    factor is; conditions on axes cut loops shorter."""
     data, dtype = frozenset(op.axis), op.body[0].dtype
+    all_factors = [_axes_of(op, each) for each in (*factors, *on_data)]
+    conditions = [_axes_of(op, each) for each in on_axes]
+    if len(all_factors) < 2:
+        return ()
     # The sums kept between two steps are no larger than the largest tensor of the program.
     tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
     largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
@@ -267,7 +274,7 @@ def _best_groups(
         known[left] = found
         return found
 
-    return best(frozenset(op.reduce_axis), factors)[1]
+    return best(frozenset(op.reduce_axis), all_factors)[1]
 
 
 def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:

@@ -51,7 +51,9 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     inside, outside = (source, None) if times is None else divided(source, own, times)
     conditions = [*conjuncts(reduce.condition)]
     beyond = [each for each in conditions if not _uses(each, own)]
-    taken = [each for each in beyond if inside is not None and is_taken_out(op, inside, each)]
+    taken, others = list[PrimExpr](), list[PrimExpr]()
+    for each in beyond:
+        (taken if inside is not None and is_taken_out(op, inside, each) else others).append(each)
     if times is None and not taken:
         raise CompileError(
             f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
@@ -69,7 +71,6 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
         if axis not in axes and _uses_any((inside, *within), [axis.var])
     ]
     # Any other condition may guard the existence of elements, so it stays with their reads.
-    others = [each for each in beyond if each not in taken]
     within += [each for each in others if _is_of(op, axes, each, kept)]
     new = data_axes([axis.name for axis in kept], [domain_of(axis).extent for axis in kept])
     pairs = [*zip(kept, new, strict=True)]

@@ -342,8 +342,8 @@ class Stage(LoopNest, Attachable):
             for i: for j: for k: C[i, j] += A[i, k] * s[k] * B[k, j]
 
         So ``s.hoist(C, [i, k])`` can compute ``A[i, k] * s[k]`` ahead. A factor joins those whose
-        axes include its own; of several such groups, the one of the fewest values. Divisors count as
-        factors. The reducer is a sum; or it is a minimum or a maximum of floats, and the factors
+        axes include its own; of several such groups, the one of the fewest values. Divisors count
+        as factors. The reducer is a sum; or it is a minimum or a maximum of floats, and the factors
         are the terms of a sum. Products are rounded in another order then.
 
         Raises
