@@ -270,7 +270,7 @@ def test_conditions_of_results(mask: str, dtype: str, reducer: str, form: str) -
         terms = a.astype("float64")[:, :, None] * b.astype("float64")
         if dtype == "int16":
             terms = terms.astype("int64").astype("int16").astype("int64")
-        found = {"sum": np.sum, "max": np.max, "min": np.min}[reducer](terms, axis=1)
+        found = getattr(np, reducer)(terms, axis=1)
         found = {"sum": found, "max": np.maximum(found, 0), "min": np.minimum(found, 0)}[reducer]
         expected = np.where(MASKS[mask][1](m, vector), found, 0).astype(dtype)
     tolerance = 0 if dtype == "int16" else 100 * float(np.finfo(dtype).eps)
@@ -303,7 +303,8 @@ def test_factors_of_the_same_axes_are_multiplied_first(form: str, dtype: str) ->
         with pytest.raises(tvm.CompileError, match="reassociate of D: expected a contraction of"):
             s[D].reassociate()
     else:
-        assert product in str(s[D].reassociate().op.body[0].source[0])
+        made: Any = s[D].reassociate().op
+        assert product in str(made.body[0].source[0])
     assert ("reassociate()" in auto_schedule(D, TARGET).trace()) == (product is not None)
     a, b, c, d = (numbers(dtype, (n, n)) + 3 for _ in range(4))
     vector = numbers(dtype, (n,)) + 3
