@@ -31,24 +31,31 @@ from typing import TypeAlias
 
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of, reduce_of
+from minitvm.auto_scheduler.contraction import (
+    contraction_of,
+    extent_of,
+    is_at_digits,
+    is_near_along,
+    reduce_of,
+)
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
+from minitvm.auto_scheduler.streams import is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
 from minitvm.te.schedules.factors import factors_in
-from minitvm.te.schedules.hoist_values import Part, parts_of
+from minitvm.te.schedules.hoist_values import Part, parts_of, with_factors_together
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import find, walk_once
 
 _FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
 _ROWS, _VECTORS = 4, 2  # of a register tile, about
@@ -66,23 +73,30 @@ _Groups: TypeAlias = tuple[_Axes, ...]
 # -- Values that are computed once --
 
 
-def write_hoisted(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
-    """Lets other stages compute parts of a stage once; returns them. None if none is worth it."""
+def write_hoisted(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
+    """Lets other stages compute parts of a stage once; returns them. None if none is worth it.
+    `strict`: products keep their order."""
     if stage.time is not None:
         return None
     made = list[Stage]()
-    while (part := _best_part(compute_of(stage), target)) is not None:
+    while (found := _best_part(compute_of(stage), target, strict)) is not None:
+        part, reassociated = found
         axes = ", ".join(axis.name for axis in part.axes)
         text = "the part that changes along {axes} alone is computed once"
         choose(s, "parts", text, stage=stage.name, axes=axes)
-        new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
-        made += [*(write_hoisted(s, new, target) or ()), new]
+        more = (True,) if reassociated else ()
+        new = s[s.hoist(compute_of(stage).output(0), [*part.axes], *more)]
+        made += [*(write_hoisted(s, new, target, strict) or ()), new]
     return made or None
 
 
-def _best_part(op: ComputeOp, target: Target) -> Part | None:
-    """The part that saves the most cycles, if any is worth a stage."""
-    saved = [(_cycles_saved(op, part, target), part) for part in parts_of(op)]
+def _best_part(op: ComputeOp, target: Target, strict: bool) -> tuple[Part, bool] | None:
+    """The part that saves the most cycles, if any is worth a stage, and whether products are
+    reassociated for it."""
+    saved = [(_cycles_saved(op, part, target), (part, False)) for part in parts_of(op)]
+    other = op if strict else with_factors_together(op)
+    if other is not op:
+        saved += [(_cycles_saved(op, part, target), (part, True)) for part in parts_of(other)]
     most, best = max(saved, key=lambda each: each[0], default=(0.0, None))
     if best is None:
         return None
@@ -104,7 +118,8 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     lanes, moved = target.lanes(dtype), _moving(size * dtype.itemsize, target)
     again = _values_of_tiles(op, part, target)
     if again is not None:  # the stored value is read in place of the elements
-        return part.operations * (again - size / lanes) - moved
+        apart = _read_apart(op, part) if again else 0
+        return part.operations * (again - size / lanes) + apart * size - moved
     if part.operations < _FEWEST:
         return 0.0
     # The stored value is read.
@@ -118,10 +133,22 @@ def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
     found = contraction_of(op)
     if found is None or not found.rows or {*op.reduce_axis}.isdisjoint(part.axes):
         return None
+    if is_left_plain(found):
+        return 0.0
     steps, lanes = _size((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
     if {*found.rows}.isdisjoint(part.axes):
         return steps / _ROWS / lanes
     return None if found.column in part.axes else steps / (_VECTORS * lanes)
+
+
+def _read_apart(op: ComputeOp, part: Part) -> int:
+    """The elements that tiles read one by one for a value of a part, which is computed along its
+    own rows otherwise."""
+    column, last = op.axis[-1], part.dimensions[-1]
+    return sum(
+        is_at_digits(load) and is_near_along(op, load, last) and not is_near_along(op, load, column)
+        for load in find(ProducerLoad, part.value)
+    )
 
 
 # -- Symmetric results --

@@ -407,7 +407,7 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
     ("order of factors", write_factor_order),
     ("symmetry", write_mirrored),
-    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
+    ("parts ahead", write_hoisted),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
     (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),

@@ -434,7 +434,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         return partial.output(0)
 
     @primitive
-    def hoist(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
+    def hoist(self, tensor: Tensor, axes: Sequence[IterVar], reassociate: bool = False) -> Tensor:
         """Compute the part of an expression that changes only along some axes first, as a stage of
         its own.
 
@@ -457,6 +457,9 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             The result of ``te.compute``; of several results, any of them.
         axes : list of IterVar
             The data and reduction axes of ``s[C].op`` along which the part changes.
+        reassociate : bool
+            Whether factors that change along the same axes are multiplied first, which rounds
+            otherwise: ``B * c`` is a part of ``A[i, k] * B[k, j] * c[k, j]``.
 
         Returns
         -------
@@ -477,7 +480,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         """
         stage, op = self._computed("hoist", tensor)
         stage.check_as_begun(f"hoist of {stage.name}")
-        part, rest = hoisted(op, listed(axes))
+        part, rest = hoisted(op, listed(axes), reassociate=reassociate)
         self._replace(stage, rest, part, "")
         return part.output(0)
 
