@@ -41,6 +41,7 @@ from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
@@ -129,7 +130,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
-    values = len([*value_operations(*reduce.source)])
+    computed = (node for _, node in value_operations(*reduce.source))
+    values = len({*map(structural_key, computed)})  # LLVM computes equal ones once
     each = values + len(
         [
             x
@@ -324,11 +326,12 @@ def _rows_together(op: ComputeOp, target: Target) -> int:
 
 
 def _piece_of(op: ComputeOp, target: Target) -> IterVar | None:
-    """The reduction axis along which all reads go through short pieces of lines; None if there is
-    no such axis, or vectors along it or along the results cost as little."""
+    """The reduction axis along which all reads that change from step to step go through short
+    pieces of lines; None if there is no such axis, or vectors along it or along the results cost as
+    little."""
     if len(op.reduce_axis) < 2:
         return None
-    reads = factors_of(op)
+    reads = _reads_along(op)
     near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]
     if not reads or len(near) != 1:
         return None
