@@ -49,10 +49,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     contraction_of,
     elements_of,
     extent_of,
@@ -68,10 +70,10 @@ from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.window_reads import read_by_sums
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import find, mentions, walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
+from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
 _MOST_PLACES = 4  # that are computed by stages of their own
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
@@ -204,6 +206,57 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
             return i, size
         below *= extent
     return None
+
+
+def write_digits_of_rows(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets another stage, of which the result is a view, compute a reduction with an axis for each
+    digit of its places, where that tells rows apart that share elements; returns it. None for any
+    other stage."""
+    op = compute_of(stage)
+    if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
+        return None
+    if not contains(e.FloorMod, *op.body) or is_uneven(op) or op.body[0].init:
+        return None
+    found = contraction_of(op)
+    if found is not None and any(extent_of(axis) != 1 for axis in found.rows):
+        return None
+    sizes = [_digit_of_rows(op, axis) for axis in op.axis]
+    if not any(sizes):
+        return None
+    names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
+    choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
+           stage=stage.name, axes=names)  # fmt: skip
+    made = cached(s, stage, "global")
+    made.transform_layout(divided(sizes))
+    made.simplify()
+    stage.compute_view()
+    return [made]
+
+
+def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
+    """The number of neighbours along an axis that share a factor which is read at the quotient of
+    the place alone, or of which every so many do at the remainder; 0 where there is none, and where
+    the elements that are read at one quotient overlap those of the next."""
+    extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
+    period = max((e.const_int(each.b) or 0 for each in places), default=0)
+    is_told = any(isinstance(each, e.FloorMod) for each in places)
+    if not (is_told and 1 < period < extent) or extent % period:
+        return 0
+    quotient, remainder = (Var(name, axis.var.dtype) for name in ("quotient", "remainder"))
+    analyzer, at = Analyzer(), {axis.var: quotient * period + remainder}
+    for each in (*op.axis, *op.reduce_axis):
+        analyzer.bind(each.var, domain_of(each))
+    analyzer.bind(quotient, Range(0, extent // period))
+    analyzer.bind(remainder, Range(0, period))
+    shares = False
+    for factor in factors_of(op):
+        indices = [analyzer.simplify(substitute(index, at)) for index in factor.load.indices]
+        shares |= mentions(quotient, *indices) != mentions(remainder, *indices)
+        for terms in (Prover().affine(index).terms for index in indices):
+            steps = ((abs(terms.get(k.var, 0)), extent_of(k) or FAR) for k in op.reduce_axis)
+            if 0 < abs(terms.get(quotient, 0)) <= sum(step * (n - 1) for step, n in steps):
+                return 0
+    return period if shares else 0
 
 
 def write_digits_of_steps(s: Schedule, stage: Stage, target: Target) -> bool | None:

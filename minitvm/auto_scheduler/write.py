@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.places import (
     write_digits,
+    write_digits_of_rows,
     write_digits_of_steps,
     write_phases,
     write_unstacked,
@@ -217,6 +218,8 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
         if stage not in kept and not stage.is_output and not stage.inlined:
             attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
     stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
+    stages = _behind(attempt, "digits of rows", stages, write_digits_of_rows)
+    stages = [stage for stage in stages if not stage.is_view]
     for name, write in AHEAD:
         before = stages
         stages = _behind(attempt, name, stages, write, target, strict)
