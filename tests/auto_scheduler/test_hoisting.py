@@ -187,7 +187,7 @@ def test_symbolic_sizes() -> None:
 @pytest.mark.parametrize("across", [False, True])
 def test_elements_that_are_unpacked(rows: int, across: bool) -> None:
     """Integers of 4 bits, two to a byte, with a scale for each group of steps: what a few rows use
-    is unpacked where it is used."""
+    is unpacked where it is used, unless vectors of columns would read it element by element."""
     x, scale = _tensors((rows, 64), (4, 48) if across else (48, 4))
     packed = te.placeholder((32, 48) if across else (48, 32), "uint8", name="W")
     r = te.reduce_axis((0, 64), name="r")
@@ -198,7 +198,7 @@ def test_elements_that_are_unpacked(rows: int, across: bool) -> None:
         return (bits.astype("float32") - 8.0) * (scale[r // 16, j] if across else scale[j, r // 16])
 
     z = te.compute((rows, 48), lambda i, j: te.sum(x[i, r] * weight(j), axis=r), name="Z")
-    assert _parts(z) == (rows == 60)
+    assert _parts(z) == (rows == 60 or (rows > 1 and not across))
     rng = np.random.default_rng(0)
     a = rng.integers(-3, 4, (rows, 64)).astype("float32")
     w = rng.integers(0, 256, tuple(map(int, packed.shape)), "uint8")
