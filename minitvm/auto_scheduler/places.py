@@ -46,6 +46,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
 from minitvm.arith.accesses import step_of
@@ -145,23 +146,34 @@ def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
     """The number of phases along an axis; 0 if it has none. Its remainder chooses terms: a
     condition depends on it, or a read whose element is the same for all quotients."""
     extent = extent_of(axis)
-    places = [*_places_of(axis, *reduce.source, reduce.condition)]
-    divisors = {e.const_int(each.b) for each in places}
-    period = divisors.pop() if len(divisors) == 1 else None
+    places = [*_scaled_places_of(axis, *reduce.source, reduce.condition)]
+    periods = {n and n // gcd(n, by) for each, by in places for n in [e.const_int(each.b)]}
+    period = periods.pop() if len(periods) == 1 else None
     if period is None or period < 2 or extent is None or extent < period * _FEWEST:
         return 0
-    kinds = [{*map(type, _places_of(axis, *x.load.indices))} for x in factors_of(op)]
-    others = {*map(type, _places_of(axis, reduce.condition))}
+
+    def kinds_in(*nodes: PrimExpr) -> set[type]:
+        return {type(each) for each, _ in _scaled_places_of(axis, *nodes)}
+
+    kinds = [kinds_in(*each.load.indices) for each in factors_of(op)]
+    others = kinds_in(reduce.condition)
     return period if e.FloorMod in others or {e.FloorMod} in kinds else 0
 
 
 def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:
     """The quotients and remainders of places along an axis in expressions."""
+    return (node for node, by in _scaled_places_of(axis, *nodes) if by == 1)
+
+
+def _scaled_places_of(
+    axis: IterVar, *nodes: PrimExpr
+) -> Iterator[tuple[e.FloorDiv | e.FloorMod, int]]:
+    """The quotients and remainders of multiples of places along an axis, each with the multiple."""
     for node in walk_once(*nodes):
         if isinstance(node, e.FloorDiv | e.FloorMod):
             terms = Prover().affine(node.a).terms
-            if len(terms) == 1 and terms.get(axis.var) == 1:  # the axis and a constant
-                yield node
+            if len(terms) == 1 and axis.var in terms:  # the axis and a constant
+                yield node, terms[axis.var]
 
 
 # -- Digits --
