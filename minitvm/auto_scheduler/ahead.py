@@ -24,11 +24,12 @@ that are done, not on their order. So the search is exact: the best way from eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
 
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -36,10 +37,12 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     is_at_digits,
     is_near_along,
+    long_axes,
     reduce_of,
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
+from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
 from minitvm.auto_scheduler.streams import is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
@@ -48,15 +51,22 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
 from minitvm.te.schedules.factors import factors_in
-from minitvm.te.schedules.hoist_values import Part, parts_of, with_factors_together
+from minitvm.te.schedules.hoist_values import (
+    Part,
+    operations_of,
+    parts_of,
+    with_factors_together,
+)
+from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import find, walk_once
+from minitvm.tir.functor import find, mentions, substitute, walk_once
 
+_MOST_JOINED = 4  # reductions of one stage: more results don't stay in registers
 _FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
 _ROWS, _VECTORS = 4, 2  # of a register tile, about
 _LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory of its own, pays
@@ -149,6 +159,55 @@ def _read_apart(op: ComputeOp, part: Part) -> int:
         is_at_digits(load) and is_near_along(op, load, last) and not is_near_along(op, load, column)
         for load in find(ProducerLoad, part.value)
     )
+
+
+# -- Reductions that share dear terms --
+
+
+def write_joined(s: Schedule, stage: Stage, *_: object) -> list[Stage] | None:
+    """Lets one stage compute a reduction together with others that need a dear part of its terms,
+    too; returns it. None if there are no such others."""
+    place = s.stages.index(stage)
+    if (mine := _dear_parts(s, stage)) is None:
+        return None
+    group = [stage]
+    for other in s.stages[place + 1 :] if mine else ():
+        ops = compute_of(stage), other.op
+        if (
+            len(group) == _MOST_JOINED
+            or not isinstance(ops[1], ComputeOp)
+            or not can_be_joined(*ops)
+        ):
+            continue
+        is_free = all(s.stages.index(s[tensor]) < place for tensor in ops[1].input_tensors)
+        if is_free and not mine.isdisjoint(_dear_parts(s, other) or ()):
+            group.append(other)
+    if len(group) == 1:
+        return None
+    choose(s, "parts", "computed together with {others}, which sum parts of the same terms",
+           stage=stage.name, others=", ".join(each.name for each in group[1:]))  # fmt: skip
+    made = s.join([compute_of(each).output(0) for each in group])
+    return [s[made[0]]]
+
+
+def _dear_parts(s: Schedule, stage: Stage) -> set[Hashable] | None:
+    """The dear functions and quotients in the terms of a reduction that change along all of its
+    axes, by their values; None for any other stage."""
+    op = stage.op
+    is_free = stage.time is None and not stage.is_touched and not stage.is_named
+    if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce) or not is_free:
+        return None
+    axes = [axis.var for axis in long_axes((*op.axis, *op.reduce_axis))]
+    dear = [
+        node
+        for node in walk_once(*op.body[0].source)
+        if isinstance(node, PrimExpr) and operations_of(node) >= _FEWEST
+        if all(mentions(var, node) for var in axes)
+    ]
+    places = {
+        axis.var: place_of(i, axis.var.dtype) for i, axis in enumerate((*op.axis, *op.reduce_axis))
+    }
+    return {structural_key(substitute(node, places)) for node in dear}
 
 
 # -- Symmetric results --

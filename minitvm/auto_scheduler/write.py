@@ -19,7 +19,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted, write_mirrored
+from minitvm.auto_scheduler.ahead import (
+    write_factor_order,
+    write_hoisted,
+    write_joined,
+    write_mirrored,
+)
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
@@ -407,6 +412,7 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
 # The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
 # order in which they are tried. Each returns these stages, or None where it doesn't fit.
 AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
+    ("joined reductions", write_joined),
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
     ("order of factors", write_factor_order),
     ("symmetry", write_mirrored),

@@ -81,7 +81,7 @@ class Part:
     @property
     def operations(self) -> float:
         """The number of operations for one value, without those of indices that lie in order."""
-        return sum(map(_operations, _computed(self.value)))
+        return sum(map(operations_of, _computed(self.value)))
 
     def operation(self, name: str) -> ComputeOp:
         """The operation that computes its values."""
@@ -346,7 +346,8 @@ def is_lookup(node: PrimExpr) -> bool:
     return isinstance(node, ProducerLoad) and reads_tensors(*node.indices[-1:])
 
 
-def _operations(node: PrimExpr) -> float:
+def operations_of(node: PrimExpr) -> float:
+    """The operations for which a node counts by itself."""
     if is_lookup(node):
         return _LOOKUP
     if isinstance(node, Call):
