@@ -33,7 +33,7 @@ def joined(ops: Sequence[Operation]) -> tuple[ComputeOp, list[ComputeOp]]:
     CompileError
         When the operations aren't reductions of one result over the same axes.
     """
-    found = [each for each in ops if isinstance(each, ComputeOp)]
+    found = [*dict.fromkeys(each for each in ops if isinstance(each, ComputeOp))]
     if len(found) < max(2, len(ops)) or not all(can_be_joined(a, b) for a, b in pairwise(found)):
         raise CompileError(
             f"join of {', '.join(each.name for each in ops)}: expected two or more reductions with "
