@@ -159,7 +159,7 @@ def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
     if (
         isinstance(value, e.Call)
         and value.op == "shift_right"
-        and 1 < value.dtype.lanes
+        and value.dtype.lanes > 1
         and value.dtype.bits < 32 <= node.dtype.bits
         and not isinstance(value.args[1], e.Broadcast)
     ):

@@ -38,11 +38,13 @@ from minitvm.auto_scheduler.contraction import (
     is_at_digits,
     is_near_along,
     long_axes,
+    product_of_extents,
     reduce_of,
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
 from minitvm.auto_scheduler.shared_loops import place_of
+from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
 from minitvm.auto_scheduler.streams import is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
@@ -164,24 +166,20 @@ def _read_apart(op: ComputeOp, part: Part) -> int:
 # -- Reductions that share dear terms --
 
 
-def write_joined(s: Schedule, stage: Stage, *_: object) -> list[Stage] | None:
+def write_joined(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
     """Lets one stage compute a reduction together with others that need a dear part of its terms,
-    too; returns it. None if there are no such others."""
-    place = s.stages.index(stage)
-    if (mine := _dear_parts(s, stage)) is None:
+    too; returns it. None if there are no such others, or if their loops are shared as they are."""
+    mine, place, group = _dear_parts(stage), s.stages.index(stage), [stage]
+    if not mine or _may_share_loops(compute_of(stage), target, strict):
         return None
-    group = [stage]
-    for other in s.stages[place + 1 :] if mine else ():
-        ops = compute_of(stage), other.op
-        if (
-            len(group) == _MOST_JOINED
-            or not isinstance(ops[1], ComputeOp)
-            or not can_be_joined(*ops)
-        ):
+    for other in s.stages[place + 1 :]:
+        op = other.op
+        if not isinstance(op, ComputeOp) or not can_be_joined(compute_of(stage), op):
             continue
-        is_free = all(s.stages.index(s[tensor]) < place for tensor in ops[1].input_tensors)
-        if is_free and not mine.isdisjoint(_dear_parts(s, other) or ()):
+        is_free = all(s.stages.index(s[tensor]) < place for tensor in op.input_tensors)
+        if is_free and not mine.isdisjoint(_dear_parts(other)):
             group.append(other)
+    group = group[:_MOST_JOINED]
     if len(group) == 1:
         return None
     choose(s, "parts", "computed together with {others}, which sum parts of the same terms",
@@ -190,23 +188,28 @@ def write_joined(s: Schedule, stage: Stage, *_: object) -> list[Stage] | None:
     return [s[made[0]]]
 
 
-def _dear_parts(s: Schedule, stage: Stage) -> set[Hashable] | None:
+def _may_share_loops(op: ComputeOp, target: Target, strict: bool) -> bool:
+    """Whether a reduction runs along lines or down columns in plain loops (:mod:`shared_loops`)."""
+    if contraction_of(op) is not None or product_of_extents(op.axis) == 1:
+        return False
+    return not are_short_rows(op, target, strict=strict)
+
+
+def _dear_parts(stage: Stage) -> set[Hashable]:
     """The dear functions and quotients in the terms of a reduction that change along all of its
-    axes, by their values; None for any other stage."""
+    axes, by their values."""
     op = stage.op
     is_free = stage.time is None and not stage.is_touched and not stage.is_named
     if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce) or not is_free:
-        return None
-    axes = [axis.var for axis in long_axes((*op.axis, *op.reduce_axis))]
+        return set()
+    axes = (*op.axis, *op.reduce_axis)
     dear = [
         node
         for node in walk_once(*op.body[0].source)
         if isinstance(node, PrimExpr) and operations_of(node) >= _FEWEST
-        if all(mentions(var, node) for var in axes)
+        if all(mentions(axis.var, node) for axis in long_axes(axes))
     ]
-    places = {
-        axis.var: place_of(i, axis.var.dtype) for i, axis in enumerate((*op.axis, *op.reduce_axis))
-    }
+    places = {axis.var: place_of(i, axis.var.dtype) for i, axis in enumerate(axes)}
     return {structural_key(substitute(node, places)) for node in dear}
 
 

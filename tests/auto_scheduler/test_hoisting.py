@@ -324,7 +324,7 @@ def test_elements_that_data_choose_are_read_where_they_exist() -> None:
     f(a, t, b, found)
     np.testing.assert_array_equal(found, np.full((M, N), 99.0 * K))
     b[3, 4] = 100
-    with pytest.raises(IndexError, match="expected|must stay"):
+    with pytest.raises(IndexError, match="must stay in"):
         f(a, t, b, found)
 
 

@@ -910,9 +910,9 @@ def test_join_of_different_readers() -> None:
 def statistics() -> tuple[Any, Any, Any, Any, Any]:
     """A sum and a maximum of rows, each with axes of its own."""
     x, w = te.placeholder((9, 6), "int32", name="X"), te.placeholder((6,), "int32", name="W")
-    k, l = te.reduce_axis((0, 6), "k"), te.reduce_axis((0, 6), "l")
+    k, r = te.reduce_axis((0, 6), "k"), te.reduce_axis((0, 6), "r")
     a = te.compute((9,), lambda i: te.sum(x[i, k] * w[k], axis=k), name="A")
-    b = te.compute((9,), lambda j: te.max(x[j, l] - 2, axis=l), name="B")
+    b = te.compute((9,), lambda j: te.max(x[j, r] - 2, axis=r), name="B")
     return x, w, a, b, te.create_schedule([a.op, b.op])
 
 
