@@ -24,7 +24,7 @@ that are done, not on their order. So the search is exact: the best way from eac
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
@@ -166,7 +166,9 @@ def _read_apart(op: ComputeOp, part: Part) -> int:
 # -- Reductions that share dear terms --
 
 
-def write_joined(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
+def write_joined(
+    s: Schedule, stage: Stage, by_hand: Container[Stage], target: Target, strict: bool
+) -> list[Stage] | None:
     """Lets one stage compute a reduction together with others that need a dear part of its terms,
     too; returns it. None if there are no such others, or if their loops are shared as they are."""
     mine, place, group = _dear_parts(stage), s.stages.index(stage), [stage]
@@ -174,7 +176,8 @@ def write_joined(s: Schedule, stage: Stage, target: Target, strict: bool) -> lis
         return None
     for other in s.stages[place + 1 :]:
         op = other.op
-        if not isinstance(op, ComputeOp) or not can_be_joined(compute_of(stage), op):
+        is_kept = other in by_hand or other.is_named
+        if is_kept or not isinstance(op, ComputeOp) or not can_be_joined(compute_of(stage), op):
             continue
         is_free = all(s.stages.index(s[tensor]) < place for tensor in op.input_tensors)
         if is_free and not mine.isdisjoint(_dear_parts(other)):
@@ -199,8 +202,11 @@ def _dear_parts(stage: Stage) -> set[Hashable]:
     """The dear functions and quotients in the terms of a reduction that change along all of its
     axes, by their values."""
     op = stage.op
-    is_free = stage.time is None and not stage.is_touched and not stage.is_named
-    if not isinstance(op, ComputeOp) or not isinstance(op.body[0], Reduce) or not is_free:
+    if (
+        not isinstance(op, ComputeOp)
+        or not isinstance(op.body[0], Reduce)
+        or stage.time is not None
+    ):
         return set()
     axes = (*op.axis, *op.reduce_axis)
     dear = [

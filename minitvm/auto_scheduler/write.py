@@ -225,6 +225,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
     stages = _behind(attempt, "digits of rows", stages, write_digits_of_rows)
     stages = [stage for stage in stages if not stage.is_view]
+    stages = _behind(attempt, "joined reductions", stages, write_joined, by_hand, target, strict)
     for name, write in AHEAD:
         before = stages
         stages = _behind(attempt, name, stages, write, target, strict)
@@ -412,7 +413,6 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
 # The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
 # order in which they are tried. Each returns these stages, or None where it doesn't fit.
 AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
-    ("joined reductions", write_joined),
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
     ("order of factors", write_factor_order),
     ("symmetry", write_mirrored),
