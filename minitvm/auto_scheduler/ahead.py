@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
+    factors_of,
     is_at_digits,
     is_near_along,
     long_axes,
@@ -192,8 +193,13 @@ def write_joined(
 
 
 def _may_share_loops(op: ComputeOp, target: Target, strict: bool) -> bool:
-    """Whether a reduction runs along lines or down columns in plain loops (:mod:`shared_loops`)."""
+    """Whether a reduction runs along lines or down columns in plain loops (:mod:`shared_loops`),
+    and not through windows."""
     if contraction_of(op) is not None or product_of_extents(op.axis) == 1:
+        return False
+    data, steps = ({axis.var for axis in axes} for axes in (op.axis, op.reduce_axis))
+    used = [{*walk_once(index)} for each in factors_of(op) for index in each.load.indices]
+    if any(data & each and steps & each for each in used):
         return False
     return not are_short_rows(op, target, strict=strict)
 
