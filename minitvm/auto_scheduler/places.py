@@ -56,7 +56,10 @@ from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
+    NEAR,
+    all_loads,
     contraction_of,
+    distances_of,
     elements_of,
     extent_of,
     factors_of,
@@ -70,6 +73,7 @@ from minitvm.te.schedules.guarded_reads import choices_in, element_of, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
@@ -186,11 +190,18 @@ def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | Non
     is_read = not stage.is_output or s.readers(stage) or stage.time is not None
     if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
         return None
-    digits = _digits_of(with_inlined(op, s.inlined), target)
-    if digits is None:
+    whole = with_inlined(op, s.inlined)
+    digits, planes = _digits_of(whole, target), _planes_of(whole)
+    if digits is None and planes is None:
         return None
     made = cached(s, stage, "global")
     stage.compute_view()
+    if planes is not None:
+        choose(s, "digits", "neighbours along {axis} lie in several planes, which are mixed",
+               stage=stage.name, axis=op.axis[-1].var.name)  # fmt: skip
+        made.transform_layout(divided(planes))
+        made.simplify()
+        return [made]
     while digits is not None:
         (axis, size) = digits
         axes = compute_of(made).axis
@@ -201,6 +212,31 @@ def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | Non
         made.simplify()
         digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
     return [made]
+
+
+def _planes_of(op: ComputeOp) -> list[int] | None:
+    """For each axis the number of planes that it goes through in turn, 0 for one; None if there are
+    no such axes, or if neighbours along the last axis are read as neighbours."""
+    loads = [load for load in all_loads(op) if None not in map(e.const_int, load.producer.shape)]
+    flat = [place_in_memory(load.indices, load.producer.shape) for load in loads]
+    terms = [term for place in flat for term in Prover().affine(place).terms.items()]
+
+    def planes(axis: IterVar) -> int:
+        extent, places = extent_of(axis) or 0, _places_of(axis, *op.body)
+        sizes = {e.const_int(each.b) or 0 for each in places}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        are_apart = any(
+            isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
+            for atom, by in terms
+        )
+        return size if are_apart and 1 < size < extent and extent % size == 0 else 0
+
+    if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):
+        return None
+    last = op.axis[-1].var
+    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in loads)
+    found = [*map(planes, op.axis)]
+    return found if found[-1] or (is_apart and any(found)) else None
 
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:

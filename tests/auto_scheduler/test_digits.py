@@ -388,3 +388,25 @@ def test_phases_of_multiples() -> None:
     at, step = np.arange(n) * 2, np.arange(8)
     taps = h[(at % 3)[:, None] + 3 * (7 - step)]
     np.testing.assert_array_equal(found, (x[:, (at // 3)[:, None] + step] * taps).sum(-1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
+@pytest.mark.parametrize(("planes", "n"), [(2, 40), (3, 33), (4, 16), (7, 9)])
+def test_planes_in_turn(planes: int, n: int, dtype: str) -> None:
+    """Neighbours lie in several planes, as where channels become pixels."""
+    X = te.placeholder((planes, 5, n), dtype, name="X")
+    Y = te.compute((5, planes * n), lambda i, j: X[j % planes, i, j // planes], name="Y")
+    Z = te.placeholder((4, 6, n), dtype, name="Z")
+    S = te.compute((12, 2 * n), lambda i, j: Z[i % 2 * 2 + j % 2, i // 2, j // 2], name="S")
+    x = np.random.default_rng(0).integers(0, 99, (planes, 5, n)).astype(dtype)
+    z = np.random.default_rng(1).integers(0, 99, (4, 6, n)).astype(dtype)
+    y, s = np.empty((5, planes * n), dtype), np.empty((12, 2 * n), dtype)
+    for target in ("llvm -mcpu=haswell", "llvm -mcpu=x86-64"):
+        assert "compute_view()" in auto_schedule(Y, target).trace()
+        build([Y], [X, Y], target)(x, y)
+        np.testing.assert_array_equal(y, x.transpose(1, 2, 0).reshape(5, planes * n))
+        build([S], [Z, S], target)(z, s)
+        shuffled = z.reshape(2, 2, 6, n).transpose(2, 0, 3, 1).reshape(12, 2 * n)
+        np.testing.assert_array_equal(s, shuffled)
+    text = str(lower(auto_schedule(S, "llvm -mcpu=haswell"), [Z, S]))
+    assert n < 16 or "vector_shuffle" in text
