@@ -367,8 +367,7 @@ def test_windows_of_phases_have_no_digits() -> None:
     X, W = te.placeholder((40,), name="X"), te.placeholder((8, 3), name="W")
     k = te.reduce_axis((0, 3), name="k")
     Y = te.compute((64,), lambda i: te.sum(X[i // 2 + k] * W[i % 2 * 4, k], axis=k), name="Y")
-    trace = auto_schedule(Y, "llvm -mcpu=haswell").trace()
-    assert "compute_view" not in trace and "[i0 % 2, i0 // 2]" in trace
+    assert "[i0 % 2, i0 // 2]" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
 
 
 def test_phases_of_multiples() -> None:
