@@ -278,7 +278,9 @@ def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] |
     tile computes their product once for several results, or another stage does ahead. None for any
     other stage; and where products are rounded as they are written (`strict`)."""
     found = contraction_of(stage.op) if stage.time is None else None
-    if strict or found is None or not found.rows or reassociated(found.op) is None:
+    if strict or found is None or product_of_extents(found.rows) == 1:
+        return None
+    if reassociated(found.op) is None:
         return None
     text = "factors that change along the same axes are multiplied first"
     choose(s, "factors", text, stage=stage.name)

@@ -296,7 +296,7 @@ def test_elements_of_a_table(rows: int) -> None:
 
     z = te.compute((rows, 48), lambda i, j: te.sum(term(i, j), axis=r), name="Z")
     trace = auto_schedule(z, TARGET).trace()
-    assert ("Z_part = s.hoist(Z, [j, r]" in trace) == (rows > 2)
+    assert ("Z_part = s.hoist(" in trace) == (rows > 2)
     assert ("s[Z].reassociate()" in trace) == (rows > 1)
     assert "Z_part].compute_inline()" not in trace
     rng = np.random.default_rng(0)
