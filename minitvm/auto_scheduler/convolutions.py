@@ -88,7 +88,7 @@ from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
-from minitvm.auto_scheduler.tiles import balanced, best_tile, vectors
+from minitvm.auto_scheduler.tiles import balanced, best_tile, in_columns_of_tiles, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -300,7 +300,7 @@ def best_tile_of(
     `turned`: sums are transposed on their way to memory."""
     nest = _nest_of(op, a, b, rows, width, target, turned=turned)
     lanes = target.lanes(op.output(0).dtype)
-    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
+    tile = best_tile(nest, target, in_columns_of_tiles)
     row = extent_of(op.axis[-1]) or 1
     if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
         copied = copy_cycles(nest.depth * width * nest.itemsize)

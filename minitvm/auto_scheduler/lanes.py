@@ -73,7 +73,7 @@ from minitvm.auto_scheduler.packing import (
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
-from minitvm.auto_scheduler.tiles import best_tile, vectors
+from minitvm.auto_scheduler.tiles import best_tile, in_one_block, vectors
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product_of_lanes
 from minitvm.te.intrinsics.instruction import find_instruction
@@ -112,7 +112,7 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     if (extent_of(line) or 0) < lanes:
         return None
     found = _nest(contraction, line, by, target)
-    tile = best_tile(found, target, lambda tile: Blocks())
+    tile = best_tile(found, target, in_one_block)
     cycles_of_one = 1 / target.processor.ports
     added = _ADDITIONS * lanes * cycles_of_one * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
