@@ -84,7 +84,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions
 
-_SHORT = 16  # steps, of which lanes are left idle
+_SHORT = 16  # steps: fewer leave lanes idle
 _OPERATIONS = 2  # of a step, at most: a product and an addition
 _WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
@@ -242,9 +242,9 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
 
 
 def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
-    """Whether columns along the last axis leave lanes idle, while the last reduction axis is as
-    long as a vector, each of its steps goes to the neighbouring element of both factors, and there
-    are so many steps that the lanes of the sums are added in less time than is saved."""
+    """Whether the lanes should hold neighbouring steps of the sums instead of columns. There are
+    fewer columns than lanes. The last reduction axis fills a vector, and runs along neighbours in
+    both factors. The sums are long enough to pay for adding the lanes at their end."""
     op, a, b = contraction.op, contraction.a, contraction.b
     if not op.reduce_axis or len(contraction.factors) != 2 or len(op.outputs) > 1:
         return False

@@ -511,8 +511,9 @@ def _ways(
 
 
 def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns. None
-    for the arithmetic of narrow numbers, of which an instruction may take many at once."""
+    """A lower bound of the cycles in a layout: those of copies, and of arithmetic in vectors along
+    the columns. Arithmetic of narrow numbers isn't counted: an instruction may compute many
+    products."""
     op, axes = contraction.op, _axes_of(contraction)
     if contraction.b.tensor.dtype.itemsize < op.output(0).dtype.itemsize:
         return _copying(contraction, layout, target)

@@ -240,8 +240,8 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
 
 
 def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
-    """The tensors from beyond the L2 cache of which data choose the rows that are read, along the
-    last axis."""
+    """The tensors from beyond the L2 cache whose rows are chosen by data, and read along the last
+    axis."""
     found = dict.fromkeys(
         load.producer
         for load in all_loads(op)

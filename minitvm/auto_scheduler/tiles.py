@@ -169,8 +169,8 @@ def rows_side_by_side(row_bytes: int, target: Target) -> int:
 
 
 def panels_together(target: Target) -> int:
-    """The number of panels that are written side by side: if they fall into the same sets of the L1
-    cache, as many lines stay for what is read."""
+    """The number of panels that are written side by side. Even if all of them fall into the same
+    sets of the L1 cache, half of its ways are left for the lines that are read."""
     return max(1, target.l1_ways // 2)
 
 
@@ -309,11 +309,10 @@ def blocks_in_place(
     copied: bool = False,
     whole: bool = False,
 ) -> Blocks:
-    """The blocks of a contraction whose columns' factor is read as it lies, if it comes from beyond
-    the L2 cache: so many steps of the sum that their rows lie on pages which the CPU finds without
-    a walk, and so many columns that their part of these rows stays in L2 from one tile of rows to
-    the next. So rows of memory are read from one end to the other. The arguments are those of
-    :func:`blocks_of`."""
+    """The blocks of a contraction whose columns' factor is read as it lies, from beyond the L2
+    cache. The rows of a block's steps lie on pages that the CPU finds without a walk. The part of
+    these rows under a block's columns stays in L2 from one tile of rows to the next. So rows of
+    memory are read from one end to the other. The arguments are those of :func:`blocks_of`."""
     if nest.columns is None or None in nest.steps:
         return Blocks()
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
@@ -337,8 +336,8 @@ def blocks_in_place(
 
 @lru_cache(maxsize=64)
 def on_one_core(target: Target) -> Target:
-    """A target with one core: what decides the order of a sum is asked of it, so that the bits of a
-    result don't depend on the number of cores."""
+    """The target with one core. The order of a sum is decided for it, so that the bits of a result
+    don't depend on the number of cores."""
     return Target(f"{target} -num-cores=1")
 
 

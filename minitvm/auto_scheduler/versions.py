@@ -65,7 +65,7 @@ from minitvm.tir.stmt import ForKind
 _FEW = 8  # rows, which are read or computed one by one
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
-_WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
+_WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # extents of which most would be padding
 # Extents that versions are made for, the first ones for which they are right.
@@ -237,7 +237,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     )
     tiled = [var for var in extents if var in _tiled_extents(found)]
     if not tiled and any(multiplies_dtypes(each, target) for each in found):
-        return  # images of a batch, say, each of which is tiles of its own
+        return  # such as the images of a batch, each with tiles of its own
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
         # The tiles of an image hardly depend on its size, if there is one.
         sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
