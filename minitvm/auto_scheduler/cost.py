@@ -285,7 +285,7 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
 
 def _has_walks(nest: Nest, piece: int) -> bool:
     """Whether each piece of a row of the columns' factor, as it lies, takes a walk of the page
-    table: it is on a page of its own, and the CPU keeps fewer translations than there are such pages."""
+    table: it is on a page of its own, and the CPU keeps translations of fewer pages."""
     return piece < nest.line_bytes >= PAGE and nest.depth * nest.line_bytes > _TRANSLATED * PAGE
 
 
@@ -399,8 +399,8 @@ def cycles_of_evicted_pieces(
     size: int, piece: int, distance: int, count: int, target: Target
 ) -> float:
     """The cycles in which lines come from beyond the L2 cache and go back, for a copy of `size`
-    bytes that stores each line in several pieces of `piece` bytes. Between two pieces of a line, `count`
-    pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a line comes
+    bytes that stores each line in several pieces of `piece` bytes. Between two pieces of a line,
+    `count` pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a line comes
     once for each of its pieces."""
     level = target.level_of(size)
     if piece >= CACHE_LINE or level < 3 or count <= _lines_in_l2(distance, target):
