@@ -197,10 +197,10 @@ def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
 
 
 def _has_near_point(forms: Sequence[Affine]) -> bool:
-    """Whether integers that satisfy all constraints are found in a few steps, which most satisfiable
-    systems of programs allow, and which takes a tenth of the time of an elimination. All atoms begin
-    at zero. An atom that a violated constraint bounds, preferably from below, is moved until the
-    constraint holds."""
+    """Whether integers that satisfy all constraints are found in a few steps. Most satisfiable
+    systems of programs have such a point, and finding it takes a tenth of the time of an
+    elimination. All atoms begin at zero. An atom of a violated constraint, preferably one that it
+    bounds from below, is moved until the constraint holds."""
     point = dict.fromkeys((atom for form in forms for atom in form.terms), 0)
     holding, place, moves = 0, 0, 0
     while holding < len(forms):

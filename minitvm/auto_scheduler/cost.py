@@ -400,8 +400,8 @@ def cycles_of_evicted_pieces(
 ) -> float:
     """The cycles in which lines come from beyond the L2 cache and go back, for a copy of `size`
     bytes that stores each line in several pieces of `piece` bytes. Between two pieces of a line,
-    `count` pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a line comes
-    once for each of its pieces."""
+    `count` pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a
+    line comes once for each of its pieces."""
     level = target.level_of(size)
     if piece >= CACHE_LINE or level < 3 or count <= _lines_in_l2(distance, target):
         return 0.0
