@@ -208,6 +208,10 @@ def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
     return any(mentions(var, each.extent) for each in find(s.For, body))
 
 
+def _has_constant_extents(loop: s.For) -> bool:
+    return all(e.const_int(each.extent) is not None for each in find(s.For, loop))
+
+
 @final
 class _Estimate:
     """Counts the work of statements. Known counts are plain floats, which are added much faster
@@ -220,25 +224,17 @@ class _Estimate:
         self._of_other = of_other
         # The expression that stands for a variable bound inside; None if it is unknown.
         self._inside: dict[Var, PrimExpr | None] = {}
+        self._known: dict[s.For, _Count] = {}  # of loops that run alike wherever they are
 
     def of(self, node: Stmt) -> _Count:
         match node:
+            case s.For() if node in self._known:
+                return self._known[node]
             case s.For():
-                begin, extent = self._outside(node.min), self._outside(node.extent)
-                middle = None
-                trips: _Count = TRIPS_FROM_DATA
-                if extent is not None:
-                    # In the middle iteration of a clipped loop, a loop inside may have no
-                    # iterations left.
-                    depends = extent is not node.extent
-                    trips = _count(e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent))
-                if begin is not None and extent is not None:
-                    few = e.const_int(extent) or 0
-                    if 1 < few <= _FEW and _has_loop_cut_by(node.loop_var, node.body):
-                        return self._of_each(node, begin, few)
-                    middle = begin + e.truncdiv(extent, 2)
-                self._inside[node.loop_var] = middle
-                return trips * self.of(node.body)
+                made = self._of_loop(node)
+                if isinstance(made, float) and _has_constant_extents(node):
+                    self._known[node] = made
+                return made
             case s.While():
                 return (self.of(node.body) + self._of_other(node.condition)) * TRIPS_FROM_DATA
             case s.SeqStmt():
@@ -260,6 +256,22 @@ class _Estimate:
             case s.Evaluate():
                 return self._of_other(node.value)
         raise e.unknown_node(node, "estimated_work")
+
+    def _of_loop(self, node: s.For) -> _Count:
+        begin, extent = self._outside(node.min), self._outside(node.extent)
+        middle = None
+        trips: _Count = TRIPS_FROM_DATA
+        if extent is not None:
+            # In the middle iteration of a clipped loop, a loop inside may have no iterations left.
+            depends = extent is not node.extent
+            trips = _count(e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent))
+        if begin is not None and extent is not None:
+            few = e.const_int(extent) or 0
+            if 1 < few <= _FEW and _has_loop_cut_by(node.loop_var, node.body):
+                return self._of_each(node, begin, few)
+            middle = begin + e.truncdiv(extent, 2)
+        self._inside[node.loop_var] = middle
+        return trips * self.of(node.body)
 
     def _of_each(self, node: s.For, begin: PrimExpr, iterations: int) -> _Count:
         """The sum over the iterations of a loop, which differ."""
