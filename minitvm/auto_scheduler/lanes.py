@@ -45,15 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.cost import (
-    Blocks,
-    Nest,
-    Tile,
-    Unit,
-    copy_cycles,
-    cost,
-    usual_bytes_of,
-)
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost, usual_bytes_of
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,

@@ -40,13 +40,7 @@ from minitvm.auto_scheduler.lines import (
     write_line,
     write_pieces,
 )
-from minitvm.auto_scheduler.loops import (
-    Part,
-    compute_of,
-    fused,
-    in_tasks,
-    run_parallel,
-)
+from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
 from minitvm.auto_scheduler.reductions import (
     in_parts,
     rows_of,

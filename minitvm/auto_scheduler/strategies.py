@@ -326,9 +326,7 @@ def choose_products(group: Sequence[Sums]) -> None:
         choose(group[0].schedule, "strategy", text, stages=names)
 
 
-def _of(
-    value: Callable[[Contraction, Target], float],
-) -> Callable[..., float]:
+def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
     """A function of a case, whose contraction and target `value` takes."""
     return lambda case, *_: value(case.contraction, case.target)
 

@@ -175,12 +175,7 @@ def panels_together(target: Target) -> int:
 
 
 def blocks_of(
-    nest: Nest,
-    tile: Tile,
-    target: Target,
-    *,
-    copied: bool = False,
-    whole: bool = False,
+    nest: Nest, tile: Tile, target: Target, *, copied: bool = False, whole: bool = False
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is packed.
 
@@ -302,12 +297,7 @@ def with_sums_kept(
 
 
 def blocks_in_place(
-    nest: Nest,
-    tile: Tile,
-    target: Target,
-    *,
-    copied: bool = False,
-    whole: bool = False,
+    nest: Nest, tile: Tile, target: Target, *, copied: bool = False, whole: bool = False
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is read as it lies, from beyond the L2
     cache. The rows of a block's steps lie on pages that the CPU finds without a walk. The part of
@@ -353,12 +343,7 @@ def _sizes(total: int, counts: Iterable[int]) -> list[int]:
 
 
 def _cycles_in(
-    nest: Nest,
-    tile: Tile,
-    blocks: Blocks,
-    times: tuple[float, float],
-    steps: int,
-    target: Target,
+    nest: Nest, tile: Tile, blocks: Blocks, times: tuple[float, float], steps: int, target: Target
 ) -> float:
     """The cycles of a contraction's tasks over `steps` steps of the sum: those of one core for all
     of them, where there is one thread, or the others are busy; and of all cores until the slowest

@@ -29,23 +29,13 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    bytes_of,
-    contraction_of,
-    extent_of,
-)
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
-from minitvm.auto_scheduler.short_rows import (
-    AT_ONCE,
-    SHORT,
-    are_short_rows,
-    waits_for_memory,
-)
+from minitvm.auto_scheduler.short_rows import AT_ONCE, SHORT, are_short_rows, waits_for_memory
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
