@@ -89,6 +89,11 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
     return True
 
 
+def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:
+    """The last of some axes: as many as together are a line, one at least."""
+    return next((axes[i:] for i in range(len(axes)) if is_line(op, axes[i:])), axes[-1:])
+
+
 def _dimensions(load: ProducerLoad) -> list[tuple[PrimExpr, PrimExpr]]:
     """The index and the extent of each dimension of a read that has several elements."""
     pairs = zip(load.indices, load.producer.shape, strict=True)

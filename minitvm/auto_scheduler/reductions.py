@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import lcm, prod
 
+from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -48,7 +49,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
+from minitvm.auto_scheduler.lines import divisors_along, gathered, last_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -72,7 +73,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
-from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import walk_once
 
 _APART = 2  # vectors of elements that lie apart, under way
@@ -188,9 +189,9 @@ def write_found_blocks(
         return None
     loads = len(factors_of(op))
     others = [i for i in range(len(op.body)) if i != place]
-    both = (loads + _operations(reduce, range(len(op.body)))) / lanes_of(op, target)
+    both = (loads + step_operations(reduce, range(len(op.body)))) / lanes_of(op, target)
     lanes = min(target.lanes(op.body[i].dtype) for i in others)
-    alone = (loads + _operations(reduce, others)) / lanes
+    alone = (loads + step_operations(reduce, others)) / lanes
     combining = _ENDS + 2 * len(others) * lanes.bit_length()
 
     def cycles(size: int) -> float:
@@ -206,11 +207,11 @@ def write_found_blocks(
     return [s[best], s[block]]
 
 
-def _operations(reduce: Reduce, components: Iterable[int]) -> int:
-    """The operations that combine some components of a step."""
-    results = [reduce.combiner.result[i] for i in components]
-    nodes = walk_once(*results, *(reduce.source[i] for i in components))
-    return sum(not isinstance(x, Var | e.IntImm | e.FloatImm | ProducerLoad) for x in nodes)
+def step_operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that compute some components of a step's terms, and combine them."""
+    terms = value_operations(*(reduce.source[i] for i in components))
+    combined = walk_once(*(reduce.combiner.result[i] for i in components))
+    return len([*terms, *(x for x in combined if not isinstance(x, Var | e.IntImm | e.FloatImm))])
 
 
 # -- Results in registers --
@@ -359,9 +360,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     op = compute_of(stage)
     axis = running_axis(op, in_order=in_order)
     if axis is not None:
-        behind = op.axis[op.axis.index(axis) + 1 :]
-        first = next((i for i in range(len(behind)) if is_line(op, behind[i:])), -1)
-        write_running(s, stage, axis, behind[first:], target, in_order=in_order, alone=alone)
+        line = last_line(op, op.axis[op.axis.index(axis) + 1 :])
+        write_running(s, stage, axis, line, target, in_order=in_order, alone=alone)
         return
     reduced = _reduced(stage, in_order)
     partial: list[Stage] = []
@@ -411,8 +411,8 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
         axes.sort(key=lambda k: -max([0, *(each.along(k) for each in reads)]))
         if axes != [*op.reduce_axis]:
             stage.reorder(*axes)
-    first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    return [*axes[:first], fused(stage, axes[first:])]
+    line = last_line(op, axes)
+    return [*axes[: -len(line)], fused(stage, line)]
 
 
 def _is_vectorized(op: ComputeOp) -> bool:

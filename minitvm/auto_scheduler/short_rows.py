@@ -68,7 +68,7 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     write_loops,
 )
-from minitvm.auto_scheduler.reductions import runs_in_columns
+from minitvm.auto_scheduler.reductions import runs_in_columns, step_operations
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import is_plain_reduction
@@ -79,7 +79,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -130,13 +130,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
     values = len([*value_operations(*reduce.source)])
-    each = values + len(
-        [
-            x
-            for x in walk_once(*reduce.combiner.result)
-            if not isinstance(x, Var | IntImm | FloatImm)
-        ]
-    )
+    each = step_operations(reduce, range(len(op.body)))
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
