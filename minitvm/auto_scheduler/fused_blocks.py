@@ -107,7 +107,7 @@ class _Figures:
 
 @final
 class _Model:
-    """The stages of a program, and what each of them takes.
+    """The stages of a program, and the cost of each.
 
     Attributes
     ----------

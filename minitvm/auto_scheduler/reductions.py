@@ -119,9 +119,9 @@ def rows_of(op: ComputeOp, target: Target) -> int:
 
 
 def _line_of(op: ComputeOp) -> int:
-    """The number of the last data axes that together run along one line of memory in every read,
-    and of which the outer ones change no range. In a window of several columns, too, only the steps
-    of a reduction leave the line."""
+    """The number of last data axes that together run along one line of memory in every read. No
+    range of a sum depends on the outer ones. In a window of several columns, too, only the steps of
+    a reduction leave the line."""
     return len(line_of(op.axis, factors_of(op), uneven_axes(op)))
 
 
@@ -219,7 +219,7 @@ def step_operations(reduce: Reduce, components: Iterable[int]) -> int:
 
 def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
-    latency of one; of rows that data choose whole rows, if registers hold them."""
+    latency of one. Of rows that data choose, it is a whole row, if registers hold it."""
     lanes = lanes_of(op, target)
     columns = lanes * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
@@ -338,8 +338,8 @@ def _reads_rows(op: ComputeOp, factor: Factor, columns: int) -> bool:
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
-    """The stage to schedule: the stage of partial results, which threads share, for a long
-    reduction whose few results are computed in registers; otherwise `stage` itself."""
+    """The stage to schedule. For a long reduction whose few results are computed in registers, this
+    is a stage of partial results, which threads share; otherwise it is `stage` itself."""
     op = compute_of(stage)
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:

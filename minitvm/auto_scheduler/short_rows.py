@@ -90,7 +90,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 SHORT = 8  # vectors: from here on, sums of one row after the other are faster
-AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
+AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
 def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
@@ -298,9 +298,9 @@ def write_short_lines(
 
 
 def _rows_together(op: ComputeOp, target: Target) -> int:
-    """The number of neighbouring steps of a reduction whose lines, one behind the other, fill whole
-    vectors in registers, enough to be under way together. 1 where lines fill as many by themselves,
-    don't follow each other, or aren't many times as many."""
+    """The number of neighbouring steps of a reduction that get partial results of their own. Their
+    lines, one behind the other, fill whole vectors, enough to hide the latency of one. 1 where a
+    line fills enough vectors by itself, where lines don't follow each other, or for few steps."""
     if not op.axis or len(op.body) > 1 or running_axis(op) is not None:
         return 1
     column, k = op.axis[-1], op.reduce_axis[-1]

@@ -70,9 +70,9 @@ Write = Callable[..., None]
 @final
 @record()
 class _Version:
-    """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
-    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short, tiles
-    of instructions for padded."""
+    """A version for calls in which `condition` holds: the schedule for the first of `sizes` of the
+    extents that serves all of these calls. Without sizes, the extents stay symbolic; rows count as
+    short then, and tiles of instructions as padded."""
 
     name: str
     condition: PrimExpr
@@ -101,7 +101,7 @@ def write_versions(
 
 
 def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
-    """Versions for some sizes, those that follow each other with the same schedule as one."""
+    """The versions, of which neighbours with the same schedule are joined."""
     found = list[_Version]()
     for each in versions:
         before = found[-1] if found else None
