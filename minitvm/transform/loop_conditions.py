@@ -65,7 +65,7 @@ class Uses:
 
 NEVER = Affine({}, -1)
 # A statement without such nodes has neither conditions nor indices in pieces.
-_CONDITIONAL = (s.IfThenElse, Call, *PIECEWISE)
+CONDITIONAL = (s.IfThenElse, Call, *PIECEWISE)
 
 
 class Conditions:
@@ -117,7 +117,7 @@ class Conditions:
     def _gather(
         self, node: Stmt, inner: tuple[s.For, ...], loop: s.For, every: bool, found: Uses
     ) -> None:
-        if not contains(_CONDITIONAL, node):
+        if not contains(CONDITIONAL, node):
             return
         values = [child for child in children(node) if isinstance(child, PrimExpr)]
         if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
