@@ -73,8 +73,6 @@ def _digits_of(variables: Iterable[Var], index: PrimExpr) -> int:
 
 
 class _Compute(ScopedMutator):
-    changes = (s.IfThenElse,)
-
     def __init__(self, prover: Prover) -> None:
         super().__init__(prover)
         # Buffers with elements that guards leave unwritten.
