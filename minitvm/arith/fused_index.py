@@ -47,6 +47,8 @@ def joined(buffer: Buffer, indices: Indices) -> list[tuple[PrimExpr, int]]:
         for index, dim in apart
         if e.const_int(buffer.shape[dim]) != 1 or index.dtype.lanes > 1
     ] or apart
+    if not contains(e.FloorMod, *indices):
+        return apart
     made = apart[-1:]
     below: PrimExpr | None = None  # the number of elements below dimension made[0][1]
     for (index, dim), (_, inside) in zip(apart[-2::-1], apart[:0:-1], strict=True):

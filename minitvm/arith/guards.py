@@ -21,7 +21,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Range, Var, const
-from minitvm.tir.functor import Mutator, free_vars, mentions, substitute, with_fields
+from minitvm.tir.functor import Mutator, contains, free_vars, mentions, substitute, with_fields
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import ForKind, Stmt
 
@@ -52,6 +52,8 @@ def limits(prover: Prover, loop: s.For) -> list[Limit]:
     only symbolic limits: where bounds are known, a loop around it gets a main part, in which this
     loop keeps its whole extent.
     """
+    if not contains(s.IfThenElse, loop.body):
+        return []
     found = _limits(prover, loop, ()) if _is_guarded(loop.body, ()) else []
     own = own_memory(loop.body) if not found else ()
     return _limits(prover, loop, own) if own and _is_guarded(loop.body, own) else found

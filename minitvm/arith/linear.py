@@ -25,6 +25,7 @@ from minitvm.runtime.record import record
 from minitvm.tir.expr import PrimExpr
 
 _MAX_ROWS = 300
+_MAX_MOVES = 30  # from zero to a point that satisfies all constraints
 _MAX_STEPS = 2000  # of the search for a witness, before it gives up
 _FEW = 64  # values of a variable that are tried from either end of its range
 
@@ -159,7 +160,10 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
     """
     forms = list(constraints)
     places = _bounded_on_both_sides(forms)
-    rows, columns = _table([forms[place] for place in places])
+    left = [forms[place] for place in places]
+    if _has_near_point(left):
+        return None
+    rows, columns = _table(left)
     for _ in range(len(columns) + 1):
         origin = _contradictory(rows)
         if origin:
@@ -190,6 +194,31 @@ def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
         if not free:
             return places
         places = [place for place in places if free.isdisjoint(forms[place].terms)]
+
+
+def _has_near_point(forms: Sequence[Affine]) -> bool:
+    """Whether integers that satisfy all constraints are found in a few steps. Most satisfiable
+    systems of programs have such a point, and finding it takes a tenth of the time of an
+    elimination. All atoms begin at zero. An atom of a violated constraint, preferably one that it
+    bounds from below, is moved until the constraint holds."""
+    point = dict.fromkeys((atom for form in forms for atom in form.terms), 0)
+    holding, place, moves = 0, 0, 0
+    while holding < len(forms):
+        terms, value = forms[place].terms, forms[place].constant
+        for atom, coefficient in terms.items():
+            value += coefficient * point[atom]
+        holding += 1
+        if value < 0:
+            atoms = [atom for atom in terms if terms[atom] > 0] or [*terms]
+            moves += 1
+            if not atoms or moves > _MAX_MOVES:
+                return False
+            atom = atoms[moves % len(atoms)]
+            distance = -(value // abs(terms[atom]))
+            point[atom] += distance if terms[atom] > 0 else -distance
+            holding = 0
+        place = (place + 1) % len(forms)
+    return True
 
 
 def project(constraints: Iterable[Affine], keep: Iterable[Atom]) -> Projection | None:

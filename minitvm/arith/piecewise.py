@@ -35,10 +35,10 @@ class Piece:
 
 def may_have_pieces(index: PrimExpr) -> bool:
     """Whether an index has nodes that are linear in parts."""
-    return contains(_PIECEWISE, index) or any(each.op in _CALLS for each in find(e.Call, index))
+    return contains(PIECEWISE, index) or any(each.op in _CALLS for each in find(e.Call, index))
 
 
-_PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod, e.Select)
+PIECEWISE = (e.Min, e.Max, e.FloorDiv, e.FloorMod, e.Select)
 _CALLS = ("if_then_else", "fabs")
 _Compare: TypeAlias = Callable[[PrimExpr, PrimExpr], PrimExpr]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from minitvm.arith.prover import Prover
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, with_fields
+from minitvm.tir.functor import Mutator, contains, with_fields
 from minitvm.tir.stmt import PrimFunc, Stmt
 
 
@@ -68,8 +68,11 @@ class ScopedMutator(Mutator):
 
     A subclass that overrides ``visit_For`` or the like, and visits the children, opens the same
     scope: `in_loop`, `binding`, `assuming`. Expressions stay as they are unless a subclass has an
-    :meth:`expr`.
+    :meth:`expr`. A subclass that changes nothing in statements without nodes of some classes names
+    these classes in `changes`: such statements aren't visited.
     """
+
+    changes: ClassVar[tuple[type, ...]] = ()
 
     def __init__(self, prover: Prover) -> None:
         super().__init__()
@@ -77,6 +80,10 @@ class ScopedMutator(Mutator):
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         return node
+
+    def stmt(self, node: Stmt) -> Stmt:
+        may_change = not self.changes or contains(self.changes, node)
+        return super().stmt(node) if may_change else node
 
     def in_loop(self, loop: s.For) -> AbstractContextManager[None]:
         """See :func:`in_loop`."""

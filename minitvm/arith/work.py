@@ -8,8 +8,8 @@ values, without those of indices, for reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from typing import TypeGuard, final
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import TypeAlias, TypeGuard, final
 
 from minitvm.arith.fused_index import joined
 from minitvm.runtime.dtype import FLOAT64
@@ -190,7 +190,7 @@ def estimated_work(node: Stmt) -> PrimExpr:
     >>> print(estimated_work(s.For(i, zero, n, serial, inner)))
     float64(n) * float64(24.0)
     """
-    return _Estimate(_of_store, _operations).of(node)
+    return _expression(_Estimate(_of_store, _operations).of(node))
 
 
 def estimated_sum(
@@ -200,7 +200,7 @@ def estimated_sum(
 ) -> PrimExpr:
     """As :func:`estimated_work`; `of_store` gives the work of a store, and `of_other` the work of
     conditions and of the values of names."""
-    return _Estimate(of_store, of_other).of(node)
+    return _expression(_Estimate(of_store, of_other).of(node))
 
 
 def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
@@ -208,8 +208,15 @@ def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
     return any(mentions(var, each.extent) for each in find(s.For, body))
 
 
+def _has_constant_extents(loop: s.For) -> bool:
+    return all(e.const_int(each.extent) is not None for each in find(s.For, loop))
+
+
 @final
 class _Estimate:
+    """Counts the work of statements. Known counts are plain floats, which are added much faster
+    than expressions."""
+
     def __init__(
         self, of_store: Callable[[s.BufferStore], float], of_other: Callable[[PrimExpr], float]
     ) -> None:
@@ -217,36 +224,25 @@ class _Estimate:
         self._of_other = of_other
         # The expression that stands for a variable bound inside; None if it is unknown.
         self._inside: dict[Var, PrimExpr | None] = {}
+        self._known: dict[s.For, _Count] = {}  # of loops that run alike wherever they are
 
-    def of(self, node: Stmt) -> PrimExpr:
+    def of(self, node: Stmt) -> _Count:
         match node:
+            case s.For() if node in self._known:
+                return self._known[node]
             case s.For():
-                begin, extent = self._outside(node.min), self._outside(node.extent)
-                middle = None
-                trips: PrimExpr = _number(TRIPS_FROM_DATA)
-                if extent is not None:
-                    # In the middle iteration of a clipped loop, a loop inside may have no
-                    # iterations left.
-                    depends = extent is not node.extent
-                    trips = e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent)
-                if begin is not None and extent is not None:
-                    few = e.const_int(extent) or 0
-                    if 1 < few <= _FEW and _has_loop_cut_by(node.loop_var, node.body):
-                        return self._of_each(node, begin, few)
-                    middle = begin + e.truncdiv(extent, 2)
-                self._inside[node.loop_var] = middle
-                return trips * self.of(node.body)
+                made = self._of_loop(node)
+                if isinstance(made, float) and _has_constant_extents(node):
+                    self._known[node] = made
+                return made
             case s.While():
                 return (self.of(node.body) + self._of_other(node.condition)) * TRIPS_FROM_DATA
             case s.SeqStmt():
-                total = _number(0.0)
-                for child in node.seq:
-                    total = total + self.of(child)
-                return total
+                return _total(map(self.of, node.seq))
             case s.IfThenElse():
                 longer = self.of(node.then_case)
                 if node.else_case is not None:
-                    longer = e.maximum(longer, self.of(node.else_case))
+                    longer = _greater(longer, self.of(node.else_case))
                 return longer + self._of_other(node.condition)
             case s.LetStmt():
                 self._inside[node.var] = self._outside(node.value)
@@ -256,18 +252,35 @@ class _Estimate:
             case s.Allocate() | s.AttrStmt():
                 return self.of(node.body)
             case s.BufferStore():
-                return _number(self._of_store(node))
+                return self._of_store(node)
             case s.Evaluate():
-                return _number(self._of_other(node.value))
+                return self._of_other(node.value)
         raise e.unknown_node(node, "estimated_work")
 
-    def _of_each(self, node: s.For, begin: PrimExpr, iterations: int) -> PrimExpr:
+    def _of_loop(self, node: s.For) -> _Count:
+        begin, extent = self._outside(node.min), self._outside(node.extent)
+        middle = None
+        trips: _Count = TRIPS_FROM_DATA
+        if extent is not None:
+            # In the middle iteration of a clipped loop, a loop inside may have no iterations left.
+            depends = extent is not node.extent
+            trips = _count(e.cast(FLOAT64, e.maximum(extent, 0) if depends else extent))
+        if begin is not None and extent is not None:
+            few = e.const_int(extent) or 0
+            if 1 < few <= _FEW and _has_loop_cut_by(node.loop_var, node.body):
+                return self._of_each(node, begin, few)
+            middle = begin + e.truncdiv(extent, 2)
+        self._inside[node.loop_var] = middle
+        return trips * self.of(node.body)
+
+    def _of_each(self, node: s.For, begin: PrimExpr, iterations: int) -> _Count:
         """The sum over the iterations of a loop, which differ."""
-        total = _number(0.0)
-        for i in range(iterations):
+
+        def of_iteration(i: int) -> _Count:
             self._inside[node.loop_var] = begin + i
-            total = total + self.of(node.body)
-        return total
+            return self.of(node.body)
+
+        return _total(map(of_iteration, range(iterations)))
 
     def _outside(self, node: PrimExpr) -> PrimExpr | None:
         """`node` in terms of variables from outside; None where it depends on data."""
@@ -282,8 +295,27 @@ class _Estimate:
         return made
 
 
-def _number(value: float) -> PrimExpr:
-    return e.FloatImm(FLOAT64, value)
+_Count: TypeAlias = float | PrimExpr
+
+
+def _count(value: PrimExpr) -> _Count:
+    """A count as a plain float if it is known."""
+    return value.value if isinstance(value, e.FloatImm) else value
+
+
+def _expression(count: _Count) -> PrimExpr:
+    return count if isinstance(count, PrimExpr) else e.FloatImm(FLOAT64, count)
+
+
+def _greater(a: _Count, b: _Count) -> _Count:
+    return max(a, b) if isinstance(a, float) and isinstance(b, float) else e.maximum(a, b)
+
+
+def _total(counts: Iterable[_Count]) -> _Count:
+    total: _Count = 0.0
+    for each in counts:
+        total = total + each
+    return total
 
 
 def _of_store(node: s.BufferStore) -> float:

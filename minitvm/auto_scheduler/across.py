@@ -58,7 +58,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, mentions
 from minitvm.tir.structural_equal import structural_equal
 
-_FEW = 4  # so many rows are mixed into one vector
+_FEW = 4  # rows, at most, that are mixed into one vector
 _TASK = 4096  # elements that are worth a task
 
 
@@ -151,7 +151,7 @@ def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
-    """Vectors, whose elements for all y are picked from the same reads."""
+    """Writes vectors along x, whose elements are picked from the same reads for all y."""
     (y,), (x,), tasks = found.rows, found.columns, found.others
     choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
            "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
@@ -224,9 +224,9 @@ def _joined(
     other: IterVar,
     line: int | None = None,
 ) -> list[IterVar]:
-    """An axis, behind the axes that are joined to it, as long as `other` isn't one, and every
-    tensor that is read has the same dimensions one behind the other, and is read at the axes
-    themselves; until they surely consist of whole parts of the size `line`."""
+    """The axes that form one loop with the axis `last`, outermost first. An axis is joined if it
+    isn't `other`, and if the memory of each read goes on along it. With `line`, axes are joined
+    until their extent is surely a multiple of it."""
     found, long = [last], long_axes(op.axis)
     for axis in reversed(long[: long.index(last)]):
         size = product_of_extents(found)
@@ -240,8 +240,8 @@ def _joined(
 
 
 def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -> bool:
-    """Whether a step along `axis` is one behind the end of `inner` in the memory that is read, so
-    that they can be joined; or neither is a step."""
+    """Whether the memory that is read along `axis` goes on where that along `inner` ends, so that
+    both can be one loop; also if the read depends on neither."""
     extent = extent_of(inner)
     if extent is not None:
         apart = distances_of(load, op)

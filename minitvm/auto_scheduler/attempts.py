@@ -145,7 +145,7 @@ def _without(
     why: str,
 ) -> tuple[_T, dict[Step, str]]:
     """The result of `use` for a schedule without the strategies of one stage, or without any, after
-    it failed for the `first` schedule; and what is dropped for that."""
+    `use` failed for the `first` schedule; and the strategies that were dropped."""
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))

@@ -190,8 +190,9 @@ def bytes_at_once(op: ComputeOp, factor: Factor, other: Factor) -> int | None:
 
 
 def spread_of(op: ComputeOp, factor: Factor, others: Sequence[IterVar]) -> int:
-    """The bytes of memory that come to a core for each byte of a factor of a product: more than one
-    where the matrices of `others`, for each of which there is a product, share each line."""
+    """The bytes of memory that come to a core for each byte of a factor of one product. There is a
+    product for each iteration of the axes `others`; if their matrices share cache lines, more comes
+    than one product uses."""
     if product_of_extents([axis for axis in others if factor.reads(axis)]) == 1:
         return 1
     own = [axis for axis in (*op.axis, *op.reduce_axis) if axis not in others]
@@ -305,16 +306,16 @@ def factors_in_indices(op: ComputeOp, *loads: ProducerLoad) -> list[Factor]:
 
 
 def _dtype_of_copy(op: ComputeOp, tensor: Tensor) -> DType:
-    """The dtype that copies of a factor have: that to which its elements are cast. Not if that is a
-    64-bit integer: the product of two takes several instructions, but one if both are known to be
-    widened."""
+    """The dtype of copies of a factor: the dtype to which its elements are cast, unless this is a
+    64-bit integer. A product of 64-bit integers takes several instructions, but one if both are
+    known to be widened."""
     dtype = dtype_read(op, tensor)
     return tensor.dtype if dtype.is_integral and dtype.bits > 32 else dtype
 
 
 def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
-    """The reduction axes in the order in which their loops run: that of the program, unless each
-    step of it reads another line of the rows' factor `a`; then the order in which `a` lies."""
+    """The reduction axes in the order in which their loops run: the order of the program, unless
+    each step then reads another line of the rows' factor `a`; if so, the order of `a` in memory."""
     axes = list(op.reduce_axis)
     if a.bytes_along(axes) < CACHE_LINE:
         return axes
@@ -329,8 +330,8 @@ def order_of_steps(contraction: Contraction, *, in_order: bool = False) -> list[
 
 
 def slides(op: ComputeOp, factor: Factor) -> bool:
-    """Whether neighbouring results, along another axis than the column, read most of the same
-    elements along the last reduction axis, in windows, which a cache holds from one result to the
+    """Whether results that are neighbours along an axis other than the column read overlapping
+    windows along the last reduction axis. A cache holds the overlap from one result to the
     next."""
     k, column = op.reduce_axis[-1], _column_of(op)
     window = factor.along(k) * (extent_of(k) or 1)
@@ -394,9 +395,9 @@ def is_extremum(op: ComputeOp) -> bool:
 
 
 def part_of_long_sum(op: ComputeOp) -> int | None:
-    """The number of steps along the last axis that one partial sum adds: as many as leave half of
-    the digits in spite of rounding. None where the axis has no more steps, or rounding loses
-    nothing."""
+    """The number of steps along the last axis that one partial sum adds, so that half of the digits
+    stay exact in spite of rounding. None where the axis has no more steps, or nothing is
+    rounded."""
     extent = extent_of(op.reduce_axis[-1])
     if len(op.body) > 1 or not is_rounded(op) or is_uneven(op):
         return None

@@ -88,7 +88,7 @@ from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
-from minitvm.auto_scheduler.tiles import balanced, best_tile, vectors
+from minitvm.auto_scheduler.tiles import balanced, best_tile, in_columns_of_tiles, vectors
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -210,8 +210,8 @@ def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> 
     op, weights, image = contraction.op, contraction.a, contraction.b
     images = [axis for axis in op.axis if axis is not row and image.reads(axis)]
     width, channels = usual_size(columns_of(contraction)), usual_size([row])
-    _, as_columns = best_tile_of(op, image, weights, images, channels, target, turned=True)
-    _, as_rows = best_tile_of(op, weights, image, [row], width, target, turned=False)
+    _, as_columns = _Form(op, image, weights, images, channels, target, turned=True).best_tile()
+    _, as_rows = _Form(op, weights, image, [row], width, target).best_tile()
     as_rows *= usual_size(images) // width
     rows = usual_size(axis for axis in contraction.rows if axis is not row)
     return rows * as_columns * share_of_terms(op, weights), rows * as_rows
@@ -284,70 +284,64 @@ def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:
     return min(row, lanes) if tile.columns >= width else gcd(row, tile.columns)
 
 
-def best_tile_of(
-    op: ComputeOp,
-    a: Factor,
-    b: Factor,
-    rows: Sequence[IterVar],
-    width: int,
-    target: Target,
-    *,
-    turned: bool,
-) -> tuple[Tile, float]:
-    """The tile of a convolution that takes the fewest cycles, and their number. A panel of `width`
-    columns of the factor `b` is read for all `rows`; the rows of tiles lie along the last of these
-    axes. The factor `a` is read once for each panel. A tile at the edge computes all its columns.
-    `turned`: sums are transposed on their way to memory."""
-    nest = _nest_of(op, a, b, rows, width, target, turned=turned)
-    lanes = target.lanes(op.output(0).dtype)
-    tile = best_tile(nest, target, lambda tile: Blocks(columns=tile.columns))
-    row = extent_of(op.axis[-1]) or 1
-    if turned or (b.along(op.axis[-1]) <= NEAR and neighbours_of(row, width, tile, lanes) > 1):
-        copied = copy_cycles(nest.depth * width * nest.itemsize)
-    else:
-        copied = copy_cycles_apart(nest.depth * width)
-    evicted = cycles_of_evicted_rows(nest, tile, target)
-    return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted
+@final
+@record()
+class _Form:
+    """A convolution as a product by tiles. A panel of `width` columns of the factor `b` is read for
+    all `rows`, the factor `a` once for each panel; a tile has rows along the last axis of `rows`. A
+    tile at the edge computes all its columns. `turned`: sums are transposed on their way to
+    memory."""
 
+    op: ComputeOp
+    a: Factor
+    b: Factor
+    rows: Sequence[IterVar]
+    width: int
+    target: Target
+    turned: bool = False
 
-def _nest_of(
-    op: ComputeOp,
-    a: Factor,
-    b: Factor,
-    rows: Sequence[IterVar],
-    width: int,
-    target: Target,
-    *,
-    turned: bool,
-) -> Nest:
-    """The nest of :func:`best_tile_of`, whose columns lie in panels."""
-    dtype, itemsize = op.output(0).dtype, a.copied.itemsize
-    lanes, steps = target.lanes(dtype), steps_of(op, a)
-    return Nest(
-        tuple(extent_of(axis) for axis in rows),
-        -(-width // lanes) * lanes,
-        tuple(extent_of(axis) for axis in steps),
-        (),
-        dtype,
-        itemsize,
-        a.along(rows[-1]) * itemsize,
-        a.bytes_along(steps),
-        b.bytes_along(steps),
-        vectors(dtype, target),
-        MULTIPLY_ADD if is_fused(reduce_of(op), target) else SEPARATE,
-        a_bytes=bytes_at_once(op, a, b),
-        pads_columns=True,
-        is_packed=True,
-        transposes=turned,
-    )
+    @property
+    def nest(self) -> Nest:
+        """The form as the model sees it, its columns in panels."""
+        op, a, target = self.op, self.a, self.target
+        dtype, itemsize, steps = op.output(0).dtype, a.copied.itemsize, steps_of(op, a)
+        lanes = target.lanes(dtype)
+        return Nest(
+            tuple(extent_of(axis) for axis in self.rows),
+            -(-self.width // lanes) * lanes,
+            tuple(extent_of(axis) for axis in steps),
+            (),
+            dtype,
+            itemsize,
+            a.along(self.rows[-1]) * itemsize,
+            a.bytes_along(steps),
+            self.b.bytes_along(steps),
+            vectors(dtype, target),
+            MULTIPLY_ADD if is_fused(reduce_of(op), target) else SEPARATE,
+            a_bytes=bytes_at_once(op, a, self.b),
+            pads_columns=True,
+            is_packed=True,
+            transposes=self.turned,
+        )
 
+    def best_tile(self) -> tuple[Tile, float]:
+        """The tile that takes the fewest cycles, and their number."""
+        nest, target, column = self.nest, self.target, self.op.axis[-1]
+        tile = best_tile(nest, target, in_columns_of_tiles)
+        lanes, row = target.lanes(nest.dtype), extent_of(column) or 1
+        are_lines = self.b.along(column) <= NEAR and neighbours_of(row, self.width, tile, lanes) > 1
+        elements = nest.depth * self.width
+        in_lines = self.turned or are_lines
+        copied = copy_cycles(elements * nest.itemsize) if in_lines else copy_cycles_apart(elements)
+        evicted = cycles_of_evicted_rows(nest, tile, target)
+        return tile, cost(nest, tile, Blocks(columns=tile.columns), target) + copied + evicted
 
-def _pays_to_pack(found: Contraction, width: int, tile: Tile, target: Target) -> bool:
-    """Whether tiles read columns that lie side by side faster from panels, the copy counted."""
-    op, a, b = found.op, found.a, found.b
-    nest, blocks = _nest_of(op, a, b, found.rows, width, target, turned=False), Blocks()
-    in_panels = cost(nest, tile, blocks, target) + copy_cycles(nest.depth * width * nest.itemsize)
-    return in_panels < cost(replace(nest, is_packed=False), tile, blocks, target)
+    def pays_to_pack(self, tile: Tile) -> bool:
+        """Whether tiles read columns that lie side by side faster from panels, the copy counted."""
+        nest, blocks = self.nest, Blocks()
+        copied = copy_cycles(nest.depth * self.width * nest.itemsize)
+        as_they_lie = cost(replace(nest, is_packed=False), tile, blocks, self.target)
+        return cost(nest, tile, blocks, self.target) + copied < as_they_lie
 
 
 # -- Loops --
@@ -419,9 +413,8 @@ class _Writer:
         place = own.index(found.rows[-1] if row is None else row)
         rows = [own[i] for i in images if i != place and found.a.reads(own[i])]
         width = extent_of(found.column) or target.lanes(found.op.output(0).dtype)
-        tile, _ = best_tile_of(
-            found.op, found.a, found.b, [*rows, own[place]], width, target, turned=turned
-        )
+        rows.append(own[place])
+        tile, _ = _Form(found.op, found.a, found.b, rows, width, target, turned).best_tile()
         choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target)
         choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their "
                "rows" + (", transposed on their way out" if turned else ""))  # fmt: skip
@@ -456,12 +449,13 @@ class _Writer:
         assert row is not None
         sizes = [extent_of(axis) or 1 for axis in columns]
         width, first = prod(sizes), len(own) - len(columns)
-        tile, _ = best_tile_of(found.op, found.a, b, [row], width, target, turned=False)
+        form = _Form(found.op, found.a, b, [row], width, target)
+        tile, _ = form.best_tile()
         unit = vectors(self.stage.op.output(0).dtype, target)
         choose_tile(s, found, tile, unit, target, width=width)
         panels, is_flat = None, _is_flat(found, columns)
         is_read_well = is_flat and width % tile.columns == 0 and not b.is_cast
-        if not is_read_well or _pays_to_pack(found, width, tile, target):
+        if not is_read_well or replace(form, rows=found.rows).pays_to_pack(tile):
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
                    b=b.tensor.name, columns=tile.columns)  # fmt: skip
             dtype = cast_to(b.copied, b.tensor)
@@ -668,8 +662,8 @@ def _write_copies(copies: Sequence[Stage], place: int, channel: int) -> None:
 
 
 def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
-    """The number of panels of weights that a task reads, for each of which an image from beyond the
-    L2 cache would come again: a quarter of L2 holds them."""
+    """The number of panels of weights that a task reads. A quarter of the L2 cache holds them,
+    so that an image from beyond L2 comes once for all of them."""
     if kept_level(usual_bytes_of(found.a.tensor), target) <= 2:
         return 1
     itemsize = found.b.tensor.dtype.itemsize

@@ -61,7 +61,7 @@ _WAY = 1 << 16  # bytes of a way of most L2 caches
 PAGE = 4096  # bytes
 _TRANSLATED = 2048  # pages in the last level of address translation, of Zen 3 and Golden Cove
 _WALK = 25  # cycles in which the address of another page is translated, while others are, too
-SHARE = 4 / 3  # of what is used again, that a cache holds: other data pass through it
+SHARE = 4 / 3  # times the bytes that a cache keeps, since other data pass through it
 
 
 @final
@@ -279,8 +279,8 @@ def cycles_in_panels(
 
 def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: Target) -> float:
     """The cycles in which `size` bytes are copied into panels of a block of `width` columns by
-    `steps` steps, which take `held` bytes. What is written passes their cache twice, L2 at least:
-    so many other lines pass through L1 meanwhile."""
+    `steps` steps, which take `held` bytes. Written bytes pass their cache twice. This is L2 at
+    least: other lines evict them from L1 meanwhile."""
     lies_across = nest.line_bytes < CACHE_LINE
     piece = (steps if lies_across else width) * nest.itemsize
     whole = nest.depth if lies_across else nest.width
@@ -294,8 +294,8 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
 
 
 def _has_walks(nest: Nest, piece: int) -> bool:
-    """Whether each piece of some bytes of a row of the columns' factor, as it lies, is on a page of
-    its own, and so many pages come before its neighbour that its translation is gone."""
+    """Whether each piece of a row of the columns' factor, as it lies, takes a walk of the page
+    table: it is on a page of its own, and the CPU keeps translations of fewer pages."""
     return piece < nest.line_bytes >= PAGE and nest.depth * nest.line_bytes > _TRANSLATED * PAGE
 
 
@@ -309,10 +309,10 @@ def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = N
 
 
 def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Target) -> int:
-    """The number of steps of the sum ahead of which a tile requests the columns' factor from the
-    cache `level`; 0 where it comes in time without. From beyond L2, panels come to L2 by
-    themselves. Half of the L1 cache, at most, is for what has come and waits: lines of rows that
-    lie apart may share few sets of it. What is requested beyond the end of a block is of no use."""
+    """The number of steps of the sum by which a tile requests the columns' factor early from the
+    cache `level`; 0 where it comes in time without requests. From beyond L2, panels come to L2 by
+    themselves. Requested lines fill at most half of the L1 cache, or half of the few sets that
+    lines of rows far apart share. Requests beyond the end of a block are of no use."""
     cpu = target.processor
     latency = cpu.l2_latency if level == 2 or nest.is_packed else cpu.memory_latency
     if level == 1 or not latency:
@@ -358,8 +358,8 @@ def _lines_in_l2(distance: int, target: Target) -> int:
 
 
 def cycles_of_evicted_rows(nest: Nest, tile: Tile, target: Target) -> float:
-    """The cycles in which the rows' factor, as it lies, comes from beyond the L2 cache for each
-    tile anew: where lines of neighbouring steps evict each other from L2."""
+    """The cycles in which the rows' factor, as it lies, comes from beyond the L2 cache again for
+    each tile. It does so where lines of neighbouring steps evict each other from L2."""
     is_kept = nest.step_bytes < CACHE_LINE or nest.depth <= _lines_in_l2(nest.step_bytes, target)
     level = target.level_of(nest.a_bytes or 0)
     if is_kept or level < 3:
@@ -376,30 +376,30 @@ def l1_way_bytes(target: Target) -> int:
 
 
 def lines_kept(distance: int, way_bytes: int, ways: int) -> int:
-    """The number of lines at a distance in bytes that stay in a cache, of some ways of so many
-    bytes: those that fall into the same sets evict each other."""
+    """The number of lines, `distance` bytes apart, that stay in a cache of `ways` ways, each of
+    `way_bytes`. Lines of the same set evict each other."""
     return way_bytes // max(CACHE_LINE, gcd(distance, way_bytes)) * ways
 
 
 def copy_cycles(size: int) -> float:
-    """The cycles in which so many bytes are copied into panels of another layout."""
+    """The cycles in which `size` bytes are copied into panels of another layout."""
     return size / _COPY
 
 
 def copy_cycles_apart(elements: int) -> float:
-    """The cycles in which so many elements are copied that lie apart from their neighbours."""
+    """The cycles in which elements are copied that lie apart from their neighbours."""
     return elements * _APART
 
 
 def copy_cycles_of_lines(size: int, line: int) -> float:
-    """The cycles in which so many bytes are copied line by line, in vectors."""
+    """The cycles in which `size` bytes are copied, in vectors, in lines of `line` bytes."""
     return size / line * _LINE + size / _COPY_ROWS
 
 
 def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> float:
-    """The cycles in which a tensor of so many bytes is copied as a whole into another layout: in
-    rows that stay in order, or in blocks that are transposed in registers. `run`: the bytes of a
-    row of the copy; short ones leave lanes idle."""
+    """The cycles in which a whole tensor of `size` bytes is copied into another layout: `in_rows`
+    that stay in order, or in blocks that are transposed in registers. `run`: the bytes of a row of
+    the copy; short rows leave lanes idle."""
     if run < CACHE_LINE:
         return size / _COPY_SHORT
     return size / (_COPY_ROWS if in_rows else target.vector_bits / 64)
@@ -408,9 +408,10 @@ def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> floa
 def cycles_of_evicted_pieces(
     size: int, piece: int, distance: int, count: int, target: Target
 ) -> float:
-    """The cycles in which lines come from beyond the L2 cache and go back, where a copy of so many
-    bytes stores pieces of less than a line, a number of them at a distance before the next pieces
-    of their lines: once for each piece, if their lines evict each other from L2."""
+    """The cycles in which lines come from beyond the L2 cache and go back, for a copy of `size`
+    bytes that stores each line in several pieces of `piece` bytes. Between two pieces of a line,
+    `count` pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a
+    line comes once for each of its pieces."""
     level = target.level_of(size)
     if piece >= CACHE_LINE or level < 3 or count <= _lines_in_l2(distance, target):
         return 0.0
@@ -419,7 +420,7 @@ def cycles_of_evicted_pieces(
 
 
 def packing_cycles(nest: Nest, target: Target) -> float:
-    """The cycles in which the columns' factor is copied into panels, of which L2 holds a block."""
+    """The cycles in which the columns' factor is copied into panels, block by block in L2."""
     others = prod(each or USUAL for each in nest.others)
     size = nest.depth * nest.width * nest.itemsize
     held = min(size, target.cache_bytes(2) // 2)

@@ -28,13 +28,7 @@ from typing import TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
-from minitvm.auto_scheduler.cost import (
-    USUAL,
-    Blocks,
-    cost,
-    transfer_cycles,
-    usual_bytes_of,
-)
+from minitvm.auto_scheduler.cost import USUAL, Blocks, cost, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
 from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
@@ -113,7 +107,7 @@ class _Figures:
 
 @final
 class _Model:
-    """The stages of a program, and what each of them takes.
+    """The stages of a program, and the cost of each.
 
     Attributes
     ----------

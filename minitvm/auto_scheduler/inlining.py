@@ -10,8 +10,8 @@ its elements takes longer than computing them once for each of its readers, sums
 Sums along rows and along columns have no row in common in which `c` could be computed. In memory,
 it would be written, and read in place of `x`.
 
-A stage that only moves elements becomes part of its readers first, and a stage before one that only
-moves elements becomes part of that, so that the loops are chosen for the reads of what is moved::
+A stage that only moves elements becomes part of its readers first. A stage that is read by such a
+stage becomes part of it. So loops are chosen for the reads of the elements that are moved::
 
     t[j, i] = x[i, j]
     m[j] = max(t[j, i], i)               # max(x[i, j], i), along the lines of x
@@ -132,8 +132,8 @@ def _reads_once_at_most(reader: Stage, stage: Stage) -> bool:
 
 
 def _stays_linear(reader: ComputeOp, op: ComputeOp) -> bool:
-    """Whether a reader of a stage would read what the stage reads at linear functions of axes; a
-    reduction, too, at places of memory that are such functions."""
+    """Whether a reader that computes a stage itself would read the inputs of the stage at linear
+    functions of axes. For a reduction, places in memory that are linear functions suffice."""
     made = with_inlined(reader, lambda tensor: op if tensor.op is op else None)
     loads = [each for each in all_loads(made) if each.producer in op.input_tensors]
     indices = [index for each in loads for index in each.indices]

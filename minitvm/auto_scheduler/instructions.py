@@ -70,7 +70,7 @@ _PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
 
 
 def _size_of(axis: IterVar) -> int | None:
-    """The extent of an axis; in a version, of which tiles are padded, a symbolic one is known."""
+    """The extent of an axis, None if it is symbolic. A version pads its tiles: it is known."""
     known = extent_of(axis)
     return _PADDED if known is None and is_version() else known
 
@@ -381,8 +381,9 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
 
 
 def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -> int | None:
-    """About so many columns of a block that the lines in which the columns' factor is moved begin
-    with it; None where these would be most columns, since all blocks are padded to one size."""
+    """The columns of a block: about as many as `columns`, and whole lines of those in which the
+    columns' factor is moved. None where such a block would have most of the columns, since all
+    blocks are padded to one size."""
     op = contraction.b.tensor.op
     line = line_of_digits(cast(ComputeOp, op)) if only_moves(op) else None
     if columns is None or line is None:

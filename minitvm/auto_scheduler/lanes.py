@@ -45,15 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.cost import (
-    Blocks,
-    Nest,
-    Tile,
-    Unit,
-    copy_cycles,
-    cost,
-    usual_bytes_of,
-)
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost, usual_bytes_of
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,
@@ -73,7 +65,7 @@ from minitvm.auto_scheduler.packing import (
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
-from minitvm.auto_scheduler.tiles import best_tile, vectors
+from minitvm.auto_scheduler.tiles import best_tile, in_one_block, vectors
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product_of_lanes
 from minitvm.te.intrinsics.instruction import find_instruction
@@ -84,7 +76,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions
 
-_SHORT = 16  # steps, of which lanes are left idle
+_SHORT = 16  # steps: fewer leave lanes idle
 _OPERATIONS = 2  # of a step, at most: a product and an addition
 _WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
@@ -112,7 +104,7 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     if (extent_of(line) or 0) < lanes:
         return None
     found = _nest(contraction, line, by, target)
-    tile = best_tile(found, target, lambda tile: Blocks())
+    tile = best_tile(found, target, in_one_block)
     cycles_of_one = 1 / target.processor.ports
     added = _ADDITIONS * lanes * cycles_of_one * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
@@ -242,9 +234,9 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
 
 
 def fills_lanes_with_steps(contraction: Contraction, target: Target) -> bool:
-    """Whether columns along the last axis leave lanes idle, while the last reduction axis is as
-    long as a vector, each of its steps goes to the neighbouring element of both factors, and there
-    are so many steps that the lanes of the sums are added in less time than is saved."""
+    """Whether the lanes should hold neighbouring steps of the sums instead of columns. There are
+    fewer columns than lanes. The last reduction axis fills a vector, and runs along neighbours in
+    both factors. The sums are long enough to pay for adding the lanes at their end."""
     op, a, b = contraction.op, contraction.a, contraction.b
     if not op.reduce_axis or len(contraction.factors) != 2 or len(op.outputs) > 1:
         return False

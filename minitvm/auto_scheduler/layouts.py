@@ -494,9 +494,9 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
 def _ways(
     contraction: Contraction, target: Target, *, in_order: bool
 ) -> list[tuple[float, Layout]]:
-    """The layouts to choose from with their bounds, the least first. Of those with the same inner
-    dimensions, the one with the least bound: outer loops make little difference. Of equal ones the
-    first counts, in every process."""
+    """The layouts to choose from with their bounds, the least bound first. Of layouts with the same
+    inner dimensions only the one with the least bound is kept: outer loops make little difference.
+    Of equal ones the first counts, in every process."""
     found = dict[object, tuple[float, Layout]]()
     itself = _itself(contraction)
     for layout in dict.fromkeys(_layouts(contraction, in_order=in_order)):
@@ -511,8 +511,9 @@ def _ways(
 
 
 def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """A bound of the cycles in a layout: copies, and arithmetic in vectors along the columns. None
-    for the arithmetic of narrow numbers, of which an instruction may take many at once."""
+    """A lower bound of the cycles in a layout: those of copies, and of arithmetic in vectors along
+    the columns. Arithmetic of narrow numbers isn't counted: an instruction may compute many
+    products."""
     op, axes = contraction.op, _axes_of(contraction)
     if contraction.b.tensor.dtype.itemsize < op.output(0).dtype.itemsize:
         return _copying(contraction, layout, target)
@@ -524,8 +525,8 @@ def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
 
 
 def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
-    """The cycles in which the result and factors are copied, rather too many. A result is written
-    and read; a factor would have come anyway."""
+    """The cycles in which the result and factors are copied, estimated rather too high. A result is
+    written and read; a factor would have come anyway."""
     op, axes, total = contraction.op, _axes_of(contraction), 0.0
     if not _is_view(contraction, None, layout.result):
         result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
@@ -662,7 +663,7 @@ def _is_product(contraction: Contraction, target: Target) -> bool:
 
 
 def _in_layout(contraction: Contraction, layout: Layout) -> ComputeOp:
-    """The operation in a layout, which reads copies that are there."""
+    """The operation in a layout, as if the copies that it reads were there."""
     op, axes = contraction.op, _axes_of(contraction)
     made, values = dict[int, IterVar](), dict[Var, PrimExpr]()
     for dim in (*layout.result, *layout.steps):
@@ -791,8 +792,8 @@ def _joined(groups: Sequence[Sequence[int]], axes: Sequence[IterVar]) -> _Dimens
 def _with_single(
     contraction: Contraction, single: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """Groups of axes with those of one element: each in the first group that all factors read which
-    read this axis; in front of the groups if there is none."""
+    """Groups of axes, with the axes of one element added: each to the first group that is read by
+    all factors which read this axis, or to a group in front of the others."""
     axes, made, alone = _axes_of(contraction), [[*group] for group in groups], list[int]()
     for i in single:
         readers = [each for each in contraction.factors if each.reads(axes[i])]
@@ -803,7 +804,7 @@ def _with_single(
 
 
 def _by_memory(places: Sequence[int], factor: Factor, axes: Sequence[IterVar]) -> list[int]:
-    """Places of axes in the order in which a factor has them; of others as they are."""
+    """Places of axes in the order of a factor in memory; axes that it doesn't read come last."""
     return sorted(places, key=lambda i: -factor.along(axes[i]))
 
 

@@ -89,6 +89,11 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
     return True
 
 
+def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:
+    """The last of some axes: as many as together are a line, one at least."""
+    return next((axes[i:] for i in range(len(axes)) if is_line(op, axes[i:])), axes[-1:])
+
+
 def _dimensions(load: ProducerLoad) -> list[tuple[PrimExpr, PrimExpr]]:
     """The index and the extent of each dimension of a read that has several elements."""
     pairs = zip(load.indices, load.producer.shape, strict=True)
@@ -240,8 +245,8 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
 
 
 def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
-    """The tensors from beyond the L2 cache of which data choose the rows that are read, along the
-    last axis."""
+    """The tensors from beyond the L2 cache whose rows are chosen by data, and read along the last
+    axis."""
     found = dict.fromkeys(
         load.producer
         for load in all_loads(op)

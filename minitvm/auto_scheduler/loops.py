@@ -399,8 +399,8 @@ def lie_along(stage: Stage, place: int) -> list[IterVar]:
 
 
 def divided(sizes: Sequence[int | None]) -> Callable[..., list[Any]]:
-    """The map of indices to those of a layout that divides dimensions into parts: of each dimension
-    into parts of so many elements; None or 0: it stays."""
+    """The map of indices to those of a layout that divides dimensions. `sizes`: the elements of a
+    part of each dimension; None or 0 for a dimension that stays whole."""
 
     def layout(*indices: Any) -> list[Any]:
         pairs = zip(indices, sizes, strict=True)

@@ -49,8 +49,8 @@ _REST = 4  # instructions of the loop over the rest of a line
 
 
 def write_copy(stage: Stage, target: Target) -> None:
-    """Writes a padded or widened copy, in vectors: of lines, where pieces of it lie apart in what
-    it reads."""
+    """Writes a padded or widened copy, in vectors. Where it reads lines that lie apart, each vector
+    stays within a line."""
     op = compute_of(stage)
     column, lanes = op.axis[-1], target.lanes(op.output(0).dtype)
     line = line_of_digits(op)
@@ -90,8 +90,8 @@ def line_of_digits(op: ComputeOp) -> int | None:
 
 
 def _is_line(op: ComputeOp, load: ProducerLoad, size: int) -> bool:
-    """Whether so many elements along the last axis of a stage, from a multiple of their number on,
-    are neighbours, or one element, where they are read."""
+    """Whether `size` elements along the last axis of a stage, beginning at a multiple of `size`,
+    read neighbours, or one element."""
     column = op.axis[-1]
     analyzer, dtype = Analyzer(), column.var.dtype
     digit, around = Var("digit", dtype), Var("around", dtype)
@@ -207,8 +207,8 @@ def in_panels(
     flat: Sequence[int] | None = None,
 ) -> list[IterVar]:
     """Lets a copy lie in panels of `width` neighbours along the dimension `column`; returns its
-    loops. A panel holds all `steps`, of the last of which a `group` lies together for each
-    neighbour. The dimensions `outside` are in front. `flat`: the extents of the steps, which become
+    loops. A panel holds all `steps`; for each neighbour, a `group` of the last of them lies
+    together. The dimensions `outside` are in front. `flat`: the extents of the steps, which become
     one dimension."""
 
     def layout(*indices: Any) -> list[Any]:

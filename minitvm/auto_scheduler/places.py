@@ -184,8 +184,9 @@ def _scaled_places_of(
 
 
 def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
-    """Lets another stage, of which the result is a view, have an axis for each digit of places;
-    returns it. None for a contraction, and for a stage whose vectors lie within the digits."""
+    """Lets another stage have an axis for each digit of places, and the result be a view of it;
+    returns the new stage. None for a contraction, and for a stage whose vectors lie within the
+    digits."""
     op = compute_of(stage)
     is_read = not stage.is_output or s.readers(stage) or stage.time is not None
     if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
@@ -240,9 +241,9 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
 
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
-    """The axis of which neighbours in a vector may have other quotients, and the divisor: the
-    number of places for which the quotient is the same. Vectors that go through all places of
-    several quotients repeat themselves: there is nothing to divide."""
+    """The axis along which the lanes of a vector may have different quotients, and the divisor of
+    these quotients. Vectors that go through all places of several quotients repeat themselves, and
+    need no digits."""
     lanes, below = target.lanes(op.body[0].dtype), 1
     for i in range(len(op.axis) - 1, -1, -1):
         extent = extent_of(op.axis[i])
@@ -324,8 +325,8 @@ def write_digits_of_steps(s: Schedule, stage: Stage, target: Target) -> bool | N
 
 
 def _digits_of_steps(op: ComputeOp, target: Target) -> tuple[int, int] | None:
-    """The reduction axis of whose steps an operation reads quotients, and the divisor: more steps
-    than a vector has lanes, so that vectors lie within the digits."""
+    """The reduction axis whose steps are divided in the indices of an operation, and the divisor. A
+    vector has fewer lanes, so that vectors lie within a digit."""
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or len(op.body) > 1 or is_uneven(op):
         return None

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import lcm, prod
 
+from minitvm.arith.atoms import structural_key
+from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -49,7 +51,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import divisors_along, gathered, is_line, request_gathered
+from minitvm.auto_scheduler.lines import divisors_along, gathered, last_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -74,7 +76,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
-from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import walk_once
 
 _APART = 2  # vectors of elements that lie apart, under way
@@ -121,9 +123,9 @@ def rows_of(op: ComputeOp, target: Target) -> int:
 
 
 def _line_of(op: ComputeOp) -> int:
-    """The number of the last data axes that together run along one line of memory in every read,
-    and of which the outer ones change no range. In a window of several columns, too, only the steps
-    of a reduction leave the line."""
+    """The number of last data axes that together run along one line of memory in every read. No
+    range of a sum depends on the outer ones. In a window of several columns, too, only the steps of
+    a reduction leave the line."""
     return len(line_of(op.axis, factors_of(op), uneven_axes(op)))
 
 
@@ -191,9 +193,9 @@ def write_found_blocks(
         return None
     loads = len(factors_of(op))
     others = [i for i in range(len(op.body)) if i != place]
-    both = (loads + _operations(reduce, range(len(op.body)))) / lanes_of(op, target)
+    both = (loads + step_operations(reduce, range(len(op.body)))) / lanes_of(op, target)
     lanes = min(target.lanes(op.body[i].dtype) for i in others)
-    alone = (loads + _operations(reduce, others)) / lanes
+    alone = (loads + step_operations(reduce, others)) / lanes
     combining = _ENDS + 2 * len(others) * lanes.bit_length()
 
     def cycles(size: int) -> float:
@@ -209,11 +211,19 @@ def write_found_blocks(
     return [s[best], s[block]]
 
 
-def _operations(reduce: Reduce, components: Iterable[int]) -> int:
-    """The operations that combine some components of a step."""
-    results = [reduce.combiner.result[i] for i in components]
-    nodes = walk_once(*results, *(reduce.source[i] for i in components))
-    return sum(not isinstance(x, Var | e.IntImm | e.FloatImm | ProducerLoad) for x in nodes)
+def step_operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that compute some components of a step's terms, and combine them."""
+    chosen = [*components]
+    combined = walk_once(*(reduce.combiner.result[i] for i in chosen))
+    combines = sum(not isinstance(x, Var | e.IntImm | e.FloatImm) for x in combined)
+    return term_operations(reduce, chosen) + combines
+
+
+def term_operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that compute some components of a step's terms; LLVM computes equal ones
+    once."""
+    computed = value_operations(*(reduce.source[i] for i in components))
+    return len({structural_key(node) for _, node in computed})
 
 
 # -- Results in registers --
@@ -221,7 +231,7 @@ def _operations(reduce: Reduce, components: Iterable[int]) -> int:
 
 def columns_of(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
-    latency of one; of rows that data choose whole rows, if registers hold them."""
+    latency of one. Of rows that data choose, it is a whole row, if registers hold it."""
     lanes = lanes_of(op, target)
     columns = lanes * _vectors_under_way(op, target)
     extent = product_of_extents(op.axis[-_line_of(op) :])
@@ -340,8 +350,8 @@ def _reads_rows(op: ComputeOp, factor: Factor, columns: int) -> bool:
 
 
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
-    """The stage to schedule: the stage of partial results, which threads share, for a long
-    reduction whose few results are computed in registers; otherwise `stage` itself."""
+    """The stage to schedule. For a long reduction whose few results are computed in registers, this
+    is a stage of partial results, which threads share; otherwise it is `stage` itself."""
     op = compute_of(stage)
     results, terms = product_of_extents(op.axis), product_of_extents([*op.axis, *op.reduce_axis])
     if in_order or is_uneven(op) or results is None or terms is None:
@@ -362,9 +372,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     op = compute_of(stage)
     axis = running_axis(op, in_order=in_order)
     if axis is not None:
-        behind = op.axis[op.axis.index(axis) + 1 :]
-        first = next((i for i in range(len(behind)) if is_line(op, behind[i:])), -1)
-        write_running(s, stage, axis, behind[first:], target, in_order=in_order, alone=alone)
+        line = last_line(op, op.axis[op.axis.index(axis) + 1 :])
+        write_running(s, stage, axis, line, target, in_order=in_order, alone=alone)
         return
     reduced = _reduced(stage, in_order)
     partial: list[Stage] = []
@@ -429,8 +438,8 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
         axes.sort(key=lambda k: -max([0, *(each.along(k) for each in reads)]))
         if axes != [*op.reduce_axis]:
             stage.reorder(*axes)
-    first = next((i for i in range(len(axes)) if is_line(op, axes[i:])), len(axes) - 1)
-    return [*axes[:first], fused(stage, axes[first:])]
+    line = last_line(op, axes)
+    return [*axes[: -len(line)], fused(stage, line)]
 
 
 def _is_vectorized(op: ComputeOp) -> bool:

@@ -34,19 +34,13 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
-    is_line,
+    last_line,
     request_gathered,
     store_past_caches,
     write_line,
     write_pieces,
 )
-from minitvm.auto_scheduler.loops import (
-    Part,
-    compute_of,
-    fused,
-    in_tasks,
-    run_parallel,
-)
+from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
 from minitvm.auto_scheduler.reductions import (
     in_parts,
     rows_of,
@@ -394,7 +388,7 @@ class _Rows:
         """The first axis of a line, given the first axes of the stages inlined in the stage."""
         op = compute_of(stage)
         last = len(op.axis) - 1
-        first = next((i for i in range(last) if is_line(op, op.axis[i:])), last)
+        first = len(op.axis) - len(last_line(op, op.axis))
         for each in {self.s[tensor] for tensor in op.input_tensors}:
             if each.inlined:
                 first = max(first, inlined[each])

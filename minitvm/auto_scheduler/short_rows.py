@@ -41,9 +41,7 @@ from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
-from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
-from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -69,7 +67,7 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     write_loops,
 )
-from minitvm.auto_scheduler.reductions import runs_in_columns
+from minitvm.auto_scheduler.reductions import runs_in_columns, step_operations, term_operations
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import is_plain_reduction
@@ -80,7 +78,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, FloatImm, IntImm, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -91,7 +89,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 SHORT = 8  # vectors: from here on, sums of one row after the other are faster
-AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
+AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
 def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
@@ -130,15 +128,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
-    computed = (node for _, node in value_operations(*reduce.source))
-    values = len({*map(structural_key, computed)})  # LLVM computes equal ones once
-    each = values + len(
-        [
-            x
-            for x in walk_once(*reduce.combiner.result)
-            if not isinstance(x, Var | IntImm | FloatImm)
-        ]
-    )
+    components = range(len(op.body))
+    values, each = term_operations(reduce, components), step_operations(reduce, components)
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
@@ -314,9 +305,9 @@ def write_short_lines(
 
 
 def _rows_together(op: ComputeOp, target: Target) -> int:
-    """The number of neighbouring steps of a reduction whose lines, one behind the other, fill whole
-    vectors in registers, enough to be under way together. 1 where lines fill as many by themselves,
-    don't follow each other, or aren't many times as many."""
+    """The number of neighbouring steps of a reduction that get partial results of their own. Their
+    lines, one behind the other, fill whole vectors, enough to hide the latency of one. 1 where a
+    line fills enough vectors by itself, where lines don't follow each other, or for few steps."""
     if not op.axis or len(op.body) > 1 or running_axis(op) is not None:
         return 1
     column, k = op.axis[-1], op.reduce_axis[-1]

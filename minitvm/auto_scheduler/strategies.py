@@ -1,7 +1,7 @@
-"""The strategies for a contraction: one table of when each fits, what it costs, and who writes it.
+"""The strategies for a contraction, in one table: the condition, the cycles and the writer of each.
 
-A contraction is written by the first strategy of the table that fits it. :mod:`layouts` asks what
-the same strategy costs when it compares orders of axes: so what is compared is what is written.
+A contraction is written by the first strategy of the table that fits it. :mod:`layouts` compares
+orders of axes by the cycles of the strategy that the contraction gets in each order.
 Each strategy is a module of its own, which holds its condition, its model and its writer; the
 common parts are the description (:mod:`contraction`, :mod:`terms`), the model of tiles
 (:mod:`cost`, :mod:`tiles`), the loops (:mod:`loops`) and the panels (:mod:`packing`).
@@ -124,8 +124,9 @@ def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool
 
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
-    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages. A
-    strategy that fails gives way to those below it; what none can do is left to rows."""
+    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages. If
+    a strategy fails, those below it are tried. A contraction that none can write is left to
+    :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
         found = strategy.find(_case_of(sums))
@@ -325,10 +326,8 @@ def choose_products(group: Sequence[Sums]) -> None:
         choose(group[0].schedule, "strategy", text, stages=names)
 
 
-def _of(
-    value: Callable[[Contraction, Target], float],
-) -> Callable[..., float]:
-    """A function of a contraction and a target as one of a case, and of what was found for it."""
+def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
+    """A function of a case, whose contraction and target `value` takes."""
     return lambda case, *_: value(case.contraction, case.target)
 
 

@@ -76,8 +76,8 @@ _STEPS = 8  # rows of B that are read side by side: streams that the prefetcher 
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
-    """Whether register tiles take longer, which read pieces of the lines of a large factor for the
-    sake of few rows."""
+    """Whether streaming takes fewer cycles than register tiles, which would read a large factor in
+    pieces of lines for only a few rows."""
     if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
@@ -92,7 +92,7 @@ def is_streamed(contraction: Contraction, target: Target) -> bool:
 
 
 def _came(contraction: Contraction, piece: int, target: Target) -> float:
-    """The cycles in which the columns' factor comes, in pieces of lines of so many elements."""
+    """The cycles in which the columns' factor comes, `piece` elements of a line at a time."""
     b, line = contraction.b.tensor, product_of_extents(line_of_columns(contraction)) or USUAL
     size = usual_bytes_of(b)
     came = transfer_cycles(size, size, target)
@@ -133,10 +133,10 @@ def _is_for_few(contraction: Contraction, most: int) -> bool:
 
 
 def streamed_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a streamed contraction: the more of those of its arithmetic and of those in
-    which the columns' factor comes from its cache. Of the fewer, a part in their proportion isn't
-    hidden. A sum is read and written once in a few steps; elements of
-    the rows' factor are read again for each product, unless all of them stay in registers."""
+    """The cycles of a streamed contraction. Its arithmetic and the transfer of the columns' factor
+    overlap: the longer of both counts, and a part of the shorter one, the larger the nearer they
+    are. A sum is read and written once in a few steps. Elements of the rows' factor are read again
+    for each product, unless all of them stay in registers."""
     op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
@@ -227,7 +227,7 @@ def _sums_apart(s: Schedule, stage: Stage, column: IterVar, *, in_order: bool) -
 
 
 def may_be_others(row: IterVar) -> bool:
-    """Whether other calls may have more or fewer rows along an axis: so they aren't written out."""
+    """Whether other calls may have more or fewer rows along an axis. Those aren't written out."""
     return may_vary(row) and extent_of(row) != 1
 
 
@@ -263,9 +263,9 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
 
 
 def _steps(extent: int | None, is_cheap: bool) -> int:
-    """The number of rows of B that are read side by side: a divisor, if one is near enough. A
-    remainder costs little if `is_cheap`: unless the columns have a remainder as well, which takes
-    masks that the processor must compute."""
+    """The number of rows of B that are read side by side: a divisor of `extent`, if one is near
+    enough. `is_cheap`: a remainder costs little, since no vector of columns needs a mask that the
+    processor must compute."""
     sizes = range(_STEPS, _STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
     return even or (_STEPS if is_cheap or extent is None else 1)

@@ -36,10 +36,10 @@ _FUNCTION = 8  # registers of a function's polynomial
 @final
 @record()
 class Terms:
-    """What a step takes: `operations` for each vector of results, and loads of `both` vectors for
-    each; loads of `scalars` for each row, and of `vectors` for each vector of columns, whose
-    elements are converted by so many operations as `casts`. Next to `results` registers for each
-    vector of results it takes `temporaries`."""
+    """The cost of a step: `operations` for each vector of results; loads of `scalars` for each row,
+    of `vectors` for each vector of columns, and of `both` for each vector of results; registers,
+    `results` for each vector of results, and `temporaries` beside them; and `casts`, the operations
+    that convert a vector of columns."""
 
     operations: float
     scalars: int
@@ -124,8 +124,8 @@ def is_fused(reduce: Reduce, target: Target) -> bool:
 
 @final
 class _Counter:
-    """Counts what has to be done for each vector of results: what depends on an axis of `across`,
-    which changes from lane to lane, and on one of `beside`, which changes from row to row."""
+    """Counts the operations for each vector of results: those on values that change both from lane
+    to lane, with an axis of `across`, and from row to row, with an axis of `beside`."""
 
     def __init__(self, across: Set[Var], beside: Set[Var], target: Target) -> None:
         self._across = across

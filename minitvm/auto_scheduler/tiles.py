@@ -49,6 +49,7 @@ ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _COLUMNS = 256  # of a block, where their number is symbolic
 _FEW = 8  # rows
+_BlocksOf: TypeAlias = Callable[[Nest, Tile, Target], Blocks]
 MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
@@ -87,19 +88,16 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
             yield Tile(rows, columns)
 
 
-def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None = None) -> Tile:
-    """The tile that takes the fewest cycles, in the blocks that `block` makes for it; of tiles that
-    are alike one that divides rows and columns: a remainder is code of its own.
+def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Tile:
+    """The tile that takes the fewest cycles, in the `blocks` of a function; of tiles that are alike
+    one that divides rows and columns: a remainder is code of its own.
 
     >>> unit = vectors(DType.of("float32"), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, 4 * 96, unit)
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=8, columns=48)
     """
-    if block is None:
-        costs = _costs(nest, target)
-    else:
-        costs = {tile: cost(nest, tile, block(tile), target) for tile in tiles_of(nest, target)}
+    costs = _costs(nest, target) if blocks is None else _costs_in(nest, target, blocks)
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
@@ -115,19 +113,30 @@ def best_tile(nest: Nest, target: Target, block: Callable[[Tile], Blocks] | None
 
 def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
     """The cycles of a nest by each tile; its blocks, if it is packed, are chosen later."""
-    found = _costs_alone(nest, on_one_core(target))
+    blocks = in_one_block if nest.is_packed else blocks_in_place
+    found = _costs_in(nest, on_one_core(target), blocks)
     if nest.is_packed or target.num_cores == 1:
         return found
     return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in found.items()}
 
 
 @lru_cache(maxsize=256)  # the stages of a program are often of one size
-def _costs_alone(nest: Nest, target: Target) -> Mapping[Tile, float]:
-    def cycles(tile: Tile) -> float:
-        blocks = Blocks() if nest.is_packed else blocks_in_place(nest, tile, target)
-        return cost(nest, tile, blocks, target)
+def _costs_in(nest: Nest, target: Target, blocks: _BlocksOf) -> Mapping[Tile, float]:
+    """The cycles of a nest by each tile, in the blocks that a function gives for the tile."""
+    return {
+        tile: cost(nest, tile, blocks(nest, tile, target), target)
+        for tile in tiles_of(nest, target)
+    }
 
-    return {tile: cycles(tile) for tile in tiles_of(nest, target)}
+
+def in_one_block(nest: Nest, tile: Tile, target: Target) -> Blocks:
+    """The blocks of a nest that is not divided."""
+    return Blocks()
+
+
+def in_columns_of_tiles(nest: Nest, tile: Tile, target: Target) -> Blocks:
+    """The blocks of a nest whose tasks are as wide as a tile."""
+    return Blocks(columns=tile.columns)
 
 
 def _on_cores(nest: Nest, tile: Tile, cycles: float, target: Target) -> float:
@@ -160,18 +169,13 @@ def rows_side_by_side(row_bytes: int, target: Target) -> int:
 
 
 def panels_together(target: Target) -> int:
-    """The number of panels that are written side by side: if they fall into the same sets of the L1
-    cache, as many lines stay for what is read."""
+    """The number of panels that are written side by side. Even if all of them fall into the same
+    sets of the L1 cache, half of its ways are left for the lines that are read."""
     return max(1, target.l1_ways // 2)
 
 
 def blocks_of(
-    nest: Nest,
-    tile: Tile,
-    target: Target,
-    *,
-    copied: bool = False,
-    whole: bool = False,
+    nest: Nest, tile: Tile, target: Target, *, copied: bool = False, whole: bool = False
 ) -> Blocks:
     """The blocks of a contraction whose columns' factor is packed.
 
@@ -293,18 +297,12 @@ def with_sums_kept(
 
 
 def blocks_in_place(
-    nest: Nest,
-    tile: Tile,
-    target: Target,
-    *,
-    copied: bool = False,
-    whole: bool = False,
+    nest: Nest, tile: Tile, target: Target, *, copied: bool = False, whole: bool = False
 ) -> Blocks:
-    """The blocks of a contraction whose columns' factor is read as it lies, if it comes from beyond
-    the L2 cache: so many steps of the sum that their rows lie on pages which the CPU finds without
-    a walk, and so many columns that their part of these rows stays in L2 from one tile of rows to
-    the next. So rows of memory are read from one end to the other. The arguments are those of
-    :func:`blocks_of`."""
+    """The blocks of a contraction whose columns' factor is read as it lies, from beyond the L2
+    cache. The rows of a block's steps lie on pages that the CPU finds without a walk. The part of
+    these rows under a block's columns stays in L2 from one tile of rows to the next. So rows of
+    memory are read from one end to the other. The arguments are those of :func:`blocks_of`."""
     if nest.columns is None or None in nest.steps:
         return Blocks()
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
@@ -328,8 +326,8 @@ def blocks_in_place(
 
 @lru_cache(maxsize=64)
 def on_one_core(target: Target) -> Target:
-    """A target with one core: what decides the order of a sum is asked of it, so that the bits of a
-    result don't depend on the number of cores."""
+    """The target with one core. The order of a sum is decided for it, so that the bits of a result
+    don't depend on the number of cores."""
     return Target(f"{target} -num-cores=1")
 
 
@@ -345,12 +343,7 @@ def _sizes(total: int, counts: Iterable[int]) -> list[int]:
 
 
 def _cycles_in(
-    nest: Nest,
-    tile: Tile,
-    blocks: Blocks,
-    times: tuple[float, float],
-    steps: int,
-    target: Target,
+    nest: Nest, tile: Tile, blocks: Blocks, times: tuple[float, float], steps: int, target: Target
 ) -> float:
     """The cycles of a contraction's tasks over `steps` steps of the sum: those of one core for all
     of them, where there is one thread, or the others are busy; and of all cores until the slowest

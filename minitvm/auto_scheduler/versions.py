@@ -29,23 +29,13 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.auto_scheduler.attempts import Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import (
-    Contraction,
-    bytes_of,
-    contraction_of,
-    extent_of,
-)
+from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
-from minitvm.auto_scheduler.short_rows import (
-    AT_ONCE,
-    SHORT,
-    are_short_rows,
-    waits_for_memory,
-)
+from minitvm.auto_scheduler.short_rows import AT_ONCE, SHORT, are_short_rows, waits_for_memory
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -65,7 +55,7 @@ from minitvm.tir.stmt import ForKind
 _FEW = 8  # rows, which are read or computed one by one
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
-_WHOLE = 64  # of which extents are multiples, so that instructions for matrices need no padding
+_WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # extents of which most would be padding
 # Extents that versions are made for, the first ones for which they are right.
@@ -80,9 +70,9 @@ Write = Callable[..., None]
 @final
 @record()
 class _Version:
-    """A version for calls in which `condition` holds, made for `sizes` of the extents, or for the
-    next ones that do. Without sizes, the extents stay symbolic, and rows are taken for short, tiles
-    of instructions for padded."""
+    """A version for calls in which `condition` holds: the schedule for the first of `sizes` of the
+    extents that serves all of these calls. Without sizes, the extents stay symbolic; rows count as
+    short then, and tiles of instructions as padded."""
 
     name: str
     condition: PrimExpr
@@ -111,7 +101,7 @@ def write_versions(
 
 
 def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
-    """Versions for some sizes, those that follow each other with the same schedule as one."""
+    """The versions, of which neighbours with the same schedule are joined."""
     found = list[_Version]()
     for each in versions:
         before = found[-1] if found else None
@@ -237,7 +227,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     )
     tiled = [var for var in extents if var in _tiled_extents(found)]
     if not tiled and any(multiplies_dtypes(each, target) for each in found):
-        return  # images of a batch, say, each of which is tiles of its own
+        return  # such as the images of a batch, each with tiles of its own
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
         # The tiles of an image hardly depend on its size, if there is one.
         sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)

@@ -30,14 +30,8 @@ from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
-from minitvm.auto_scheduler.inlining import (
-    becomes_part,
-    can_be_inlined,
-    stays_a_reduction,
-)
-from minitvm.auto_scheduler.instructions import (
-    multiplies_dtypes,
-)
+from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
+from minitvm.auto_scheduler.instructions import multiplies_dtypes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
@@ -63,10 +57,7 @@ from minitvm.auto_scheduler.strategies import (
     together,
     write_contraction,
 )
-from minitvm.auto_scheduler.streams import (
-    is_plain_reduction,
-    write_grouped,
-)
+from minitvm.auto_scheduler.streams import is_plain_reduction, write_grouped
 from minitvm.auto_scheduler.sums import Program, Sums
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
@@ -428,11 +419,7 @@ AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | 
 
 
 def _write_layout(
-    s: Schedule,
-    stage: Stage,
-    program: Program,
-    kept: Container[Stage],
-    copies: set[Stage],
+    s: Schedule, stage: Stage, program: Program, kept: Container[Stage], copies: set[Stage]
 ) -> list[Stage] | None:
     """Lets a stage be computed in another order; returns the stages that do, and those of the
     copies that they read, which are added to `copies`."""

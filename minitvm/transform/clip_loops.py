@@ -42,6 +42,7 @@ _MANY = 32  # statements run in an iteration, or iterations: the loop's counter 
 
 
 class _ClipLoops(ScopedMutator):
+    changes = (s.IfThenElse,)
     _depth = 0
 
     def visit_For(self, node: s.For) -> Stmt:

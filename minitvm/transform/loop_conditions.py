@@ -11,7 +11,7 @@ from typing import final
 from minitvm.arith.effects import loads
 from minitvm.arith.guards import LARGEST, NEGATIONS, Without, conjuncts, form_of, widest
 from minitvm.arith.linear import Affine, Atom
-from minitvm.arith.piecewise import Piece, may_have_pieces, pieces_of
+from minitvm.arith.piecewise import PIECEWISE, Piece, may_have_pieces, pieces_of
 from minitvm.arith.prover import Prover
 from minitvm.arith.work import iterations, statements_run
 from minitvm.runtime.record import record
@@ -21,6 +21,7 @@ from minitvm.tir.expr import BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.functor import (
     Mutator,
     children,
+    contains,
     find,
     free_vars,
     substitute,
@@ -63,6 +64,8 @@ class Uses:
 
 
 NEVER = Affine({}, -1)
+# A statement without such nodes has neither conditions nor indices in pieces.
+CONDITIONAL = (s.IfThenElse, Call, *PIECEWISE)
 
 
 class Conditions:
@@ -114,6 +117,8 @@ class Conditions:
     def _gather(
         self, node: Stmt, inner: tuple[s.For, ...], loop: s.For, every: bool, found: Uses
     ) -> None:
+        if not contains(CONDITIONAL, node):
+            return
         values = [child for child in children(node) if isinstance(child, PrimExpr)]
         if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
             for condition in conjuncts(node.condition):

@@ -127,6 +127,8 @@ class _Accesses:
 
 @final
 class _Overlap(ScopedMutator):
+    changes = (s.IfThenElse,)
+
     def __init__(self, func: PrimFunc, vector_bytes: int, mask_registers: bool) -> None:
         super().__init__(prover_of(func))
         self._func = func

@@ -27,7 +27,7 @@ from minitvm.tir.expr import IntImm, PrimExpr, Var
 from minitvm.tir.functor import Mutator, find, mentions, substitute, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
-from minitvm.transform.loop_conditions import Conditions, Hold, Use, Uses
+from minitvm.transform.loop_conditions import CONDITIONAL, Conditions, Hold, Use, Uses
 from minitvm.transform.transpose_copies import ends_of_blocks
 
 # The most statements that a function may grow to, copies in unrolled loops included. Past it guards
@@ -144,6 +144,8 @@ class _Region:
 class _Partition(ScopedMutator):
     """Goes down the loops, the outermost first."""
 
+    changes = (*CONDITIONAL, s.AttrStmt)
+
     def __init__(self, func: PrimFunc, options: LoopPartitionOptions, masked: int) -> None:
         super().__init__(prover_of(func))
         self._options = options
@@ -162,7 +164,7 @@ class _Partition(ScopedMutator):
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if node.attr_key == HINT:
             self._hinted = e.const_int(node.value) != 0
-            return self.stmt(node.body)
+            return Mutator.stmt(self, node.body)  # a hint concerns a loop without conditions, too
         return self.descend(node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:

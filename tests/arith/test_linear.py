@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,19 @@ def test_forms_cancel() -> None:
 def test_no_integer_between_two_halves() -> None:
     assert is_infeasible(equal(X * 2, Y * 2 + 1))
     assert not is_infeasible(equal(X * 2, Y * 3 + 1))
+
+
+def test_constraints_that_a_near_point_satisfies_need_no_elimination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(rows: object, column: int) -> None:
+        raise AssertionError("eliminated")
+
+    monkeypatch.setattr(linear, "_eliminate", refuse)
+    tiles = [X * 16 - Y, Y - X * 16 + 15]  # X is (Y + 15) // 16
+    assert not is_infeasible([*tiles, Y - 64, Z, X - Z - 1])
+    assert not is_infeasible([*IN_BOX, X * -1 - 3, less(X, Y)])  # X is below zero
+    assert is_infeasible([Affine({}, -1)])
 
 
 def test_numbers_alone_are_decided() -> None:
