@@ -251,7 +251,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
-        yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
+        yield _Version(f"{_FEW} {rows.name} or fewer", _are_few(rows, found), (few,))
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -273,6 +273,23 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return  # of any larger number of rows the tiles and the blocks are the same
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
     yield _Version(f"all extents of {most} or less", is_small, small)
+
+
+def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
+    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of a few
+    sums are added in the end, which takes long for short sums: then less rows are few."""
+    condition = e.less_equal(rows, _FEW)
+    steps = [each.op.reduce_axis[-1] for each in contractions if _lies_along_the_sum(each)]
+    short = [e.less(domain_of(axis).extent, 2 * _LEAST) for axis in steps if not extent_of(axis)]
+    if not short:
+        return condition
+    is_long = e.Not(reduce(e.logical_or, short))
+    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, is_long))
+
+
+def _lies_along_the_sum(contraction: Contraction) -> bool:
+    step = contraction.op.reduce_axis[-1]
+    return all(each.along(step) == 1 for each in contraction.factors)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
