@@ -89,7 +89,6 @@ _MOST = 128
 _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
-SHORT = 8  # vectors: from here on, sums of one row after the other are faster
 AT_ONCE = 4  # vectors, of which LLVM makes an iteration of a plain loop
 
 
@@ -129,7 +128,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
-    values = len([*value_operations(*reduce.source)])
+    values = _values_of(op)
     each = values + len(
         [
             x
@@ -159,6 +158,17 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def longest(op: ComputeOp) -> int:
+    """The elements of the longest rows whose partial results are combined together. Of longer ones,
+    sums of one row after the other are faster."""
+    return _MOST // (1 + _values_of(op))
+
+
+def _values_of(op: ComputeOp) -> int:
+    """The operations that compute an element."""
+    return len([*value_operations(*reduce_of(op).source)])
 
 
 def _asks_data(reduce: Reduce) -> bool:

@@ -42,8 +42,8 @@ from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
-    SHORT,
     are_short_rows,
+    longest,
     waits_for_memory,
 )
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
@@ -228,8 +228,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
         for condition in _many_short_rows(ops, target):
-            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
-                           made_for="short rows")  # fmt: skip
+            yield _Version("many short rows", condition, ({},), made_for="short rows")
         yield from _near_tensors(ops, target)
         return
     narrow, small = (
@@ -311,7 +310,7 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less(length, SHORT * lanes)
+            is_short = e.less_equal(length, longest(op))
             has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
             are_many = e.greater_equal(rows, lanes)
             yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
