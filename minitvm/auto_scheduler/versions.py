@@ -72,6 +72,7 @@ _SHORT = 16  # extents of which most would be padding
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
 _IMAGE = (128, 192)  # and for single rows
+_PLACES = (56, 128, 192)  # of images that are read as they lie
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -140,8 +141,16 @@ def _made_for(
         return None
     ops, now = constant
     given = [now.get(each, each) for each in arguments]
-    with written_for({*dict(sizes).values()}, is_near=is_near):
+    with written_for({*dict(sizes).values(), *_varying(now)}, is_near=is_near):
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
+
+
+def _varying(now: Mapping[Tensor, Tensor]) -> Iterator[int]:
+    """The constant extents that stand for symbolic ones, as those of windows ``n - 2``."""
+    for symbolic, constant in now.items():
+        for extent, made in zip(symbolic.shape, constant.shape, strict=True):
+            if e.const_int(extent) is None and (known := e.const_int(made)) is not None:
+                yield known
 
 
 def _write_version(
@@ -262,7 +271,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     if images := [each for each in found if _is_image(each)]:
         if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), narrow)
+            yield _Version("images", e.const(True), _sizes_of_images(extents, images))
         return
     mine = tiled or extents
     are_columns_known = len(extents) == 1 and extents[0] is rows
@@ -272,6 +281,15 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return  # of any larger number of rows the tiles and the blocks are the same
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
     yield _Version(f"all extents of {most} or less", is_small, small)
+
+
+def _sizes_of_images(
+    extents: Sequence[Var], images: Iterable[Contraction]
+) -> tuple[Mapping[Var, int], ...]:
+    """Sizes of images and of their channels. There may be a single image, whose parts are tasks."""
+    outer = ((each, axis) for each in images for axis in each.op.axis[:-2])
+    single = {domain_of(axis).extent for each, axis in outer if not each.a.reads(axis)}
+    return tuple({var: 1 if var in single else size for var in extents} for size in _PLACES)
 
 
 def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import calls_out, may_be_one_array, own_memory, written_buffers
+from minitvm.arith.effects import (
+    calls_out,
+    may_be_one_array,
+    own_memory,
+    read_buffers,
+    written_buffers,
+)
 from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
@@ -344,8 +350,7 @@ def _accesses(body: Stmt) -> _Accesses | None:
     if calls_out(body) or contains(s.While, body):
         return None
     own = own_memory(body)
-    read = frozenset(each.buffer for each in find(BufferLoad, body))
-    return _Accesses(read - own, written_buffers(body) - own)
+    return _Accesses(read_buffers(body) - own, written_buffers(body) - own)
 
 
 @final
