@@ -177,8 +177,9 @@ class _Overlap(ScopedMutator):
         accesses = None if tiles is None else _accesses(loop.body)
         if tiles is None or accesses is None or (apart := self._if_repeated(accesses)) is None:
             return loop
-        is_long = code_size(loop.body) >= _LONG
-        if loop.kind == ForKind.PARALLEL and not is_long:
+        size = code_size(loop.body)
+        is_long, is_little = size >= _LONG, size <= _LITTLE and not contains(s.For, loop.body)
+        if loop.kind == ForKind.PARALLEL and (is_little if tiles.last.terms else not is_long):
             return loop
         count = tiles.last.constant // tiles.size + 1
         if tiles.last.terms or (is_long and count >= _MANY):
@@ -274,8 +275,10 @@ class _Overlap(ScopedMutator):
             every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
             is_alone = bool(e.const_int(apart)) and self._ends_behind(loop, every)
             narrow = self._narrow(loop, tiles) if is_alone else None
-            if narrow is not None:
+            if narrow is not None and loop.kind == ForKind.SERIAL:
                 return self._with_halves(loop, tiles, whole_loop, narrow)
+            if narrow is not None:
+                whole_loop = self._or_half(whole_loop, tiles, narrow)
             return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
@@ -320,12 +323,22 @@ class _Overlap(ScopedMutator):
         tiled = s.LetStmt(wide, e.Select(columns >= size, count, e.const(0, dtype)), tiled)
         return s.IfThenElse(columns >= half, tiled, with_fields(loop, body=narrow))
 
+    def _or_half(self, whole: s.For, tiles: _Tiles, narrow: Stmt) -> s.For:
+        """The parallel loop over `whole` tiles, whose last one has half of the columns if no more
+        are left; `narrow` is its guarded body."""
+        var, size, half = whole.loop_var, tiles.size, tiles.size // 2
+        columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
+        begin = Var(f"{var.name}.begin", var.dtype)
+        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        last = s.LetStmt(begin, columns - half, body)
+        return with_fields(whole, body=s.IfThenElse(var * size + half < columns, whole.body, last))
+
     def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
         """The body for a tile of half of the columns, where that takes half of the time: in a long
         loop inside of the tile, several vectors become half as many."""
         inside = [*find(s.For, loop.body)]
         is_long = any(each.kind == ForKind.SERIAL for each in inside)
-        if loop.kind != ForKind.SERIAL or not is_long or tiles.size % 2:
+        if not is_long or tiles.size % 2:
             return None
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
         is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
