@@ -279,6 +279,12 @@ class _Overlap(ScopedMutator):
                 return self._with_halves(loop, tiles, whole_loop, narrow)
             if narrow is not None:
                 whole_loop = self._or_half(whole_loop, tiles, narrow)
+            is_once = e.const_int(apart) and self._prover.proves(
+                self._prover.affine(every) - self._prover.affine(loop.extent)
+            )
+            if is_once:  # fewer columns than a tile has
+                first = substitute(loop.body, {var: e.const(0, var.dtype)})
+                return s.IfThenElse(fits, whole_loop, s.IfThenElse(loop.extent > 0, first))
             return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
