@@ -14,11 +14,13 @@ from minitvm.tir.functor import Mutator, Node, children, contains, free_vars, wi
 from minitvm.tir.stmt import Stmt
 from minitvm.tir.structural_equal import structural_equal
 
+_BLOCK = 16  # iterations
+
 
 def symbolic_divisor(var: Var, body: Stmt) -> PrimExpr | None:
     """The expression by which `body` divides a loop's variable most often, of those that stay the
-    same while the loop runs; None if there are none but constants. Digits that are joined to one
-    index are no divisions."""
+    same while the loop runs; None if there are none but constants and numbers of blocks, each of
+    which takes long beside a division. Digits that are joined to one index are no divisions."""
     bound: set[Var] = set()
     found: list[PrimExpr] = []
     for each in _beside_joined(body):
@@ -30,10 +32,18 @@ def symbolic_divisor(var: Var, body: Stmt) -> PrimExpr | None:
             found.append(each.b)
     counts = Counter[int]()
     for each in found:
-        is_size = not contains((e.BufferLoad, e.Call), each)
+        is_size = not contains((e.BufferLoad, e.Call), each) and not _is_number_of_blocks(each)
         if e.const_int(each) is None and is_size and bound.isdisjoint(free_vars(each)):
             counts[next(i for i, x in enumerate(found) if structural_equal(x, each))] += 1
     return found[counts.most_common(1)[0][0]] if counts else None
+
+
+def _is_number_of_blocks(divisor: PrimExpr) -> bool:
+    """Whether a number is ``(n + 63) // 64``, for blocks of some size."""
+    if not isinstance(divisor, e.FloorDiv) or not isinstance(divisor.a, e.Add):
+        return False
+    size = e.const_int(divisor.b) or 0
+    return size >= _BLOCK and e.const_int(divisor.a.b) == size - 1
 
 
 def _beside_joined(body: Stmt) -> Iterator[Node]:

@@ -34,7 +34,7 @@ from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions
-from minitvm.transform.transpose_copies import VECTOR_BYTES
+from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 
 _WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
@@ -177,9 +177,8 @@ class _Overlap(ScopedMutator):
         accesses = None if tiles is None else _accesses(loop.body)
         if tiles is None or accesses is None or (apart := self._if_repeated(accesses)) is None:
             return loop
-        size = code_size(loop.body)
-        is_long, is_little = size >= _LONG, size <= _LITTLE and not contains(s.For, loop.body)
-        if loop.kind == ForKind.PARALLEL and (is_little if tiles.last.terms else not is_long):
+        is_long = code_size(loop.body) >= _LONG
+        if loop.kind == ForKind.PARALLEL and not (is_long or self._repeats_as_little(loop, tiles)):
             return loop
         count = tiles.last.constant // tiles.size + 1
         if tiles.last.terms or (is_long and count >= _MANY):
@@ -293,6 +292,12 @@ class _Overlap(ScopedMutator):
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _repeats_as_little(self, loop: s.For, tiles: _Tiles) -> bool:
+        """Whether a tile of symbolic columns takes as long under its guards as without them: it has
+        loops inside, and none that ends where the guards do."""
+        has_loops = any(each.kind == ForKind.SERIAL for each in find(s.For, loop.body))
+        return has_loops and bool(tiles.last.terms) and not ends_of_blocks(loop.body)
 
     def _ends_behind(self, loop: s.For, count: PrimExpr) -> bool:
         """Whether a loop has at least `count` iterations."""
