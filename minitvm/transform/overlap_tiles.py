@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import final
 
 from minitvm.arith.atoms import structural_key
@@ -27,6 +28,7 @@ from minitvm.tir.functor import (
     contains,
     find,
     mentions,
+    rebuild,
     substitute,
     with_fields,
 )
@@ -120,6 +122,11 @@ class _Tiles:
     size: int
     last: Affine
     guards: tuple[PrimExpr, ...]
+
+    @property
+    def divisor(self) -> int:
+        """A divisor of the begins of all tiles, and of half a tile."""
+        return gcd(self.size, self.size // 2, self.last.constant, *self.last.terms.values())
 
 
 @final
@@ -249,7 +256,7 @@ class _Overlap(ScopedMutator):
         begin = Var(f"{loop.loop_var.name}.begin", loop.loop_var.dtype)
         body = Without(tiles.guards).stmt(loop.body)
         try:
-            last = _Moved(loop.loop_var, tiles.size, begin).stmt(body)
+            last = _Moved(loop.loop_var, tiles, begin).stmt(body)
         except _NoFunctionOfTheTile:
             return loop
         place = e.const(tiles.last.constant, begin.dtype)
@@ -260,7 +267,7 @@ class _Overlap(ScopedMutator):
         var, size, whole = loop.loop_var, tiles.size, Without(tiles.guards).stmt(loop.body)
         begin = Var(f"{var.name}.begin", var.dtype)
         try:
-            moved = _Moved(var, size, begin).stmt(whole)
+            moved = _Moved(var, tiles, begin).stmt(whole)
         except _NoFunctionOfTheTile:
             return None
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
@@ -326,7 +333,7 @@ class _Overlap(ScopedMutator):
         count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
         wide = Var(f"{var.name}.whole", dtype)
         name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
-        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
         body = s.LetStmt(begin, e.minimum(wide * size + name * half, columns - half), body)
         left = e.maximum(e.floordiv(columns - wide * size + (half - 1), half), 0)
         halves = with_fields(loop, loop_var=name, extent=left, body=body)
@@ -340,7 +347,7 @@ class _Overlap(ScopedMutator):
         var, size, half = whole.loop_var, tiles.size, tiles.size // 2
         columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
         begin = Var(f"{var.name}.begin", var.dtype)
-        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
         last = s.LetStmt(begin, columns - half, body)
         return with_fields(whole, body=s.IfThenElse(var * size + half < columns, whole.body, last))
 
@@ -400,13 +407,14 @@ class _NoFunctionOfTheTile(Exception):
 
 @final
 class _Moved(Mutator):
-    """Replaces multiples of ``var * size`` by those of `begin`."""
+    """Replaces multiples of ``var * size`` by those of `begin`. In quotients and remainders by 2,
+    say, if all tiles begin at even places, they are those of ``begin // 2 * 2``."""
 
-    def __init__(self, var: Var, size: int, begin: Var) -> None:
+    def __init__(self, var: Var, tiles: _Tiles, begin: Var) -> None:
         super().__init__()
         self._prover = Prover()
         self._var = var
-        self._size = size
+        self._tiles = tiles
         self._begin = begin
 
     def expr(self, node: PrimExpr) -> PrimExpr:
@@ -416,15 +424,21 @@ class _Moved(Mutator):
             return super().expr(node)
         if isinstance(node, e.FloorMod) and not isinstance(node.b, e.IntImm):
             return super().expr(node)  # the end of a row, where lanes may begin anywhere
-        if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
+        if isinstance(node, (e.FloorDiv, e.FloorMod)):
+            size = e.const_int(node.b)
+            if not size or self._tiles.divisor % size:
+                raise _NoFunctionOfTheTile
+            whole = e.floordiv(self._begin, size) * size
+            return rebuild(node, {"a": substitute(self.expr(node.a), {self._begin: whole})})
+        if isinstance(node, Var):
             raise _NoFunctionOfTheTile
         form = self._prover.affine(node)
         if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
             return super().expr(node)
-        factor = form.terms.get(self._var, 0)
-        if factor % self._size:
+        factor, size = form.terms.get(self._var, 0), self._tiles.size
+        if factor % size:
             raise _NoFunctionOfTheTile
         moved = form
         if factor:
-            moved += Affine({self._begin: factor // self._size}) - Affine({self._var: factor})
+            moved += Affine({self._begin: factor // size}) - Affine({self._var: factor})
         return e.cast(node.dtype, self._prover.expression(moved, node.dtype))
