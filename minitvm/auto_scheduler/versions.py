@@ -59,7 +59,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import mentions, substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
@@ -248,8 +248,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return  # images of a batch, say, each of which is tiles of its own
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
         # The tiles of an image hardly depend on its size, if there is one.
-        sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
-        yield _Version("images", e.const(True), sizes)
+        yield _Version("images", e.const(True), _sizes_of_images(extents, found))
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
     # Two factors of this size fit the L2 cache.
@@ -284,12 +283,25 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
 
 
 def _sizes_of_images(
-    extents: Sequence[Var], images: Iterable[Contraction]
+    extents: Sequence[Var], images: Sequence[Contraction]
 ) -> tuple[Mapping[Var, int], ...]:
-    """Sizes of images and of their channels. There may be a single image, whose parts are tasks."""
+    """Sizes of images and of their channels. There may be a single image, whose parts are tasks,
+    unless its windows are read."""
+    if any(map(_has_long_windows, images)):
+        return tuple(dict.fromkeys(extents, size) for size in _IMAGE)
     outer = ((each, axis) for each in images for axis in each.op.axis[:-2])
     single = {domain_of(axis).extent for each, axis in outer if not each.a.reads(axis)}
     return tuple({var: 1 if var in single else size for var in extents} for size in _PLACES)
+
+
+def _has_long_windows(contraction: Contraction) -> bool:
+    """Whether several steps of the sum read a window of the columns' factor."""
+    long = [axis.var for axis in contraction.op.reduce_axis if extent_of(axis) != 1]
+    columns = [axis.var for axis in contraction.op.axis]
+    return any(
+        any(mentions(step, index) for step in long) and any(mentions(x, index) for x in columns)
+        for index in contraction.b.load.indices
+    )
 
 
 def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
