@@ -32,8 +32,8 @@ from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import (
     AS_IT_IS,
-    FunctionText,
     NULL,
+    FunctionText,
     Value,
     element_type,
     i64,
