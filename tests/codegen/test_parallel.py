@@ -827,5 +827,7 @@ def test_a_single_task_is_called_without_the_runtime() -> None:
     s = te.create_schedule(B.op)
     s[B].parallel(B.op.axis[0])
     text = build(s, [A, B], name="f").get_source("ll")
-    calls = re.findall(r"call i32 @parallel\.1\.body\(", text)
-    assert len(calls) == 2  # here, and by the function that the runtime calls
+    (caller,) = (
+        each for each in text.split("\ndefine ")[1:] if f"call i32 @{PARALLEL_FOR}" in each
+    )
+    assert "fadd" in caller or "@parallel.1.body(" in caller
