@@ -90,6 +90,9 @@ def overlap_tiles(
         else:
             ...                                                 # 16 columns, under guards
 
+    A parallel loop chooses between both in each iteration. If no tile is whole, there is one tile,
+    without a loop.
+
     For a constant extent, a long tile has no copy, since compiling it takes longer than computing
     some elements twice. This holds for parallel loops, too::
 
