@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from minitvm.arith.fused_loop import symbolic_divisor
+from minitvm.runtime.dtype import INT64
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import PrimExpr, Var
 
-m, n, x = Var("m", "int64"), Var("n", "int64"), Var("x", "int64")
+m, n, x = (Var(name, INT64) for name in "mnx")
 X, T = decl_buffer((m, n), "float32", "X"), decl_buffer((n, m), "float32", "T")
 
 
