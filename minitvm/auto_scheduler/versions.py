@@ -307,13 +307,13 @@ def _has_long_windows(contraction: Contraction) -> bool:
 def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
     """Whether rows are few. Where the factors lie side by side along the sum, the lanes of a few
     sums are added in the end, which takes long for short sums: then less rows are few."""
-    condition = e.less_equal(rows, _FEW)
     steps = [each.op.reduce_axis[-1] for each in contractions if _lies_along_the_sum(each)]
-    short = [e.less(domain_of(axis).extent, 2 * _LEAST) for axis in steps if not extent_of(axis)]
-    if not short:
+    extents = [domain_of(axis).extent for axis in steps if extent_of(axis) is None]
+    condition = e.less_equal(rows, _FEW)
+    if not extents:
         return condition
-    is_long = e.Not(reduce(e.logical_or, short))
-    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, is_long))
+    are_long = reduce(e.logical_and, (e.greater_equal(n, 2 * _LEAST) for n in extents))
+    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, are_long))
 
 
 def _lies_along_the_sum(contraction: Contraction) -> bool:
