@@ -32,6 +32,7 @@ from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
 from minitvm.codegen.llvm_text import (
     AS_IT_IS,
+    NULL,
     FunctionText,
     Value,
     element_type,
@@ -228,14 +229,36 @@ def launch(
     made = emit_task(inside, team)
     function = _emit_entry(text, f"parallel.{number}", captured, made)
 
-    *slots, total = _slots(captured)
-    closure = text.alloca("i64", max(1, total), 64)
-    for (_, value), slot in zip(captured, slots, strict=True):
-        text.set_word(closure, slot, value)
-    arguments = [function, closure, limit, worth, i64(each), failure]
-    status = text.call_external(PARALLEL_FOR, "i32", arguments)
+    status = _called(text, captured, function, made, (limit, worth, i64(each)), failure)
     text.forget()  # the tasks have written
     return status
+
+
+def _called(
+    text: FunctionText,
+    captured: list[Captured],
+    function: Value,
+    body: Value,
+    tasks: tuple[Value, Value, Value],
+    failure: Value,
+) -> Value:
+    """The status of the `tasks`, their limit, their worth and the number for a thread: of a single
+    one, that of its `body`, which is called as the runtime would call it."""
+    limit, worth, _ = tasks
+    alone, threads, done = text.blocks("alone", "threads", "done")
+    most = text.intrinsic("smin", "i64", limit, worth)
+    text.branch_if(text.icmp("slt", most, i64(2)), alone, threads)
+    with text.inside(alone, done):
+        values = [value for _, value in captured]
+        status = text.call(body, "i32", [*values, i64(0), i64(1), NULL, failure])
+    with text.inside(threads, done):
+        *slots, total = _slots(captured)
+        closure = text.alloca("i64", max(1, total), 64)
+        for (_, value), slot in zip(captured, slots, strict=True):
+            text.set_word(closure, slot, value)
+        shared = text.call_external(PARALLEL_FOR, "i32", [function, closure, *tasks, failure])
+    text.place(done)
+    return text.phi("i32", (status, alone), (shared, threads))
 
 
 def _emit_entry(outer: FunctionText, name: str, captured: list[Captured], body: Value) -> Value:

@@ -154,6 +154,24 @@ class Effects:
         return frozenset(found)
 
 
+def read_buffers(body: Stmt) -> frozenset[Buffer]:
+    """The buffers whose elements `body` reads. A request ahead reads nothing."""
+    found, seen = set[Buffer](), set[int]()
+    waiting = list[Node]([body])
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        if isinstance(node, Call) and node.op == "prefetch":
+            waiting += children(node.args[0])
+            continue
+        seen.add(id(node))
+        if isinstance(node, BufferLoad):
+            found.add(node.buffer)
+        waiting += children(node)
+    return frozenset(found)
+
+
 def written_buffers(body: Stmt) -> frozenset[Buffer]:
     """The buffers that `body` may write: it stores to them, or passes them to packed or C functions
     by a pointer that isn't read-only."""

@@ -32,6 +32,7 @@ from typing import TypeAlias
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
+from minitvm.arith.work import USUAL_TRIPS
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     contraction_of,
@@ -82,7 +83,6 @@ _LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory 
 _SHARE = 0.1  # of the computation's cycles
 _MOST = 10  # reduction axes of a search
 _TOGETHER = 6  # reduction axes up to which groups of several axes are tried: 3^6 pairs of sets
-_SIZE = 128  # taken for a symbolic extent
 _GAIN = 1.25  # the factor in cycles from which on another stage pays
 
 _Axes: TypeAlias = frozenset[IterVar]
@@ -387,7 +387,7 @@ def _size(axes: Iterable[IterVar]) -> int:
 
 def _number(extents: Iterable[PrimExpr]) -> int:
     """The product of extents, with a usual number for each symbolic one."""
-    return prod(_SIZE if (n := e.const_int(each)) is None else n for each in extents)
+    return prod(USUAL_TRIPS if (n := e.const_int(each)) is None else n for each in extents)
 
 
 def _moving(size: int, target: Target) -> float:

@@ -54,7 +54,6 @@ from minitvm.auto_scheduler.contraction import (
     steps_of,
 )
 from minitvm.auto_scheduler.cost import (
-    USUAL,
     Blocks,
     Nest,
     Tile,
@@ -85,6 +84,7 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy, write_panels
 from minitvm.auto_scheduler.reductions import cycles_along
+from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -120,7 +120,7 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
     if (
         None in map(extent_of, reduced)
         or not (reduced and columns and len(loads) == 1)
-        or (None in map(extent_of, columns) and not _is_read_as_it_lies(contraction, target))
+        or (any(map(may_vary, columns)) and not _is_read_as_it_lies(contraction, target))
     ):
         return _is_depthwise_by_channels(contraction)
     windows = any(not isinstance(index, Var) for index in loads[0].indices)

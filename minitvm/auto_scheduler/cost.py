@@ -38,6 +38,7 @@ from math import gcd, prod
 from typing import final
 
 from minitvm.auto_scheduler.contraction import extent_of
+from minitvm.auto_scheduler.some_sizes import USUAL
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, Terms
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
@@ -47,7 +48,6 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 
-USUAL = 4096  # a symbolic extent
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order

@@ -28,11 +28,12 @@ from typing import TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
-from minitvm.auto_scheduler.cost import USUAL, Blocks, cost, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
 from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
+from minitvm.auto_scheduler.some_sizes import USUAL
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
 from minitvm.runtime.host import CACHE_LINE

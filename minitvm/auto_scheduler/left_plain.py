@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
@@ -19,7 +20,6 @@ from minitvm.tir.functor import free_vars, substitute
 _LEAST_STEPS = 1 << 20  # of plain loops: about a millisecond
 _LEAST_THREADS = 4  # that alone make a stage much faster
 _LEAST_STEPS_FOR_THREADS = 1 << 24
-_USUAL, _USUAL_FROM_DATA = 128, 16  # taken for a symbolic extent, and for a range read from data
 
 
 def left_plain(s: Schedule, target: Target) -> list[Stage]:
@@ -56,9 +56,9 @@ def _usual(extent: PrimExpr) -> int:
     """An extent in which a usual value stands for each variable."""
     known = e.const_int(extent)
     if known is None:
-        sizes = {var: e.const(_USUAL, var.dtype) for var in free_vars(extent)}
+        sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
         known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
-    return _USUAL_FROM_DATA if known is None else known
+    return int(TRIPS_FROM_DATA) if known is None else known
 
 
 def _waits_for_memory(op: ComputeOp) -> bool:

@@ -45,7 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
-from minitvm.auto_scheduler.some_sizes import is_far
+from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_far
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
@@ -58,7 +58,6 @@ from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import children, find, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
-_USUAL = 256  # columns of rows whose length isn't known
 _LEAST_REQUESTED = 256  # bytes of a row
 _WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
 
@@ -265,7 +264,7 @@ def request_gathered(
     foresees them. So many are under way as memory delivers while it looks up a page and then a
     line; half of the L1 cache holds them. Loads of short rows overlap by themselves."""
     tables = gathered(compute_of(stage), target)
-    size = (columns or _USUAL) * sum(each.dtype.itemsize for each in tables)
+    size = (columns or USUAL_COLUMNS) * sum(each.dtype.itemsize for each in tables)
     if size < _LEAST_REQUESTED:
         return
     wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)

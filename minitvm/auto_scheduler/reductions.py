@@ -64,7 +64,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
-from minitvm.auto_scheduler.some_sizes import is_far
+from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
 from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
@@ -81,7 +81,6 @@ from minitvm.tir.functor import walk_once
 
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
-_USUAL = 512  # steps of a reduction whose extent isn't known
 _MOST_UNROLLED = 16  # steps: more take long to compile
 _STEPS_OF_VECTOR = 4  # at least
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
@@ -507,7 +506,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     op = compute_of(stage)
     lanes = lanes_of(op, target)
     width = lanes * _vectors_under_way(op, target)
-    extent = _USUAL if (n := extent_in(stage, k)) is None else max(0, n)
+    extent = USUAL_STEPS if (n := extent_in(stage, k)) is None else max(0, n)
     if extent < 2 * lanes:
         return []
     # A vector costs a step at the end.

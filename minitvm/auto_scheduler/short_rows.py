@@ -88,7 +88,6 @@ _MOST = 128
 _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
-SHORT = 8  # vectors: from here on, sums of one row after the other are faster
 AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
@@ -155,6 +154,12 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def longest(op: ComputeOp) -> int:
+    """The elements of the longest rows whose partial results are combined together. Of longer ones,
+    sums of one row after the other are faster."""
+    return _MOST // (1 + term_operations(reduce_of(op), range(len(op.body))))
 
 
 def _asks_data(reduce: Reduce) -> bool:

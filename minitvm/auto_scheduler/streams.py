@@ -53,10 +53,10 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     slides,
 )
-from minitvm.auto_scheduler.cost import USUAL, in_pieces, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
-from minitvm.auto_scheduler.some_sizes import has_near_tensors, may_vary
+from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.target import Target

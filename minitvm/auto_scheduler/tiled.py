@@ -36,7 +36,6 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import (
-    USUAL,
     Blocks,
     Nest,
     Tile,
@@ -81,7 +80,7 @@ from minitvm.auto_scheduler.packing import (
     write_copy,
     write_panels,
 )
-from minitvm.auto_scheduler.some_sizes import may_vary
+from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,

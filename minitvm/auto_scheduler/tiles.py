@@ -24,7 +24,6 @@ from typing import TypeAlias
 from minitvm.auto_scheduler.cost import (
     PAGE,
     SHARE,
-    USUAL,
     Blocks,
     Nest,
     Tile,
@@ -40,14 +39,13 @@ from minitvm.auto_scheduler.cost import (
     transfer_cycles,
     waiting_cycles,
 )
-from minitvm.auto_scheduler.some_sizes import is_version
+from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_COLUMNS, is_version
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 
 ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
-_COLUMNS = 256  # of a block, where their number is symbolic
 _FEW = 8  # rows
 _BlocksOf: TypeAlias = Callable[[Nest, Tile, Target], Blocks]
 MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
@@ -203,7 +201,7 @@ def blocks_of(
         steps = nest.steps_of(depth, cut)
         panels = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
         strip = strip_of(nest, tile, steps, target) if copied else None
-        width = min(panels * tile.columns, _COLUMNS)
+        width = min(panels * tile.columns, USUAL_COLUMNS)
         return Blocks(None, width, depth, cut, strip, shares_rows=across and not copied)
 
     def search(cut: tuple[int | None, int], on: Target) -> tuple[float, Blocks]:

@@ -35,7 +35,12 @@ from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtyp
 from minitvm.auto_scheduler.lines import gathered
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
-from minitvm.auto_scheduler.short_rows import AT_ONCE, SHORT, are_short_rows, waits_for_memory
+from minitvm.auto_scheduler.short_rows import (
+    AT_ONCE,
+    are_short_rows,
+    longest,
+    waits_for_memory,
+)
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -49,7 +54,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import mentions, substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
@@ -62,6 +67,7 @@ _SHORT = 16  # extents of which most would be padding
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
 _IMAGE = (128, 192)  # and for single rows
+_PLACES = (56, 128, 192)  # of images that are read as they lie
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -130,8 +136,16 @@ def _made_for(
         return None
     ops, now = constant
     given = [now.get(each, each) for each in arguments]
-    with written_for({*dict(sizes).values()}, is_near=is_near):
+    with written_for({*dict(sizes).values(), *_varying(now)}, is_near=is_near):
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
+
+
+def _varying(now: Mapping[Tensor, Tensor]) -> Iterator[int]:
+    """The constant extents that stand for symbolic ones, as those of windows ``n - 2``."""
+    for symbolic, constant in now.items():
+        for extent, made in zip(symbolic.shape, constant.shape, strict=True):
+            if e.const_int(extent) is None and (known := e.const_int(made)) is not None:
+                yield known
 
 
 def _write_version(
@@ -218,8 +232,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
         for condition in _many_short_rows(ops, target):
-            yield _Version(f"many rows of less than {SHORT} vectors", condition, ({},),
-                           made_for="short rows")  # fmt: skip
+            yield _Version("many short rows", condition, ({},), made_for="short rows")
         yield from _near_tensors(ops, target)
         return
     narrow, small = (
@@ -230,8 +243,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return  # such as the images of a batch, each with tiles of its own
     if any(_has_windows(each) and not is_convolution(each, target) for each in found):
         # The tiles of an image hardly depend on its size, if there is one.
-        sizes = tuple(dict.fromkeys(extents, size) for size in _IMAGE)
-        yield _Version("images", e.const(True), sizes)
+        yield _Version("images", e.const(True), _sizes_of_images(extents, found))
         return
     itemsize = max(each.b.tensor.dtype.itemsize for each in found)
     # Two factors of this size fit the L2 cache.
@@ -241,7 +253,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
-        yield _Version(f"{_FEW} {rows.name} or fewer", e.less_equal(rows, _FEW), (few,))
+        yield _Version(f"{_FEW} {rows.name} or fewer", _are_few(rows, found), (few,))
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -253,7 +265,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     if images := [each for each in found if _is_image(each)]:
         if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), narrow)
+            yield _Version("images", e.const(True), _sizes_of_images(extents, images))
         return
     mine = tiled or extents
     are_columns_known = len(extents) == 1 and extents[0] is rows
@@ -263,6 +275,45 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return  # of any larger number of rows the tiles and the blocks are the same
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
     yield _Version(f"all extents of {most} or less", is_small, small)
+
+
+def _sizes_of_images(
+    extents: Sequence[Var], images: Sequence[Contraction]
+) -> tuple[Mapping[Var, int], ...]:
+    """Sizes of images and of their channels. There may be a single image, whose parts are tasks,
+    unless its windows are read."""
+    if any(map(_has_long_windows, images)):
+        return tuple(dict.fromkeys(extents, size) for size in _IMAGE)
+    outer = ((each, axis) for each in images for axis in each.op.axis[:-2])
+    single = {domain_of(axis).extent for each, axis in outer if not each.a.reads(axis)}
+    return tuple({var: 1 if var in single else size for var in extents} for size in _PLACES)
+
+
+def _has_long_windows(contraction: Contraction) -> bool:
+    """Whether several steps of the sum read a window of the columns' factor."""
+    long = [axis.var for axis in contraction.op.reduce_axis if extent_of(axis) != 1]
+    columns = [axis.var for axis in contraction.op.axis]
+    return any(
+        any(mentions(step, index) for step in long) and any(mentions(x, index) for x in columns)
+        for index in contraction.b.load.indices
+    )
+
+
+def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
+    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of a few
+    sums are added in the end, which takes long for short sums: then less rows are few."""
+    steps = [each.op.reduce_axis[-1] for each in contractions if _lies_along_the_sum(each)]
+    extents = [domain_of(axis).extent for axis in steps if extent_of(axis) is None]
+    condition = e.less_equal(rows, _FEW)
+    if not extents:
+        return condition
+    are_long = reduce(e.logical_and, (e.greater_equal(n, 2 * _LEAST) for n in extents))
+    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, are_long))
+
+
+def _lies_along_the_sum(contraction: Contraction) -> bool:
+    step = contraction.op.reduce_axis[-1]
+    return all(each.along(step) == 1 for each in contraction.factors)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
@@ -284,7 +335,7 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less(length, SHORT * lanes)
+            is_short = e.less_equal(length, longest(op))
             has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
             are_many = e.greater_equal(rows, lanes)
             yield e.logical_and(e.logical_and(is_short, has_rest), are_many)

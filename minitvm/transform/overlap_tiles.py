@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import calls_out, may_be_one_array, own_memory, written_buffers
+from minitvm.arith.effects import (
+    calls_out,
+    may_be_one_array,
+    own_memory,
+    read_buffers,
+    written_buffers,
+)
 from minitvm.arith.guards import Without, is_symbolic, quotient
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
@@ -21,6 +28,7 @@ from minitvm.tir.functor import (
     contains,
     find,
     mentions,
+    rebuild,
     substitute,
     with_fields,
 )
@@ -28,7 +36,7 @@ from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import Conditions
-from minitvm.transform.transpose_copies import VECTOR_BYTES
+from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 
 _WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
@@ -82,6 +90,9 @@ def overlap_tiles(
         else:
             ...                                                 # 16 columns, under guards
 
+    A parallel loop chooses between both in each iteration. If no tile is whole, there is one tile,
+    without a loop.
+
     For a constant extent, a long tile has no copy, since compiling it takes longer than computing
     some elements twice. This holds for parallel loops, too::
 
@@ -114,6 +125,11 @@ class _Tiles:
     size: int
     last: Affine
     guards: tuple[PrimExpr, ...]
+
+    @property
+    def divisor(self) -> int:
+        """A divisor of the begins of all tiles, and of half a tile."""
+        return gcd(self.size, self.size // 2, self.last.constant, *self.last.terms.values())
 
 
 @final
@@ -174,7 +190,7 @@ class _Overlap(ScopedMutator):
         if tiles is None or accesses is None or (apart := self._if_repeated(accesses)) is None:
             return loop
         is_long = code_size(loop.body) >= _LONG
-        if loop.kind == ForKind.PARALLEL and not is_long:
+        if loop.kind == ForKind.PARALLEL and not (is_long or self._repeats_as_little(loop, tiles)):
             return loop
         count = tiles.last.constant // tiles.size + 1
         if tiles.last.terms or (is_long and count >= _MANY):
@@ -245,7 +261,7 @@ class _Overlap(ScopedMutator):
         begin = Var(f"{loop.loop_var.name}.begin", loop.loop_var.dtype)
         body = Without(tiles.guards).stmt(loop.body)
         try:
-            last = _Moved(loop.loop_var, tiles.size, begin).stmt(body)
+            last = _Moved(loop.loop_var, tiles, begin).stmt(body)
         except _NoFunctionOfTheTile:
             return loop
         place = e.const(tiles.last.constant, begin.dtype)
@@ -256,7 +272,7 @@ class _Overlap(ScopedMutator):
         var, size, whole = loop.loop_var, tiles.size, Without(tiles.guards).stmt(loop.body)
         begin = Var(f"{var.name}.begin", var.dtype)
         try:
-            moved = _Moved(var, size, begin).stmt(whole)
+            moved = _Moved(var, tiles, begin).stmt(whole)
         except _NoFunctionOfTheTile:
             return None
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
@@ -270,8 +286,16 @@ class _Overlap(ScopedMutator):
             every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
             is_alone = bool(e.const_int(apart)) and self._ends_behind(loop, every)
             narrow = self._narrow(loop, tiles) if is_alone else None
-            if narrow is not None:
+            if narrow is not None and loop.kind == ForKind.SERIAL:
                 return self._with_halves(loop, tiles, whole_loop, narrow)
+            if narrow is not None:
+                whole_loop = self._or_half(whole_loop, tiles, narrow)
+            is_once = e.const_int(apart) and self._prover.proves(
+                self._prover.affine(every) - self._prover.affine(loop.extent)
+            )
+            if is_once:  # fewer columns than a tile has
+                first = substitute(loop.body, {var: e.const(0, var.dtype)})
+                return s.IfThenElse(fits, whole_loop, s.IfThenElse(loop.extent > 0, first))
             return s.IfThenElse(fits, whole_loop, loop)
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
@@ -280,6 +304,12 @@ class _Overlap(ScopedMutator):
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _repeats_as_little(self, loop: s.For, tiles: _Tiles) -> bool:
+        """Whether a tile of symbolic columns takes as long under its guards as without them: it has
+        loops inside, and none that ends where the guards do."""
+        has_loops = any(each.kind == ForKind.SERIAL for each in find(s.For, loop.body))
+        return has_loops and bool(tiles.last.terms) and not ends_of_blocks(loop.body)
 
     def _ends_behind(self, loop: s.For, count: PrimExpr) -> bool:
         """Whether a loop has at least `count` iterations."""
@@ -308,7 +338,7 @@ class _Overlap(ScopedMutator):
         count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
         wide = Var(f"{var.name}.whole", dtype)
         name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
-        body = _Moved(var, size, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
         body = s.LetStmt(begin, e.minimum(wide * size + name * half, columns - half), body)
         left = e.maximum(e.floordiv(columns - wide * size + (half - 1), half), 0)
         halves = with_fields(loop, loop_var=name, extent=left, body=body)
@@ -316,12 +346,22 @@ class _Overlap(ScopedMutator):
         tiled = s.LetStmt(wide, e.Select(columns >= size, count, e.const(0, dtype)), tiled)
         return s.IfThenElse(columns >= half, tiled, with_fields(loop, body=narrow))
 
+    def _or_half(self, whole: s.For, tiles: _Tiles, narrow: Stmt) -> s.For:
+        """The parallel loop over `whole` tiles, whose last one has half of the columns if no more
+        are left; `narrow` is its guarded body."""
+        var, size, half = whole.loop_var, tiles.size, tiles.size // 2
+        columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
+        begin = Var(f"{var.name}.begin", var.dtype)
+        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
+        last = s.LetStmt(begin, columns - half, body)
+        return with_fields(whole, body=s.IfThenElse(var * size + half < columns, whole.body, last))
+
     def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
         """The body for a tile of half of the columns, where that takes half of the time: in a long
         loop inside of the tile, several vectors become half as many."""
         inside = [*find(s.For, loop.body)]
         is_long = any(each.kind == ForKind.SERIAL for each in inside)
-        if loop.kind != ForKind.SERIAL or not is_long or tiles.size % 2:
+        if not is_long or tiles.size % 2:
             return None
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
         is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
@@ -346,8 +386,7 @@ def _accesses(body: Stmt) -> _Accesses | None:
     if calls_out(body) or contains(s.While, body):
         return None
     own = own_memory(body)
-    read = frozenset(each.buffer for each in find(BufferLoad, body))
-    return _Accesses(read - own, written_buffers(body) - own)
+    return _Accesses(read_buffers(body) - own, written_buffers(body) - own)
 
 
 @final
@@ -373,13 +412,14 @@ class _NoFunctionOfTheTile(Exception):
 
 @final
 class _Moved(Mutator):
-    """Replaces multiples of ``var * size`` by those of `begin`."""
+    """Replaces multiples of ``var * size`` by those of `begin`. In quotients and remainders by 2,
+    say, if all tiles begin at even places, they are those of ``begin // 2 * 2``."""
 
-    def __init__(self, var: Var, size: int, begin: Var) -> None:
+    def __init__(self, var: Var, tiles: _Tiles, begin: Var) -> None:
         super().__init__()
         self._prover = Prover()
         self._var = var
-        self._size = size
+        self._tiles = tiles
         self._begin = begin
 
     def expr(self, node: PrimExpr) -> PrimExpr:
@@ -389,15 +429,21 @@ class _Moved(Mutator):
             return super().expr(node)
         if isinstance(node, e.FloorMod) and not isinstance(node.b, e.IntImm):
             return super().expr(node)  # the end of a row, where lanes may begin anywhere
-        if isinstance(node, (Var, e.FloorDiv, e.FloorMod)):
+        if isinstance(node, (e.FloorDiv, e.FloorMod)):
+            size = e.const_int(node.b)
+            if not size or self._tiles.divisor % size:
+                raise _NoFunctionOfTheTile
+            whole = e.floordiv(self._begin, size) * size
+            return rebuild(node, {"a": substitute(self.expr(node.a), {self._begin: whole})})
+        if isinstance(node, Var):
             raise _NoFunctionOfTheTile
         form = self._prover.affine(node)
         if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
             return super().expr(node)
-        factor = form.terms.get(self._var, 0)
-        if factor % self._size:
+        factor, size = form.terms.get(self._var, 0), self._tiles.size
+        if factor % size:
             raise _NoFunctionOfTheTile
         moved = form
         if factor:
-            moved += Affine({self._begin: factor // self._size}) - Affine({self._var: factor})
+            moved += Affine({self._begin: factor // size}) - Affine({self._var: factor})
         return e.cast(node.dtype, self._prover.expression(moved, node.dtype))

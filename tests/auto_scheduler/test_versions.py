@@ -43,6 +43,42 @@ def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> No
     assert conditions(product(*sizes())[-1], AVX512) == [*few, narrow, small]
 
 
+def test_few_rows_by_rows_of_short_sums_are_tiles() -> None:
+    """The lanes of a few sums are added in the end: that takes long for short sums."""
+    m, n, k = sizes()
+    A, B, r = te.placeholder((m, k)), te.placeholder((n, k)), te.reduce_axis((0, k))
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r))
+    assert "m <= 4 or m <= 8 and k >= 128" in conditions(C, AVX2)
+    f = tvm.build(C, [A, B, C], AVX2, name="f")
+    for rows, steps in product_of((0, 1, 4, 5, 8, 9), (0, 1, 127, 128)):
+        a, b, got = whole(rows, steps), whole(33, steps), np.full((rows, 33), 77, "float32")
+        f(a, b, got)
+        np.testing.assert_array_equal(got, a @ b.T)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_images_that_are_read_as_they_lie_have_a_version(stride: int) -> None:
+    """Its parts are tasks, since there may be a single image."""
+    n, c, f, h, w = map(te.var, "ncfhw")
+    X, W, k = te.placeholder((n, c, h, w)), te.placeholder((f, c)), te.reduce_axis((0, c))
+    shape = (n, f, (h - 1) // stride + 1, (w - 1) // stride + 1)
+
+    def element(b: Any, o: Any, y: Any, x: Any) -> Any:
+        return te.sum(X[b, k, y * stride, x * stride] * W[o, k], axis=k)
+
+    Y = te.compute(shape, element, name="Y")
+    ((condition, version),) = tvm.auto_schedule(Y, AVX2).versions
+    assert str(condition) == "True"
+    assert "s[Y].fuse(b, y" in version.trace()
+    function = tvm.build(Y, [X, W, Y], AVX2, name="f")
+    for images, rows, columns in ((1, 1, 1), (2, 5, 7), (1, 3, 16), (1, 2, 33), (0, 3, 3)):
+        x, weights = whole(images, 3, rows, columns), whole(7, 3)
+        wanted = np.einsum("nchw,fc->nfhw", x[:, :, ::stride, ::stride], weights)
+        got = np.full(wanted.shape, 77, "float32")
+        function(x, weights, got)
+        np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_few_rows_of_a_symbolic_number_read_a_large_factor_row_after_row(dtype: str) -> None:
     """Each row is computed once, in a loop, and no copy of the factor is made."""
@@ -217,9 +253,9 @@ def sum_of_rows(dtype: str, weighs: bool) -> list[Tensor]:
 
 def test_sums_of_rows_have_a_version_for_short_ones() -> None:
     (found,) = conditions(sum_of_rows("float32", weighs=False)[-1], AVX512)
-    assert found == "n < 128 and n % 64 != 0 and m >= 16"
+    assert found == "n <= 128 and n % 64 != 0 and m >= 16"
     (found,) = conditions(sum_of_rows("float64", weighs=True)[-1], AVX2)
-    assert found == "n < 32 and n % 16 != 0 and m >= 4"
+    assert found == "n <= 64 and n % 16 != 0 and m >= 4"
     m, n = te.var("m"), te.var("n")
     X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n))
     largest = te.compute((m,), lambda i: te.max(X[i, k], axis=k))  # needs none

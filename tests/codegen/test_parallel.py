@@ -819,3 +819,15 @@ def test_a_buffer_of_negative_extent_is_empty() -> None:
     func = built(write, decl_buffer((1,), "float32", "Y"))
     func = PrimFunc((size, *func.params), func.body, func.buffer_map, "write")
     both(func, -5, np.zeros(1, "float32"))
+
+
+def test_a_single_task_is_called_without_the_runtime() -> None:
+    A = te.placeholder((te.var("n"),), name="A")
+    B = te.compute(A.shape, lambda i: A[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    s[B].parallel(B.op.axis[0])
+    text = build(s, [A, B], name="f").get_source("ll")
+    (caller,) = (
+        each for each in text.split("\ndefine ")[1:] if f"call i32 @{PARALLEL_FOR}" in each
+    )
+    assert "fadd" in caller or "@parallel.1.body(" in caller

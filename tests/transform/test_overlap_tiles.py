@@ -200,6 +200,46 @@ def test_quotients_of_indices_stay_in_aligned_tiles() -> None:
     assert not overlapped(s, arguments)
 
 
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 7, 8, 9, 31])
+def test_quotients_move_with_tiles_that_begin_at_multiples_of_the_divisor(n: int) -> None:
+    """Each element twice, in 2 n columns: all tiles begin at even places."""
+    m, size = te.var("m"), te.var("n")
+    A = te.placeholder((m, size), name="A")
+    B = te.compute((m, 2 * size), lambda i, j: A[i, j // 2] + j % 2, name="B")
+    s = te.create_schedule(B.op)
+    _, lane = s[B].split(B.op.axis[1], factor=LANES)
+    s[B].vectorize(lane)
+    assert overlapped(s, [A, B])
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full((3, 2 * n), -1, "float32")
+    tvm.build(s, [A, B])(a, b)
+    np.testing.assert_array_equal(b, np.repeat(a, 2, 1) + np.arange(2 * n) % 2)
+
+
+def test_a_request_ahead_reads_nothing() -> None:
+    """Tiles whose sums are requested ahead of their stores overlap as others do."""
+    s, arguments = sums_in_tiles()
+    B = arguments[-1]
+    s[B].prefetch(B, s[B].leaf_iter_vars[0], 0)
+    func = with_guards(s, arguments)
+    assert any(isinstance(x, Call) and x.op == "prefetch" for x in walk_once(func.body))
+    assert overlapped(s, arguments)
+
+
+@pytest.mark.parametrize("n", range(2 * LANES + 2))
+def test_the_last_tile_of_a_parallel_loop_may_have_half_of_the_columns(n: int) -> None:
+    s, arguments = sums_in_tiles()
+    s[arguments[-1]].parallel(s[arguments[-1]].leaf_iter_vars[0])
+    made = overlap_tiles(with_guards(s, arguments), vector_bytes=16)
+    loops = [each for each in walk_once(made.body) if isinstance(each, For)]
+    (tiles,) = (each for each in loops if each.kind == ForKind.PARALLEL)  # one loop is left
+    assert isinstance(tiles.body, IfThenElse)
+    lanes = {const_int(each.extent) for each in loops if each.kind == ForKind.VECTORIZED}
+    assert lanes == {LANES, LANES // 2}
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full((4, n), -1, "float32")
+    interpret(made, a, b)
+    np.testing.assert_array_equal(b, a.sum(0) + 3 * np.arange(4)[:, None])
+
+
 def test_sums_that_go_on_from_the_result_are_added_once() -> None:
     n, m = te.var("n"), te.var("m")
     A = te.placeholder((m, n), name="A")
