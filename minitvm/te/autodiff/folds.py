@@ -12,7 +12,7 @@ nor associative. Its time is linear in the number of terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from minitvm.arith.prover import Prover
@@ -119,8 +119,8 @@ def _extents(op: ComputeOp, axes: Sequence[IterVar]) -> list[PrimExpr]:
         if span is None or reads(dom.extent) or reads(dom.min):
             raise CompileError(
                 f"gradient: {op.name}: expected a reducer that adds, multiplies or chooses, or "
-                f"reduction axes whose lengths are known before the data, found that {axis.name} "
-                f"has length {dom.extent}"
+                f"reduction axes whose ranges need no data, found that {axis.name} has length "
+                f"{dom.extent} from {dom.min}: reduce over the greatest length, with where="
             )
         extent = dom.extent if span.is_point else spans.expression(span.high, dom.extent.dtype)
         found.append(e.const(1, extent.dtype) if const_int(extent) == 0 else extent)

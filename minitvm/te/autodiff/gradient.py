@@ -121,8 +121,7 @@ def _batch_of_gradients(
     given = [placeholder(each.shape, each.dtype, f"{each.op.name}_head") for each in results]
     made = gradient(results, wanted, given)
     for extent in reversed(leading):
-        made, inputs = vmap(made, given, extent)
-        given = [cast(Tensor, each) for each in inputs]
+        made, given = vmap(made, given, extent)
     return reading_kept(made, dict(zip(given, heads, strict=True)))
 
 
