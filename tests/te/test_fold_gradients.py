@@ -78,8 +78,9 @@ def _folded(name: str, terms: list[Array], begin: list[Array] | None = None) -> 
     identity, combine = COMBINATIONS[name]
     rows = len(terms[0])
     state = tuple(begin or [np.full(rows, each, F64) for each in identity])
-    for place in np.ndindex(terms[0].shape[1:]):
-        state = combine(NUMPY, state, [term[(slice(None), *place)] for term in terms])
+    rests = [term.reshape(rows, -1).T for term in terms]
+    for term in zip(*rests, strict=True):
+        state = combine(NUMPY, state, term)
     return sum(np.sin(each) * (i + 1) for i, each in enumerate(state))
 
 
