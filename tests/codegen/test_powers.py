@@ -27,7 +27,7 @@ def _bases(dtype: str) -> Array:
 
 def _powers(x: Array, exponent: float, vectorized: bool) -> Array:
     X = te.placeholder(x.shape, str(x.dtype), name="X")
-    Y = te.compute(x.shape, lambda i: te.power(X[i], exponent), name="Y")
+    Y = te.compute(x.shape, lambda i: te.power(X[i], te.const(exponent, x.dtype)), name="Y")
     s = te.create_schedule(Y.op)
     if vectorized:
         s[Y].vectorize(s[Y].split(Y.op.axis[0], factor=8)[1])
