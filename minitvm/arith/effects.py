@@ -14,6 +14,7 @@ from minitvm.tir.expr import (
     Call,
     PrimExpr,
     ProducerLoad,
+    Select,
     Var,
     const_int,
 )
@@ -62,6 +63,23 @@ def surely_evaluated(node: PrimExpr) -> Iterator[PrimExpr]:
             seen.add(top)
             yield top
             stack += top.args[:1] if is_lazy(top) else children(top)
+
+
+def outermost_choices(node: PrimExpr) -> list[PrimExpr]:
+    """The choices of an expression that are in no other choice."""
+    made: list[PrimExpr] = []
+    seen: set[PrimExpr] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top in seen:
+            continue
+        seen.add(top)
+        if is_lazy(top) or isinstance(top, Select):
+            made.append(top)
+        else:
+            stack += children(top)
+    return made
 
 
 def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
