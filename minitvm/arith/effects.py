@@ -88,8 +88,27 @@ def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
     which has the one before in both branches, would be evaluated exponentially often."""
     if not (contains(Call, a) and contains(Call, b)):
         return []
-    others = {each for each in surely_evaluated(b) if is_lazy(each)}
-    return [each for each in surely_evaluated(a) if is_lazy(each) and each in others]
+    known: dict[PrimExpr, dict[Call, None]] = {}
+    others = _sure_choices(b, known)
+    return [each for each in _sure_choices(a, known) if each in others]
+
+
+def _sure_choices(
+    node: PrimExpr, known: dict[PrimExpr, dict[Call, None]]
+) -> dict[Call, None]:
+    """The lazy choices that an expression evaluates in any case, inner ones first: also those in
+    both branches of a choice."""
+    found = known.get(node)
+    if found is not None:
+        return found
+    if is_lazy(node):
+        condition, a, b = (_sure_choices(each, known) for each in node.args)
+        found = {**condition, **{each: None for each in a if each in b}, node: None}
+    else:
+        parts = [made for each in children(node) if (made := _sure_choices(each, known))]
+        found = {key: None for part in parts for key in part} if len(parts) != 1 else parts[0]
+    known[node] = found
+    return found
 
 
 def reads_tensors(*nodes: PrimExpr) -> bool:
