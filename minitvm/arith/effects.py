@@ -93,9 +93,7 @@ def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
     return [each for each in _sure_choices(a, known) if each in others]
 
 
-def _sure_choices(
-    node: PrimExpr, known: dict[PrimExpr, dict[Call, None]]
-) -> dict[Call, None]:
+def _sure_choices(node: PrimExpr, known: dict[PrimExpr, dict[Call, None]]) -> dict[Call, None]:
     """The lazy choices that an expression evaluates in any case, inner ones first: also those in
     both branches of a choice."""
     found = known.get(node)
