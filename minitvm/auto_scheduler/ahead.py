@@ -29,6 +29,7 @@ from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
 
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of, reduce_of
@@ -39,10 +40,16 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
+from minitvm.te.schedules.distribute_sums import (
+    distributed,
+    has_terms,
+    is_separable,
+    times_of,
+)
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, parts_of
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
+from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -173,18 +180,34 @@ def write_factor_order(
     return made or None
 
 
+def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] | None:
+    """Lets a contraction multiply factors first that change along the same axes: a tile computes
+    their product once for several results, or another stage does ahead. None for any other stage;
+    and where products are rounded as they are written (`strict`)."""
+    if strict or stage.time is not None or reassociated(compute_of(stage)) is None:
+        return None
+    text = "factors that change along the same axes are multiplied first"
+    choose(s, "factors", text, stage=stage.name)
+    stage.reassociate()
+    return []
+
+
 def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     """The axes of the sums that are done first, group after group."""
     if not 0 < len(op.reduce_axis) <= _MOST or 0 in map(extent_of, (*op.axis, *op.reduce_axis)):
         return []
     times, reduce = times_of(op), op.body[0]
-    if times is None or not isinstance(reduce, Reduce):
+    if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
-    factors = [_axes_of(op, each) for each in factors_in(reduce.source[0], times)]
-    if len(factors) < 2:
+    on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
+    for each in conjuncts(reduce.condition):
+        (on_data if reads_tensors(each) else on_axes).append(each)
+    if times is not None:
+        groups = _best_groups(op, factors_in(reduce.source[0], times), on_data, on_axes, target)
+    elif on_data and contraction_of(op) is not None:
+        groups = (frozenset(op.reduce_axis),)
+    else:
         return []
-    conditions = [_axes_of(op, each) for each in conjuncts(reduce.condition)]
-    groups = _best_groups(op, [*filter(None, factors)], [*filter(None, conditions)], target)
     listed = [[axis for axis in op.reduce_axis if axis in group] for group in groups]
     try:
         for group in listed:
@@ -200,11 +223,20 @@ def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:
 
 
 def _best_groups(
-    op: ComputeOp, factors: Sequence[_Axes], conditions: Sequence[_Axes], target: Target
+    op: ComputeOp,
+    factors: Iterable[PrimExpr],
+    on_data: Iterable[PrimExpr],
+    on_axes: Iterable[PrimExpr],
+    target: Target,
 ) -> _Groups:
     """The groups of axes over which a product of factors is summed, one after the other, in the
-    order that takes the fewest cycles."""
+    order that takes the fewest cycles. A condition on data is an operation for each term, as a
+    factor is; conditions on axes cut loops shorter."""
     data, dtype = frozenset(op.axis), op.body[0].dtype
+    all_factors = [_axes_of(op, each) for each in (*factors, *on_data)]
+    conditions = [_axes_of(op, each) for each in on_axes]
+    if len(all_factors) < 2:
+        return ()
     # The sums kept between two steps are no larger than the largest tensor of the program.
     tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
     largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
@@ -242,7 +274,7 @@ def _best_groups(
         known[left] = found
         return found
 
-    return best(frozenset(op.reduce_axis), factors)[1]
+    return best(frozenset(op.reduce_axis), all_factors)[1]
 
 
 def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:

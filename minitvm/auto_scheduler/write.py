@@ -19,7 +19,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from minitvm.auto_scheduler.ahead import write_factor_order, write_hoisted, write_mirrored
+from minitvm.auto_scheduler.ahead import (
+    write_factor_order,
+    write_hoisted,
+    write_mirrored,
+    write_reassociated,
+)
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
@@ -406,6 +411,7 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
 AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
     ("order of factors", write_factor_order),
+    ("association", lambda s, stage, _, strict: write_reassociated(s, stage, strict)),
     ("symmetry", write_mirrored),
     ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import CompileError, build
+from minitvm import CompileError, build, te
 from minitvm.runtime.dtype import FLOAT16, FLOAT32, INT8, DType
 from minitvm.tir import expr as e
 from minitvm.tir import scalars
@@ -342,3 +343,21 @@ def test_operations_on_vectors(dtype: DType, target: str) -> None:
         for each, p, q in zip(outs, found, expected, strict=True):
             pairs = zip(values_of(each, p), values_of(each, q), strict=True)
             assert all(equal(m, n) for m, n in pairs), f"{each} of {dtype}"
+
+
+@pytest.mark.parametrize(("dtype", "packed"), [("float32", "vcmpltps"), ("int32", "vpcmpgtd")])
+def test_comparisons_of_single_numbers_choose_between_vectors_without_branches(
+    dtype: str, packed: str
+) -> None:
+    """The condition is the same in all lanes, and data decide it: a branch would be a guess."""
+    A, B, M = (te.placeholder((64, 64), dtype, name=name) for name in "ABM")
+    k = te.reduce_axis((0, 64), name="k")
+    zero = te.const(0, dtype)
+    C = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(te.if_then_else(M[i, k] > zero, A[i, k] * B[k, j], zero), axis=k),
+        name="C",
+    )
+    assembly = build(C, [A, B, M, C], "llvm -mcpu=haswell").get_source("asm")
+    assert re.search(rf"{packed}[^\n]*ymm", assembly)
+    assert not re.search(r"u?comis[sd]", assembly)

@@ -939,6 +939,18 @@ def test_factor_out(golden: Golden) -> None:
     np.testing.assert_allclose(got, v[:4] * terms, rtol=1e-5)
 
 
+def test_reassociate(golden: Golden) -> None:
+    a, b = te.placeholder((7, 9), name="A"), te.placeholder((9, 5), name="B")
+    v, k = te.placeholder((9,), name="V"), te.reduce_axis((0, 9), "k")
+    c = te.compute((7, 5), lambda i, j: te.sum(a[i, k] * (2.0 * b[k, j]) / v[k], k), name="C")
+    s = te.create_schedule(c.op)
+    s[c].reassociate()
+    s.hoist(c, [c.op.axis[1], c.op.reduce_axis[0]])
+    golden(text(s, [a, b, v, c]))
+    with pytest.raises(tvm.CompileError, match="expected a contraction of several factors"):
+        s[c].reassociate()
+
+
 def test_factor_out_refuses_sums_without_terms() -> None:
     a, w = te.placeholder((7, 9), name="A"), te.placeholder((7,), name="W")
     i, j = te.reduce_axis((0, 7), "i"), te.reduce_axis((0, 9), "j")

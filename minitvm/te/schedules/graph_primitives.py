@@ -411,13 +411,15 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
         The reducer is a sum, and the factors are those of a product; or it is a minimum or a
         maximum of floats, and the factors are the terms of a sum. Products are rounded in another
-        order then, and infinite terms of both signs may give an infinity in place of NaN. The loops
-        of ``s[C]`` begin anew.
+        order then, and infinite terms of both signs may give an infinity in place of NaN.
+        Conditions of the reduction that read data, and don't change along the axes, move out of
+        the inner sums as well; they move out of any reduction. The loops of ``s[C]`` begin anew.
 
         Parameters
         ----------
         tensor : Tensor
-            The result of a reduction, of integers or of floats of 32 bits or more.
+            The result of a reduction: where there are factors to be taken out, of integers or of
+            floats of 32 bits or more.
         axes : list of IterVar
             The reduction axes of ``s[C].op`` over which the inner sums run.
 

@@ -270,6 +270,14 @@ class _Parts:
         )
 
 
+def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
+    """Whether an expression may be evaluated at all places of an operation's axes: all elements
+    that it reads exist, and it is pure."""
+    parts = _Parts(op)
+    parts._summarize(value)
+    return parts._summaries[value].is_pure and parts._is_defined((*op.axis, *op.reduce_axis), value)
+
+
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
     """The nodes of expressions, except those inside of the indices of loads."""
     waiting: list[object] = [*roots]
