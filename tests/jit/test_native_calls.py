@@ -359,7 +359,7 @@ def test_traces_by_operators_that_run(mode: str) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     @tvm.jit
-    def twice(x: "m n"):  # type: ignore[no-untyped-def]  # noqa: F722
+    def twice(x: Annotated[te.Tensor, "m n"]) -> Any:
         return te.compute(x.shape, lambda i, j: x[i, j] * 2.0)
 
     for _ in range(2):  # the second time by compiled code
@@ -377,17 +377,18 @@ def test_traces_by_operators_that_run(mode: str) -> None:
 
 def test_sizes_that_jax_exports_as_symbols() -> None:
     @tvm.jit
-    def norms(x: "m n"):  # type: ignore[no-untyped-def]  # noqa: F722
+    def norms(x: Annotated[te.Tensor, "m n"]) -> Any:
         k = te.reduce_axis((0, x.shape[1]))
         return te.compute((x.shape[0],), lambda i: te.sum(x[i, k] * x[i, k], axis=k))
 
     m, n = jax.export.symbolic_shape("m, n")
     check = jax.export.DisabledSafetyCheck.custom_call("minitvm_call")
     gradient = jax.jit(jax.grad(lambda x: norms(x).sum()))
-    for function, expected in (
+    cases: list[tuple[Any, Callable[[Any], Any]]] = [
         (jax.jit(norms), lambda x: (x * x).sum(1)),
         (gradient, lambda x: 2 * x),
-    ):
+    ]
+    for function, expected in cases:
         made = jax.export.export(function, disabled_checks=[check])(
             jax.ShapeDtypeStruct((2 * m, n), jnp.float32)
         )
