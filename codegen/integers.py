@@ -129,7 +129,10 @@ class Integers:
         return self._text.intrinsic("abs", args[0].type, args[0], Value("i1", "false"))
 
     def _power(self, dtype: DType, args: list[Value]) -> Value:
-        """A power by repeated squaring, in a function of its own."""
+        """A power by repeated squaring; in a function of its own, unless the exponent is known."""
+        exponent = _constant_of(args[1])
+        if exponent is not None and exponent >= 0:
+            return self._power_of_number(args[0], exponent)
         function = _power_function(self._text, dtype)
         element = element_type(args[0].type)
         result = poison(args[0].type)
@@ -139,6 +142,15 @@ class Integers:
             lanes = [self._text.extract(a, lane) for a in args]
             result = self._text.insert(result, self._text.call(function, element, lanes), lane)
         return result
+
+    def _power_of_number(self, x: Value, exponent: int) -> Value:
+        made, square = integer(x.type, 1), x
+        while exponent:
+            if exponent % 2:
+                made = self._text.binary("mul", made, square)
+            exponent //= 2
+            square = self._text.binary("mul", square, square) if exponent else square
+        return made
 
 
 _RING = {"Add": "add", "Sub": "sub", "Mul": "mul"}

@@ -57,6 +57,17 @@ def floating(type: str, value: float) -> Value:
     return _splat(type, f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}")
 
 
+def float_literal(value: Value) -> float | None:
+    """The number that a float is known to be, in every lane.
+
+    >>> float_literal(floating("<4 x float>", -1.5)), float_literal(Value("float", "%7"))
+    (-1.5, None)
+    """
+    digits = value.text.removesuffix(")").rsplit(" ", 1)[-1]
+    is_known = digits.startswith("0x") and element_type(value.type) in ("float", "double")
+    return struct.unpack("<d", struct.pack("<Q", int(digits, 16)))[0] if is_known else None
+
+
 def all_ones(type: str) -> Value:
     """The quiet NaN whose bits are all set, in every lane of ``float`` or ``double``."""
     return _splat(type, f"0x{'FFFFFFFFE0000000' if element_type(type) == 'float' else 'F' * 16}")

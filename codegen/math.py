@@ -17,12 +17,14 @@ from minitvm.codegen.llvm_text import (
     FunctionText,
     Value,
     element_type,
+    float_literal,
     floating,
     integer,
     lanes_of,
     poison,
 )
 from minitvm.codegen.options import CodegenOptions
+from minitvm.codegen.powers import power_of_number
 from minitvm.codegen.rounding import rounded
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, DType
 from minitvm.runtime.errors import InternalError
@@ -71,7 +73,7 @@ class MathFunctions:
         if known.name == "ldexp":
             return self._ldexp(dtype, args)
         if known.name in ELEMENTARY and not self._strict:
-            return self._elementary(known.name, args)
+            return self._power_of_number(known, args) or self._elementary(known.name, args)
         if known.composed:
             return self.own[known.name](dtype, args)
         if known.domain is Domain.ROUNDED and not self._rounds:
@@ -81,6 +83,15 @@ class MathFunctions:
         if known.libm:
             return call_libm(self._text, known.libm, *args)
         raise InternalError(f"intrinsic {known.name!r} of {dtype} has no lowering")
+
+    def _power_of_number(self, known: Intrinsic, args: list[Value]) -> Value | None:
+        """A power whose exponent is a number, as a product; None for any other function."""
+        exponent = float_literal(args[1]) if known.name == "power" else None
+        if exponent is None:
+            return None
+        x = Lanes(self._text, args[0], self._fuses, self._takes_apart)
+        made = power_of_number(x, exponent)
+        return made and made.value
 
     def _elementary(self, name: str, args: list[Value]) -> Value:
         """A function by arithmetic. On vectors, long code is emitted inline once and called

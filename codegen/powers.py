@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from minitvm.codegen.coefficients import LN2, ONE, Format, format_of
 from minitvm.codegen.exponentials import exp_of_pair
 from minitvm.codegen.lanes import Lanes, Pair, quotient_of_pairs, root_of_pair
@@ -9,6 +11,8 @@ from minitvm.codegen.llvm_text import Value, element_type, i64
 from minitvm.codegen.logarithms import split
 from minitvm.codegen.rounding import nearest_whole
 from minitvm.codegen.slow_lanes import guarded, mended
+
+_MOST_FACTORS = 32  # of a power that is computed as a product
 
 
 def rsqrt(x: Lanes) -> Lanes:
@@ -134,6 +138,52 @@ def power(x: Lanes, y: Lanes) -> Lanes:
     found = _power_of_magnitude(abs(x), y)
     is_plain = text.binary("and", x > 0.0, x + abs(y) < infinity)
     return mended(is_plain, found, lambda: _power_of_any(x, y, found))
+
+
+def power_of_number(x: Lanes, exponent: float) -> Lanes | None:
+    """The power by a number, if this is a multiple of 1/2 that takes few products: each factor has
+    about twice the digits of the format. Signs, infinities and NaN follow C99 (F.9.4.4)."""
+    count, has_root = int(abs(exponent)), exponent % 1 == 0.5
+    if abs(exponent) in (0, 1) or abs(exponent) > _MOST_FACTORS or exponent % 0.5:
+        return None
+    if not has_root:
+        return _product(_factors(x, exponent < 0, count, has_root))
+    base = abs(x)
+    if count:
+        found = _product(_factors(base, exponent < 0, count, has_root))
+    else:
+        found = base.sqrt() if exponent > 0 else rsqrt(base)
+    is_below = x.text.binary("and", x < 0.0, x > float("-inf"))
+    return x.where(is_below, float("nan"), found)
+
+
+def _factors(x: Lanes, is_inverted: bool, count: int, has_root: bool) -> list[Pair]:
+    """Numbers with the product ``x ** count``, or its inverse; with another factor of the root."""
+    square: Pair = (x, x.number(0.0))
+    if is_inverted:
+        inverse = x.number(1.0) / x
+        square = inverse, (-inverse).times_plus(x, 1.0) * inverse
+    made = [root_of_pair(square)] if has_root else []
+    while count > 2 or (count == 2 and made):
+        if count % 2:
+            made.append(square)
+        count //= 2
+        square = _product_of_pairs(square, square)
+    return [*made, *[square] * count]
+
+
+def _product_of_pairs(a: Pair, b: Pair) -> Pair:
+    product, rest = a[0].times_exactly(b[0])
+    return product, a[0].times_plus(b[1], a[1].times_plus(b[0], rest))
+
+
+def _product(factors: list[Pair]) -> Lanes:
+    """The nearest float of a product. Where a rest isn't a number, it is left out: a factor is zero
+    or infinite then."""
+    (a, a_rest), (b, b_rest) = reduce(_product_of_pairs, factors[:-1]), factors[-1]
+    rough = a * b
+    found = a.times_plus(b, a.times_plus(b_rest, a_rest * b))
+    return rough.where(found.equals(found), found, rough).with_sign_of(rough)
 
 
 def _power_of_any(x: Lanes, y: Lanes, found: Lanes) -> Lanes:

@@ -201,6 +201,7 @@ class CallPath:
             )
             self._learn_torch(torch)
             self._learn_to_make_torch(torch)
+            self.learn_torch_state(torch)
             self._code.set_address("torch_managed", functions.managed)
             self.add_route(kind, Route.TORCH, function=functions.tensor)
 

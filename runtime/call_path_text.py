@@ -282,5 +282,5 @@ def call_path_text(type_offset: int) -> str:
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
     shared = STRUCTURES + TENSORS + NAMES + PENDING + RUNNING_CALL + CALLS
-    returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + CASES + TORCH_CALLS
+    returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + TORCH_CALLS + CASES
     return native_text(shared + CALL_PATH + ARGUMENTS + returning, words)

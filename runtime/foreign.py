@@ -132,7 +132,8 @@ def torch_fields(torch: Any) -> TorchFields | None:
     with known values; None where an offset is in doubt."""
     try:
         # The process may be in any mode at its first call.
-        with torch.inference_mode(False), torch.enable_grad():
+        modes = torch.utils._python_dispatch._disable_current_modes
+        with modes(), torch.inference_mode(False), torch.enable_grad():
             return _torch_fields(torch)
     except (AttributeError, TypeError, RuntimeError):
         return None  # a version of torch without these functions

@@ -16,6 +16,19 @@ def is_read_by_torch() -> bool:
     return torch is not None and bool(torch.compiler.is_dynamo_compiling())
 
 
+def is_watched_by_torch() -> bool:
+    """Whether torch notes the operators that run in this thread, so that a call must be one of
+    them: ``make_fx`` and other modes of dispatch do, and ``torch.jit.trace``."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+        or torch._ops._len_torch_dispatch_stack_pre_dispatch()
+    )
+
+
 def is_without_data(values: Sequence[Any]) -> bool:
     """Whether a call must become an operator of torch: an argument is a tensor by which torch
     traces its operations, and all arrays are torch's, since its operators take no others; or all

@@ -14,6 +14,7 @@ from minitvm.tir.expr import (
     Call,
     PrimExpr,
     ProducerLoad,
+    Select,
     Var,
     const_int,
 )
@@ -64,14 +65,48 @@ def surely_evaluated(node: PrimExpr) -> Iterator[PrimExpr]:
             stack += top.args[:1] if is_lazy(top) else children(top)
 
 
+def outermost_choices(node: PrimExpr) -> list[PrimExpr]:
+    """The choices of an expression that are in no other choice."""
+    made: list[PrimExpr] = []
+    seen: set[PrimExpr] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top in seen:
+            continue
+        seen.add(top)
+        if is_lazy(top) or isinstance(top, Select):
+            made.append(top)
+        else:
+            stack += children(top)
+    return made
+
+
 def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
     """The lazy choices that both of two expressions evaluate in any case. Where `a` and `b` are the
     branches of a choice, these are evaluated before it, once: otherwise a chain of choices, each of
     which has the one before in both branches, would be evaluated exponentially often."""
     if not (contains(Call, a) and contains(Call, b)):
         return []
-    others = {each for each in surely_evaluated(b) if is_lazy(each)}
-    return [each for each in surely_evaluated(a) if is_lazy(each) and each in others]
+    known: dict[PrimExpr, dict[Call, None]] = {}
+    others = _sure_choices(b, known)
+    return [each for each in _sure_choices(a, known) if each in others]
+
+
+def _sure_choices(node: PrimExpr, known: dict[PrimExpr, dict[Call, None]]) -> dict[Call, None]:
+    """The lazy choices that an expression evaluates in any case, inner ones first: also those in
+    both branches of a choice."""
+    found = known.get(node)
+    if found is not None:
+        return found
+    if is_lazy(node):
+        condition, a, b = (_sure_choices(each, known) for each in node.args)
+        found = {**condition, **{each: None for each in a if each in b}, node: None}
+    else:
+        parts = [made for each in children(node) if (made := _sure_choices(each, known))]
+        found = {key: None for part in parts for key in part} if len(parts) != 1 else parts[0]
+    known[node] = found
+    return found
 
 
 def reads_tensors(*nodes: PrimExpr) -> bool:

@@ -7,13 +7,13 @@ data, too. Quotients and comparisons look into a sum only where it can't wrap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from operator import is_
 from typing import Any
 
 from minitvm.arith.atoms import is_impure, structural_key
-from minitvm.arith.effects import is_stable
+from minitvm.arith.effects import is_stable, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
@@ -341,7 +341,7 @@ class Simplifier(ScopedMutator):
         if self._loads(node):
             a, b = self.expr(node.true_value), self.expr(node.false_value)
         else:
-            a, b = self._branches(condition, node.true_value, node.false_value)
+            a, b = self._branches(node.condition, condition, node.true_value, node.false_value)
         if condition is node.condition and a is node.true_value and b is node.false_value:
             return self._by_rules(node)
         return self._by_rules(e.Select(condition, a, b))
@@ -365,27 +365,37 @@ class Simplifier(ScopedMutator):
             self._loading[node] = known
         return known
 
-    def _branches(self, condition: PrimExpr, a: PrimExpr, b: PrimExpr) -> tuple[PrimExpr, PrimExpr]:
+    def _branches(
+        self, original: PrimExpr, condition: PrimExpr, a: PrimExpr, b: PrimExpr
+    ) -> tuple[PrimExpr, PrimExpr]:
+        """The values of a choice, by its condition before and after simplification."""
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
             return self.expr(a), self.expr(b)
-        return self._where(condition, a), self._where(e.logical_not(condition), b)
+        done = {each: self.expr(each) for each in outermost_choices(original)}
+        return self._where(condition, a, done), self._where(e.logical_not(condition), b, done)
 
-    def _where(self, condition: PrimExpr, value: PrimExpr) -> PrimExpr:
-        """`value` where `condition` held before it."""
+    def _where(
+        self, condition: PrimExpr, value: PrimExpr, done: Mapping[PrimExpr, PrimExpr]
+    ) -> PrimExpr:
+        """`value` where `condition` held before it. Parts that the condition computes are `done`:
+        otherwise a chain of choices, each of which has the one before in its condition and its
+        branches, would be simplified again for each of them."""
         outermost = not self._in_choice
         self._scopes = 0 if outermost else self._scopes + 1
         if self._scopes > _MAX_SCOPES or not is_stable(condition, value):
             return self.expr(value)
         self._in_choice = True
         with self.assuming(condition, value):
+            self._made.update(done)
             made = self.expr(value)
         self._in_choice = not outermost
         return made
 
     def visit_Call(self, node: Call) -> PrimExpr:
         if node.op == "if_then_else" and len(node.args) == 3:
-            condition = self.expr(node.args[0])
-            args: tuple[PrimExpr, ...] = (condition, *self._branches(condition, *node.args[1:]))
+            original, *values = node.args
+            condition = self.expr(original)
+            args: tuple[PrimExpr, ...] = (condition, *self._branches(original, condition, *values))
         else:
             args = tuple(map(self.expr, node.args))
         if all(map(is_, node.args, args)):

@@ -6,6 +6,7 @@ A library is known by the names of its classes, so that none is imported.
 from __future__ import annotations
 
 from typing import Any, final
+from zlib import crc32
 
 import numpy as np
 
@@ -67,8 +68,14 @@ def described(array: Any) -> Described:
 
 
 def _extent(extent: Any) -> int:
-    """An extent as a number. An extent that torch doesn't fix has the value of the current call."""
-    return int(extent if isinstance(extent, int) or not is_symbol(extent) else extent.node.hint)
+    """An extent as a number. An extent that torch doesn't fix has the value of the current call;
+    one that JAX doesn't fix has some value."""
+    if isinstance(extent, int) or not is_symbol(extent):
+        return int(extent)
+    if is_a(extent, *_JAX_SYMBOL):  # any numbers that show which extents are equal
+        names = extent._get_vars()
+        return int(extent._evaluate({name: 64 + crc32(name.encode()) % 4096 for name in names}))
+    return int(extent.node.hint)
 
 
 def fixed(value: Any) -> Any:
@@ -79,9 +86,14 @@ def fixed(value: Any) -> Any:
     return int(value) if type(value).__name__ == "SymInt" else float(value)
 
 
+_JAX_SYMBOL = ("jax._src.export.shape_poly", "_DimExpr")
+
+
 def is_symbol(value: Any) -> bool:
-    """Whether a value is a symbolic number of a program that torch traces."""
-    return any(is_a(value, "torch", name) for name in ("SymInt", "SymFloat"))
+    """Whether a value is a symbolic number of a program that torch traces, or JAX exports."""
+    return is_a(value, *_JAX_SYMBOL) or any(
+        is_a(value, "torch", name) for name in ("SymInt", "SymFloat")
+    )
 
 
 def _dtype(dtype: Any) -> DType:

@@ -18,7 +18,7 @@ from minitvm.operators.extents import Extents, Label
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import results_of
-from minitvm.runtime.traced import is_without_data
+from minitvm.runtime.traced import is_watched_by_torch, is_without_data
 
 
 def records(values: Sequence[Any]) -> bool:
@@ -32,7 +32,7 @@ def records(values: Sequence[Any]) -> bool:
         return True
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return True
-    if is_without_data(tensors):
+    if is_without_data(tensors) or is_watched_by_torch():
         return True
     return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 

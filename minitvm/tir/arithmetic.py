@@ -151,11 +151,16 @@ def absolute(a: Any) -> PrimExpr:
 
 @elementwise
 def power(a: Any, b: Any) -> PrimExpr:
-    """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero. Squares
-    and cubes are products."""
+    """``a ** b``; integers wrap, and a negative exponent gives the quotient towards zero. Squares,
+    cubes and inverses of floats are products and quotients."""
     x, y = promote(a, b)
-    if isinstance(y, IntImm | FloatImm) and y.value in (2, 3):
-        return multiply(x, x) if y.value == 2 else multiply(multiply(x, x), x)
+    if isinstance(y, IntImm | FloatImm):
+        if y.value in (2, 3):
+            return multiply(x, x) if y.value == 2 else multiply(multiply(x, x), x)
+        if y.value in (0, 1):
+            return x if y.value == 1 else constant(1, x.dtype)
+        if y.value == -1 and x.dtype.is_float:
+            return divide(constant(1, x.dtype), x)
     return intrinsic("power", x.dtype, x, y)
 
 

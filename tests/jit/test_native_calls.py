@@ -7,6 +7,7 @@ import gc
 import inspect
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -349,6 +351,50 @@ def test_fake_tensors_and_programs_of_torch() -> None:
     leaf = x.clone().requires_grad_()
     assert torch.compile(broken, backend="aot_eager")(leaf).tolist() == [1, 4, 9]
     assert torch.compile(broken, backend="aot_eager")(x).tolist() == [1, 4, 9]
+
+
+@pytest.mark.parametrize("mode", ["make_fx", "before dispatch", "jit.trace"])
+def test_traces_by_operators_that_run(mode: str) -> None:
+    """The tensors have data, so that a result which isn't an operator's would be a constant."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    @tvm.jit
+    def twice(x: Annotated[te.Tensor, "m n"]) -> Any:
+        return te.compute(x.shape, lambda i, j: x[i, j] * 2.0)
+
+    for _ in range(2):  # the second time by compiled code
+        x = torch.rand(2, 3)
+        if mode == "jit.trace":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # jit.trace is deprecated
+                made: Any = torch.jit.trace(twice, (x,))
+        else:
+            made = make_fx(lambda x: twice(x), pre_dispatch=mode != "make_fx")(x)
+        y = torch.rand(2, 3)
+        assert torch.equal(made(y), y * 2)
+        assert torch.equal(twice(y), y * 2)
+
+
+def test_sizes_that_jax_exports_as_symbols() -> None:
+    @tvm.jit
+    def norms(x: Annotated[te.Tensor, "m n"]) -> Any:
+        k = te.reduce_axis((0, x.shape[1]))
+        return te.compute((x.shape[0],), lambda i: te.sum(x[i, k] * x[i, k], axis=k))
+
+    m, n = jax.export.symbolic_shape("m, n")
+    check = jax.export.DisabledSafetyCheck.custom_call("minitvm_call")
+    gradient = jax.jit(jax.grad(lambda x: norms(x).sum()))
+    cases: list[tuple[Any, Callable[[Any], Any]]] = [
+        (jax.jit(norms), lambda x: (x * x).sum(1)),
+        (gradient, lambda x: 2 * x),
+    ]
+    for function, expected in cases:
+        made = jax.export.export(function, disabled_checks=[check])(
+            jax.ShapeDtypeStruct((2 * m, n), jnp.float32)
+        )
+        for shape in ((2, 3), (6, 1)):
+            x = np.random.default_rng(0).random(shape).astype("float32")
+            np.testing.assert_allclose(made.call(x), expected(x), rtol=1e-6)
 
 
 def test_jax_traces() -> None:

@@ -153,3 +153,48 @@ def test_a_choice_that_both_branches_of_another_read() -> None:
         out = np.empty(37, "float32")
         tvm.build(y, [x, y], auto_schedule=scheduled)(data, out)
         np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+def test_nested_choices_by_the_stage_before() -> None:
+    """Each branch has the adjoint of the stage behind, which is computed once for all of them; and
+    each condition has the stage before, which is simplified once."""
+    count = 7
+    x, dy = (te.placeholder((37,), "float64", name=name) for name in ("X", "dY"))
+    y = x
+    for _ in range(count):
+        y = te.compute(
+            (37,),
+            lambda i, t=y: te.if_then_else(
+                t[i] > 0.0,
+                t[i] * 0.5 + 0.1,
+                te.if_then_else(t[i] < -1.0, t[i] + t[i] * t[i] * 0.1, t[i] - 1.0),
+            ),
+        )
+    (dx,) = te.gradient(y, x, dy)
+    data = np.linspace(-2, 2, 37)
+    value, slope = data, np.ones(37)
+    for _ in range(count):
+        slope = slope * np.select([value > 0, value < -1], [0.5, 1 + value * 0.2], 1.0)
+        value = np.select(
+            [value > 0, value < -1], [value * 0.5 + 0.1, value + value * value * 0.1], value - 1
+        )
+    out, gradient = np.empty(37), np.empty(37)
+    tvm.build([y, dx], [x, dy, y, dx])(data, np.ones(37), out, gradient)
+    np.testing.assert_allclose(out, value, rtol=1e-12)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-12, atol=1e-300)
+
+
+def test_sums_of_shifted_reads() -> None:
+    """The reads of a chain of such stages, passed on, would double with each stage."""
+    count = 20
+    x, dy = (te.placeholder((37,), "float64", name=name) for name in ("X", "dY"))
+    y = x
+    for _ in range(count):
+        y = te.compute((37,), lambda i, t=y: te.if_then_else(i >= 1, t[i - 1], 0.0) + t[i])
+    (dx,) = te.gradient(y, x, dy)
+    expected = np.arange(37.0)
+    for _ in range(count):
+        expected = expected + np.append(expected[1:], 0)
+    gradient = np.empty(37)
+    tvm.build([dx], [x, dy, dx])(np.zeros(37), np.arange(37.0), gradient)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-12)

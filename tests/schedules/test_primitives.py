@@ -598,6 +598,22 @@ def test_cache_access_of_what_is_inside_needs_no_common_condition() -> None:
     np.testing.assert_array_equal(y, np.where(x > 0, 6 * x, 0))
 
 
+def test_cache_access_in_a_scan_copies_for_its_steps() -> None:
+    """The first step, which no update computes, would read outside."""
+    X, S = te.placeholder((3, 5), name="X"), te.placeholder((6, 3), name="S")
+    first = te.compute((1, 3), lambda t, i: te.const(0.0), name="first")
+    step = te.compute((6, 3), lambda t, i: S[t - 1, i] + X[i, t - 1], name="step")
+    Y = te.scan(first, step, S, name="Y")
+    s = te.create_schedule(Y.op)
+    s.cache_access(X, "global", step)
+    assert "Y[Y.idx, i_2] = Y[Y.idx - 1, i_2] + X.global[Y.idx - 1, i_2]" in str(
+        tvm.lower(s, [X, Y])
+    )
+    x, y = np.random.default_rng(0).random((3, 5)).astype("float32"), np.zeros((6, 3), "float32")
+    tvm.build(s, [X, Y])(x, y)
+    np.testing.assert_allclose(y[1:], np.cumsum(x.T, 0), rtol=1e-6)
+
+
 def test_cache_access_of_uneven_sums_is_refused() -> None:
     a = te.placeholder((9,), "int32", name="A")
 

@@ -91,19 +91,19 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
     Equal values under opposite conditions have none.
     """
     free: list[PrimExpr] = []
-    under: dict[object, tuple[PrimExpr, PrimExpr]] = {}
+    under: dict[object, tuple[PrimExpr, list[PrimExpr]]] = {}
     for value in values:
         condition, inside = _unless_zero(value)
         if condition is None:
             free.append(value)
-            continue
-        key = structural_key(condition)
-        before = under.get(key)
-        under[key] = (condition, inside if before is None else before[1] + inside)
+        else:
+            under.setdefault(structural_key(condition), (condition, []))[1].append(inside)
     while under:
-        condition, inside = under.pop(next(iter(under)))
+        condition, insides = under.pop(next(iter(under)))
         opposite = structural_key(Analyzer().simplify(e.logical_not(condition)))
-        _, otherwise = under.pop(opposite, (None, functions.zeros_like(inside)))
+        _, others = under.pop(opposite, (None, []))
+        inside = _total(insides)
+        otherwise = _total(others) if others else functions.zeros_like(inside)
         is_same = structural_key(inside) == structural_key(otherwise)
         chosen = op.if_then_else(condition, *e.promote(inside, otherwise))
         free.append(inside if is_same else chosen)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.runtime.errors import CompileError
 from minitvm.te.autodiff.adjoint import Share, adjoint_of, zeros
 from minitvm.te.autodiff.expression import read_adjoints
+from minitvm.te.autodiff.folds import scan_of
 from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.keeping import reading_kept
 from minitvm.te.autodiff.known_sums import reading_sums
 from minitvm.te.autodiff.known_values import reading_values
 from minitvm.te.autodiff.moves import moves_of
-from minitvm.te.autodiff.reductions import Term, chooses, terms_of
+from minitvm.te.autodiff.reductions import Term, chooses, is_fold, terms_of
 from minitvm.te.autodiff.scans import (
     Adjoint,
     adjoints_of_scan,
@@ -27,6 +30,7 @@ from minitvm.te.autodiff.scatter import scatter_of
 from minitvm.te.autodiff.shifts import cancels
 from minitvm.te.autodiff.stages import computed
 from minitvm.te.autodiff.support import shortens_sums, support_of
+from minitvm.te.operation import placeholder
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.tensor import (
@@ -38,6 +42,7 @@ from minitvm.te.tensor import (
     data_axes,
     domain_of,
 )
+from minitvm.te.vmap import vmap
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.depth import deep_expressions
@@ -91,12 +96,33 @@ def gradient(
     if head is not None and head_adjoints is not None:
         raise CompileError("gradient: expected head_adjoints or head, its classic name, got both")
     heads, leading = _heads(results, head if head_adjoints is None else head_adjoints)
-    backward = _Backward(wanted, leading)
-    for result, adjoint in zip(results, heads, strict=True):
-        backward.begin_with_head(result, adjoint)
     with deep_expressions("gradient"):
+        if leading and any(map(_is_in_steps, in_order([result.op for result in results]))):
+            return _batch_of_gradients(results, wanted, cast("list[Tensor]", heads), leading)
+        backward = _Backward(wanted, leading)
+        for result, adjoint in zip(results, heads, strict=True):
+            backward.begin_with_head(result, adjoint)
         backward.run(in_order([result.op for result in results]))
         return reading_sums(reading_values(backward.found(), results), results)
+
+
+def _is_in_steps(op: Operation) -> bool:
+    """Whether the adjoint of an operation is a scan."""
+    return isinstance(op, ScanOp) or (isinstance(op, ComputeOp) and is_fold(op))
+
+
+def _batch_of_gradients(
+    results: list[Tensor],
+    wanted: list[Tensor],
+    heads: Sequence[Tensor],
+    leading: Sequence[PrimExpr],
+) -> list[Tensor]:
+    """The gradients by head adjoints with further dimensions in front, which a batch adds."""
+    given = [placeholder(each.shape, each.dtype, f"{each.op.name}_head") for each in results]
+    made = gradient(results, wanted, given)
+    for extent in reversed(leading):
+        made, given = vmap(made, given, extent)
+    return reading_kept(made, dict(zip(given, heads, strict=True)))
 
 
 # -- Arguments ------------------------------------------------------------------------------------
@@ -221,6 +247,11 @@ class _Backward:
 
     def run(self, order: Sequence[Operation]) -> None:
         """Goes through all operations, each after those that read its tensors."""
+        self._find_active(order)
+        for op in reversed(order):
+            self._through(op)
+
+    def _find_active(self, order: Sequence[Operation]) -> None:
         results = [*self._shares]
         for op in order:
             depends = any(self._active[tensor] for tensor in op.input_tensors)
@@ -228,8 +259,6 @@ class _Backward:
                 self._active[tensor] = tensor in self._wanted or (
                     depends and not self._is_cancelled(tensor, results, order)
                 )
-        for op in reversed(order):
-            self._through(op)
 
     def _is_cancelled(
         self, tensor: Tensor, results: Sequence[Tensor], order: Sequence[Operation]
@@ -265,6 +294,8 @@ class _Backward:
             return
         if isinstance(op, ScanOp):
             self._through_scan(op, mine)
+        elif isinstance(op, ComputeOp) and is_fold(op):
+            self._through_fold(op, mine)
         else:
             for term in _terms(op, mine):
                 self._hand_on(op, term)
@@ -334,6 +365,21 @@ class _Backward:
         order = in_order([each.op for each in updates])
         self.run([op for op in order if not {*op.outputs} <= self._active.keys()])
 
+    def _through_fold(self, op: ComputeOp, mine: Mapping[int, Adjoint]) -> None:
+        """Hands the adjoints of a reduction on through a scan, whose last step has its results."""
+        scan = scan_of(simplified(op))
+        last = scan.outputs[0].shape[0] - 1
+
+        def at_last(adjoint: Adjoint, at: Sequence[PrimExpr]) -> PrimExpr:
+            value = adjoint(at[1:])
+            return where(e.equal(at[0], last), value, e.const(0, value.dtype))
+
+        new = [each for each in in_order([scan]) if not {*each.outputs} <= self._active.keys()]
+        self._find_active(new)
+        self._through_scan(scan, {i: partial(at_last, each) for i, each in mine.items()})
+        for each in reversed(new):
+            self._through(each)
+
     def _check_scan(self, scan: ScanOp) -> None:
         inside = [tensor for op in operations_of_step(scan) for tensor in op.outputs]
         for tensor in (*scan.state_placeholder, *inside):
@@ -342,11 +388,6 @@ class _Backward:
                     f"gradient: {tensor.name}: expected inputs outside of the scan {scan.name}, "
                     "found a tensor of its steps: differentiate by a tensor that the steps read"
                 )
-        if self._leading:
-            raise CompileError(
-                f"gradient: {scan.name}: expected adjoints of the outputs' own shapes, found "
-                f"{len(self._leading)} dimensions in front: a scan has no Jacobian here"
-            )
 
 
 def _differentiated(

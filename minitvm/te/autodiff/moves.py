@@ -10,6 +10,7 @@ are computed for the tensor itself, over its own elements only, and no tensor is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import final
 
 from minitvm.arith.effects import reads_tensors
@@ -17,7 +18,7 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.tensor import ComputeOp, domain_of
-from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int, logical_not
 from minitvm.tir.functor import substitute
 
 
@@ -54,10 +55,20 @@ def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[M
     found = read_adjoints(op.name, op.body[0], adjoint, is_wanted)
     if not all(each.value is adjoint and _is_move(op, each.load) for each in found):
         return None
-    chosen = [each.load.producer for each in found if reads_tensors(*each.guards)]
-    if len({*chosen}) < len(chosen):
-        return None
+    for read, other in combinations(found, 2):
+        if read.load.producer is other.load.producer and not _exclude(read.guards, other.guards):
+            return None
     return [Move(each.load, each.guards) for each in found]
+
+
+def _exclude(guards: Sequence[PrimExpr], others: Sequence[PrimExpr]) -> bool:
+    """Whether two reads are surely never made together, and data don't choose between them."""
+    if reads_tensors(*guards, *others):
+        return False
+    known = Prover()
+    for each in guards:
+        known.assume(each)
+    return any(known.can_prove(logical_not(each)) for each in others)
 
 
 def _is_move(op: ComputeOp, load: ProducerLoad) -> bool:

@@ -2,9 +2,8 @@
 
 For a sum, each term has the adjoint of the sum. A reducer that chooses, as a maximum does, hands
 the adjoint to the term that was chosen: a stage computes its position. A product is the product of
-all other factors, times one factor. For any other reducer, which is associative and commutative,
-the result is ``combine(term, rest)`` for each term, of the combination of all other terms: a stage
-computes the rest for each term, in time quadratic in the number of terms.
+all other factors, times one factor. Any other reduction is a scan over its terms
+(:mod:`minitvm.te.autodiff.folds`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import Any, final
 
 from minitvm.runtime.dtype import INT32, INT64, DType
 from minitvm.runtime.record import record
-from minitvm.te.autodiff.functions import where
+from minitvm.te.autodiff.functions import number, where
 from minitvm.te.autodiff.stages import (
     new_data_axes,
     new_reduce_axes,
-    place_in,
     stage,
     stages,
 )
@@ -33,12 +31,13 @@ from minitvm.tir.expr import (
     CommReducer,
     IterVar,
     PrimExpr,
+    ProducerLoad,
     Reduce,
     Select,
     Var,
     const_int,
 )
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import contains, substitute
 from minitvm.tir.structural_equal import structural_equal
 
 
@@ -69,8 +68,8 @@ class Term:
 
 
 def terms_of(op: ComputeOp, adjoints: Mapping[int, PrimExpr]) -> list[Term]:
-    """The terms of a stage, by the adjoints of the elements of its outputs, for each index of an
-    output that has one."""
+    """The terms of a stage that isn't a fold, by the adjoints of the elements of its outputs, for
+    each index of an output that has one."""
     first = op.body[0]
     if not isinstance(first, Reduce):
         return [Term(op.body[i], adjoint, op.axis, (), i) for i, adjoint in adjoints.items()]
@@ -81,6 +80,25 @@ def chooses(op: ComputeOp) -> bool:
     """Whether a stage reduces to one of the reduced values, as a maximum does."""
     first = op.body[0]
     return isinstance(first, Reduce) and _choices_of(first.combiner) is not None
+
+
+def is_fold(op: ComputeOp) -> bool:
+    """Whether the terms of a stage have an adjoint only in their order: it reduces by something
+    else than a sum, a choice, or the product of one factor."""
+    first = op.body[0]
+    if not isinstance(first, Reduce):
+        return False
+    combiner = first.combiner
+    if contains(ProducerLoad, *combiner.result, *(() if first.init else combiner.identity)):
+        return True
+    return not (
+        is_operator(combiner, e.Add) or _is_product(first) or _choices_of(combiner) is not None
+    )
+
+
+def _is_product(reduce: Reduce) -> bool:
+    first = (*reduce.init, *reduce.combiner.identity)[0]
+    return len(reduce.source) == 1 and is_operator(reduce.combiner, e.Mul) and number(first) == 1
 
 
 @final
@@ -102,9 +120,7 @@ class _Reduction:
         choices = _choices_of(combiner)
         if choices is not None:
             return self._of_choices(choices)
-        if is_operator(combiner, e.Mul) and not self._reduce.init:
-            return self._of_product()
-        return self._of_any()
+        return self._of_product()
 
     def _term(self, index: int, adjoint: PrimExpr) -> Term:
         return Term(self._reduce.source[index], adjoint, self._axes, self._conditions)
@@ -191,45 +207,6 @@ class _Reduction:
         made = self._renamed(renamed)
         value = reduce(element(made.source[0]), axis=list(reduced), where=made.condition)
         return stage(f"{self._op.name}_{name}", axis, value)
-
-    # -- Any reducer ------------------------------------------------------------------------------
-
-    def _of_any(self) -> Iterator[Term]:
-        reduce, outer = self._reduce, self._op.axis
-        if len(reduce.init):
-            whole = [each(*outer) for each in self._others(())]
-            yield from self._combined(reduce.init, whole, outer, ())
-        rest = [each(*place_in(self._axes)) for each in self._others(reduce.axis)]
-        yield from self._combined(reduce.source, rest, self._axes, self._conditions)
-
-    def _combined(
-        self,
-        values: Sequence[PrimExpr],
-        rest: Sequence[PrimExpr],
-        axes: tuple[IterVar, ...],
-        conditions: tuple[PrimExpr, ...],
-    ) -> Iterator[Term]:
-        combiner = self._reduce.combiner
-        operands = dict(zip((*combiner.lhs, *combiner.rhs), (*values, *rest), strict=True))
-        for index, adjoint in self._adjoints.items():
-            result = substitute(combiner.result[index], operands)
-            yield Term(result, adjoint, axes, conditions)
-
-    def _others(self, kept: Sequence[IterVar]) -> tuple[Tensor, ...]:
-        """The combinations of all terms but one, for each along the axes `kept`; without axes, of
-        all terms, without the value from which the reduction begins."""
-        axis, outside = new_data_axes((*self._op.axis, *kept))
-        reduced, renamed = new_reduce_axes(self._reduce.axis, outside)
-        made = self._renamed(renamed)
-        condition, init = made.condition, made.init if kept else ()
-        if kept:
-            differs = [e.not_equal(renamed[each.var], outside[each.var]) for each in kept]
-            condition = e.logical_and(op.any(*differs), condition)
-        results = [
-            Reduce(made.combiner, made.source, reduced, condition, i, init)
-            for i in range(len(made.source))
-        ]
-        return stages(f"{self._op.name}_others", axis, *results)
 
 
 # -- Reducers by their combination ----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from minitvm.runtime.dtype import DType
@@ -162,7 +163,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         The dimensions of the copy are the axes on which the indices depend, data axes first. An
         element that several iterations read is copied several times: so windows become the rows of
         a matrix. Where guards keep a read inside of `tensor`, the copy has the same guards and is
-        zero elsewhere; the axes of the guards are dimensions, too.
+        zero elsewhere; the axes of the guards are dimensions, too. A stage in a scan computes its
+        elements at some time steps; the copy has no others.
 
         With ``sums=True``, the dimensions are the sums of axes on which the indices and the guards
         depend, and an element is copied once for each sum. Before::
@@ -215,10 +217,20 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         read_by = read_by_sums if sums else read_by_axes
         wide = source.dtype if dtype is None else DType.of(dtype)
-        copy, changed = read_by(source, stage.op, name, which, wide)
+        axis = stage.op.axis
+        copy, changed = read_by(source, self._in_its_steps(stage, stage.op), name, which, wide)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
-        self.now_computes(stage, changed)
+        self.now_computes(stage, replace(changed, axis=axis))
         return made.op.output(0)
+
+    def _in_its_steps(self, stage: Stage, op: ComputeOp) -> ComputeOp:
+        """The operation of a stage, with the range of the time steps at which it is computed."""
+        if stage.time is not None or not any(isinstance(each.op, ScanOp) for each in self.stages):
+            return op
+        times = find_scans(self).times.get(stage)
+        if times is None:
+            return op
+        return replace(op, axis=(replace(op.axis[0], dom=times), *op.axis[1:]))
 
     @primitive
     def cache_write(self, tensor: Any, scope: str) -> Any:
