@@ -11,12 +11,13 @@ from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.extrema import extremum, operands_of
 from minitvm.codegen.integers import Integers
-from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, literal
+from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, like, literal
 from minitvm.codegen.options import CodegenOptions
 from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
+from minitvm.tir.functor import contains
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -110,12 +111,26 @@ def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
             return _first_lanes(emitter, count, node.a.dtype.lanes)
     a, b = emitter.emit(node.a), emitter.emit(node.b)
     dtype = node.a.dtype
+    if isinstance(node.a, e.Broadcast) and isinstance(node.b, e.Broadcast):
+        a = _opaque(emitter, node.a, a) if contains(e.BufferLoad, node) else a
     if dtype.is_float:
         return emitter.text.fcmp(_FLOAT_COMPARE[type(node)], a, b)
     predicate = _INT_COMPARE[type(node)]
     if predicate not in ("eq", "ne"):
         predicate = ("s" if dtype.is_int else "u") + predicate
     return emitter.text.icmp(predicate, a, b)
+
+
+def _opaque(emitter: Emitter, node: PrimExpr, value: Value) -> Value:
+    """A vector of equal elements, of which LLVM doesn't know that they are equal. A choice between
+    vectors by a comparison of single numbers would be a branch, which no processor predicts if data
+    decide."""
+    text, element = emitter.text, {32: "float", 64: "double"}.get(node.dtype.bits)
+    if element is None:
+        return value
+    type = like(value.type, element)
+    fenced = text.intrinsic("arithmetic.fence", type, text.convert_whole(value, type))
+    return text.convert_whole(fenced, value.type)
 
 
 def _first_lanes(emitter: Emitter, bound: PrimExpr, lanes: int) -> Value:

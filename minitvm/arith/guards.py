@@ -7,7 +7,7 @@ which the guards of its body fail, if the guards are stable in the loop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from math import gcd
 from typing import final
 
@@ -92,6 +92,32 @@ def _is_computable(prover: Prover, form: Affine) -> bool:
         return True
     low, high = prover.interval(form)
     return low >= -_MOST and high <= _MOST
+
+
+def gates(prover: Prover, loop: s.For, outer: Set[Var]) -> list[PrimExpr]:
+    """The conditions on `outer` variables, the same in all iterations, that hold wherever a loop
+    has an effect, and that aren't known to hold.
+
+    A condition in the loop that doesn't depend on loops inside isn't among them, since it can move
+    out as it is. The others are as weak as in the iteration of the loops inside where they are
+    weakest::
+
+        for k in range(512):                       # i * 6 + 5 - j * 16 >= 0
+            for r in range(6):
+                for c in range(16):
+                    if j * 16 + c <= i * 6 + r:
+                        C[r, c] = C[r, c] + A[i * 6 + r, k] * B[k, j * 16 + c]
+    """
+    if not _is_guarded(loop.body, ()):
+        return []
+    return [
+        prover.expression(need.form, widest(need.form, loop.loop_var.dtype)) >= 0
+        for need in _everywhere(_needs(prover, loop, {}, ()))
+        if not need.guards
+        and not outer.isdisjoint(variables(need.form))
+        and all(map(prover.is_index_arithmetic, need.form.terms))
+        and not prover.proves(need.form)
+    ]
 
 
 def cutting(prover: Prover, loop: s.For) -> list[Limit]:

@@ -30,6 +30,7 @@ from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.atoms import structural_key
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -52,16 +53,21 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import distributed, has_terms, times_of
+from minitvm.te.schedules.distribute_sums import (
+    distributed,
+    has_terms,
+    is_separable,
+    times_of,
+)
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import (
     Part,
     operations_of,
     parts_of,
-    with_factors_together,
 )
 from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
+from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
@@ -86,30 +92,23 @@ _Groups: TypeAlias = tuple[_Axes, ...]
 # -- Values that are computed once --
 
 
-def write_hoisted(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
-    """Lets other stages compute parts of a stage once; returns them. None if none is worth it.
-    `strict`: products keep their order."""
+def write_hoisted(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+    """Lets other stages compute parts of a stage once; returns them. None if none is worth it."""
     if stage.time is not None:
         return None
     made = list[Stage]()
-    while (found := _best_part(compute_of(stage), target, strict)) is not None:
-        part, reassociated = found
+    while (part := _best_part(compute_of(stage), target)) is not None:
         axes = ", ".join(axis.name for axis in part.axes)
         text = "the part that changes along {axes} alone is computed once"
         choose(s, "parts", text, stage=stage.name, axes=axes)
-        more = (True,) if reassociated else ()
-        new = s[s.hoist(compute_of(stage).output(0), [*part.axes], *more)]
-        made += [*(write_hoisted(s, new, target, strict) or ()), new]
+        new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
+        made += [*(write_hoisted(s, new, target) or ()), new]
     return made or None
 
 
-def _best_part(op: ComputeOp, target: Target, strict: bool) -> tuple[Part, bool] | None:
-    """The part that saves the most cycles, if any is worth a stage, and whether products are
-    reassociated for it."""
-    saved = [(_cycles_saved(op, part, target), (part, False)) for part in parts_of(op)]
-    other = op if strict else with_factors_together(op)
-    if other is not op:
-        saved += [(_cycles_saved(op, part, target), (part, True)) for part in parts_of(other)]
+def _best_part(op: ComputeOp, target: Target) -> Part | None:
+    """The part that saves the most cycles, if any is worth a stage."""
+    saved = [(_cycles_saved(op, part, target), part) for part in parts_of(op)]
     most, best = max(saved, key=lambda each: each[0], default=(0.0, None))
     if best is None:
         return None
@@ -274,18 +273,37 @@ def write_factor_order(
     return made or None
 
 
+def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] | None:
+    """Lets a contraction of several rows multiply factors first that change along the same axes: a
+    tile computes their product once for several results, or another stage does ahead. None for any
+    other stage; and where products are rounded as they are written (`strict`)."""
+    found = contraction_of(stage.op) if stage.time is None else None
+    if strict or found is None or product_of_extents(found.rows) == 1:
+        return None
+    if reassociated(found.op) is None:
+        return None
+    text = "factors that change along the same axes are multiplied first"
+    choose(s, "factors", text, stage=stage.name)
+    stage.reassociate()
+    return []
+
+
 def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     """The axes of the sums that are done first, group after group."""
     if not 0 < len(op.reduce_axis) <= _MOST or 0 in map(extent_of, (*op.axis, *op.reduce_axis)):
         return []
     times, reduce = times_of(op), op.body[0]
-    if times is None or not isinstance(reduce, Reduce):
+    if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
-    factors = [_axes_of(op, each) for each in factors_in(reduce.source[0], times)]
-    if len(factors) < 2:
+    on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
+    for each in conjuncts(reduce.condition):
+        (on_data if reads_tensors(each) else on_axes).append(each)
+    if times is not None:
+        groups = _best_groups(op, factors_in(reduce.source[0], times), on_data, on_axes, target)
+    elif on_data and contraction_of(op) is not None:
+        groups = (frozenset(op.reduce_axis),)
+    else:
         return []
-    conditions = [_axes_of(op, each) for each in conjuncts(reduce.condition)]
-    groups = _best_groups(op, [*filter(None, factors)], [*filter(None, conditions)], target)
     listed = [[axis for axis in op.reduce_axis if axis in group] for group in groups]
     try:
         for group in listed:
@@ -301,11 +319,20 @@ def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:
 
 
 def _best_groups(
-    op: ComputeOp, factors: Sequence[_Axes], conditions: Sequence[_Axes], target: Target
+    op: ComputeOp,
+    factors: Iterable[PrimExpr],
+    on_data: Iterable[PrimExpr],
+    on_axes: Iterable[PrimExpr],
+    target: Target,
 ) -> _Groups:
     """The groups of axes over which a product of factors is summed, one after the other, in the
-    order that takes the fewest cycles."""
+    order that takes the fewest cycles. A condition on data is an operation for each term, as a
+    factor is; conditions on axes cut loops shorter."""
     data, dtype = frozenset(op.axis), op.body[0].dtype
+    all_factors = [_axes_of(op, each) for each in (*factors, *on_data)]
+    conditions = [_axes_of(op, each) for each in on_axes]
+    if len(all_factors) < 2:
+        return ()
     # The sums kept between two steps are no larger than the largest tensor of the program.
     tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
     largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
@@ -343,7 +370,7 @@ def _best_groups(
         known[left] = found
         return found
 
-    return best(frozenset(op.reduce_axis), factors)[1]
+    return best(frozenset(op.reduce_axis), all_factors)[1]
 
 
 def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:

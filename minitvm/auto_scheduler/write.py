@@ -24,6 +24,7 @@ from minitvm.auto_scheduler.ahead import (
     write_hoisted,
     write_joined,
     write_mirrored,
+    write_reassociated,
 )
 from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
@@ -415,8 +416,9 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
 AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
     ("places", lambda s, stage, *_: write_unstacked(s, stage)),
     ("order of factors", write_factor_order),
+    ("association", lambda s, stage, _, strict: write_reassociated(s, stage, strict)),
     ("symmetry", write_mirrored),
-    ("parts ahead", write_hoisted),
+    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
     ("phases", lambda s, stage, *_: write_phases(s, stage)),
     ("borders", lambda s, stage, *_: write_windows(s, stage)),
     (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),

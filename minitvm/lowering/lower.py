@@ -43,6 +43,7 @@ from minitvm.transform.remove_assertions import remove_assertions
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.serialize_vectors import serialize_vectors
 from minitvm.transform.simplify import simplify
+from minitvm.transform.skip_loops import skip_loops
 from minitvm.transform.stream_stores import stream_stores
 from minitvm.transform.transpose_copies import VECTOR_BYTES, transpose_copies
 from minitvm.transform.unroll_loops import unroll_loops
@@ -91,6 +92,7 @@ def pipeline(
             ),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
             ("hoist_conditions", hoist_conditions),
+            ("skip_loops", skip_loops),
             ("enter_once", enter_once),
             ("unroll_loops", partial(unroll_loops, options=config.unroll)),
             *(() if config.check_accesses else (("join_indices", join_indices),)),

@@ -38,6 +38,7 @@ MAX_STATEMENTS = 2048
 _LITTLE = 32
 _CHOICES = 4  # that follow each other, each of which gets a main part
 _MOST = 7 / 8  # of a loop's iterations
+_CHOSEN = 1 / 2  # of a parallel loop's iterations; a loop inside is partitioned if fewer hold
 # Without registers for masks, a store under a mask takes as long as this number of vector
 # multiply-adds: 42 operations of Zen 3 (A. Fog, "Instruction tables", VMASKMOVPS), and a branch for
 # each lane on NEON.
@@ -246,7 +247,9 @@ class _Partition(ScopedMutator):
         if use.in_tiles and not mostly:
             return  # the loop over tiles is split instead, since its tail is shorter
         if any(composite) or (rows and node.kind == ForKind.PARALLEL):
-            if use.in_a_loop:  # that loop then has no condition
+            share = _share(node, rows)
+            is_rare = share is not None and share < _CHOSEN
+            if use.in_a_loop and not is_rare:  # that loop then has no condition
                 region.chosen.append(condition)
                 region.rows.extend(rows)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -222,6 +222,128 @@ def test_the_shortest_ways_over_two_edges(reducer: str, dtype: str, pays: bool) 
     first = fold(a[:, :, None] + b[None], axis=1)
     expected = fold(first[:, :, None] + d[None], axis=1)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+MASKS: dict[str, tuple[Any, Any]] = {
+    # Each as a condition of the language and of numpy; it is the same for all terms of a result.
+    "element": (lambda i, j, M, v: M[i, j] > 0, lambda M, v: M > 0),
+    "row": (lambda i, j, M, v: v[i] > 0, lambda M, v: (v > 0)[:, None]),
+    "column": (lambda i, j, M, v: v[j] > 0, lambda M, v: v > 0),
+    "triangle": (lambda i, j, M, v: te.all(j <= i, v[i] > 0),
+                 lambda M, v: (v > 0)[:, None] & np.tri(37, dtype=bool)),
+    "guarded": (lambda i, j, M, v: te.all(i >= 1, v[te.max(i, 1) - 1] > 0),
+                lambda M, v: np.append(False, v[:-1] > 0)[:, None]),
+}  # fmt: skip
+
+
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("form", ["choice", "where"])
+@pytest.mark.parametrize("reducer", ["sum", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_conditions_of_results(mask: str, dtype: str, reducer: str, form: str) -> None:
+    """They move out of the sums, also of short floats, and of any reducer. What they leave out may
+    be NaN."""
+    n = 37
+    A, B, M = (te.placeholder((n, n), dtype, name=name) for name in "ABM")
+    v, k = te.placeholder((n,), dtype, name="v"), te.reduce_axis((0, n), name="k")
+    fold = te.comm_reducer(
+        lambda a, b: {"sum": a + b, "max": te.max(a, b), "min": te.min(a, b)}[reducer],
+        lambda t: te.const(0, t),
+    )
+    zero, holds = te.const(0, dtype), MASKS[mask][0]
+
+    def element(i: Any, j: Any) -> Any:
+        if form == "where":
+            return fold(A[i, k] * B[k, j], axis=k, where=holds(i, j, M, v))
+        return fold(te.if_then_else(holds(i, j, M, v), A[i, k] * B[k, j], zero), axis=k)
+
+    C = te.compute((n, n), element, name="C")
+    assert taken_out(C) == 1
+    a, b, m, vector = (numbers(dtype, s) for s in ((n, n), (n, n), (n, n), (n,)))
+    m[1], vector[5] = -1, -1
+    if dtype != "int16":
+        a[5, 3] = np.nan
+    got = np.empty((n, n), dtype)
+    tvm.build(C, [A, B, M, v, C])(a, b, m, vector, got)
+    with np.errstate(invalid="ignore", over="ignore"):
+        terms = a.astype("float64")[:, :, None] * b.astype("float64")
+        if dtype == "int16":
+            terms = terms.astype("int64").astype("int16").astype("int64")
+        found = getattr(np, reducer)(terms, axis=1)
+        found = {"sum": found, "max": np.maximum(found, 0), "min": np.minimum(found, 0)}[reducer]
+        expected = np.where(MASKS[mask][1](m, vector), found, 0).astype(dtype)
+    tolerance = 0 if dtype == "int16" else 100 * float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=4 * tolerance)
+
+
+ASSOCIATIONS: dict[str, tuple[Any, str | None]] = {
+    # Each with the product that a tile or another stage computes once.
+    "vector": (lambda A, B, C, v, i, j, k: A[i, k] * B[k, j] * v[k], "A[i, k] * v[k]"),
+    "divisor": (lambda A, B, C, v, i, j, k: A[i, k] * B[k, j] / v[k], "A[i, k] / v[k]"),
+    "columns": (lambda A, B, C, v, i, j, k: A[i, k] * B[k, j] * C[k, j], "B[k, j] * C[k, j]"),
+    "rows": (lambda A, B, C, v, i, j, k: C[i, k] * (B[k, j] * A[i, k]), "C[i, k] * A[i, k]"),
+    "quotient": (lambda A, B, C, v, i, j, k: A[i, k] / (C[k, j] / B[k, j]), None),
+    "in order": (lambda A, B, C, v, i, j, k: A[i, k] * v[k] * B[k, j], None),
+    "two": (lambda A, B, C, v, i, j, k: A[i, k] * B[k, j], None),
+}
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("form", ASSOCIATIONS)
+def test_factors_of_the_same_axes_are_multiplied_first(form: str, dtype: str) -> None:
+    n = 41
+    A, B, C = (te.placeholder((n, n), dtype, name=name) for name in "ABC")
+    v, k = te.placeholder((n,), dtype, name="v"), te.reduce_axis((0, n), name="k")
+    term, product = ASSOCIATIONS[form]
+    D = te.compute((n, n), lambda i, j: te.sum(term(A, B, C, v, i, j, k), axis=k), name="D")
+    s = te.create_schedule(D.op)
+    if product is None:
+        with pytest.raises(tvm.CompileError, match="reassociate of D: expected a contraction of"):
+            s[D].reassociate()
+    else:
+        made: Any = s[D].reassociate().op
+        assert product in str(made.body[0].source[0])
+    assert ("reassociate()" in auto_schedule(D, TARGET).trace()) == (product is not None)
+    a, b, c, d = (numbers(dtype, (n, n)) + 3 for _ in range(4))
+    vector = numbers(dtype, (n,)) + 3
+    wide = [x.astype("float64") for x in (a, b, c, vector)]
+    x, y, z, w = wide[0][:, :, None], wide[1][None], wide[2], wide[3][:, None]
+    expected = {
+        "vector": x * y * w,
+        "divisor": x * y / w,
+        "columns": x * y * z[None],
+        "rows": x * y * z[:, :, None],
+        "quotient": x / (z[None] / y),
+        "in order": x * y * w,
+        "two": x * y,
+    }[form]
+    for build in (tvm.build, partial(tvm.build, fp="strict")):
+        build(D, [A, B, C, v, D])(a, b, c, vector, d)
+        size = abs(expected).sum(axis=1)
+        assert (abs(d - expected.sum(axis=1)) <= 60 * np.finfo(dtype).eps * size).all()
+
+
+def test_terms_of_the_same_axes_are_added_first() -> None:
+    """The factors of shortest paths are terms, and an infinity of one stays one."""
+    n = 33
+    A, B, C = (te.placeholder((n, n), name=name) for name in "ABC")
+    k = te.reduce_axis((0, n), name="k")
+    D = te.compute((n, n), lambda i, j: te.min(A[i, k] + B[k, j] - C[k, j], axis=k), name="D")
+    assert "s[D].reassociate()" in auto_schedule(D, TARGET).trace()
+    a, b, c = (numbers("float32", (n, n)) for _ in range(3))
+    a[3, 4], d = np.inf, np.empty((n, n), "float32")
+    tvm.build(D, [A, B, C, D])(a, b, c, d)
+    expected = (a[:, :, None] + (b - c)[None]).min(axis=1)
+    np.testing.assert_allclose(d, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_constants_move_out_of_sums() -> None:
+    A, B, k = te.placeholder((9, 8)), te.placeholder((8, 7)), te.reduce_axis((0, 8), name="k")
+    for factor in (lambda x: x * 0.5, lambda x: x / 3.0, lambda x: 2.0 * x):
+        C = te.compute((9, 7), lambda i, j, f=factor: te.sum(f(A[i, k] * B[k, j]), k), name="C")
+        assert taken_out(C) == 1
 
 
 def test_what_is_left_as_it_is() -> None:

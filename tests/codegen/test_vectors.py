@@ -345,6 +345,24 @@ def test_operations_on_vectors(dtype: DType, target: str) -> None:
             assert all(equal(m, n) for m, n in pairs), f"{each} of {dtype}"
 
 
+@pytest.mark.parametrize(("dtype", "packed"), [("float32", "vcmpltps"), ("int32", "vpcmpgtd")])
+def test_comparisons_of_single_numbers_choose_between_vectors_without_branches(
+    dtype: str, packed: str
+) -> None:
+    """The condition is the same in all lanes, and data decide it: a branch would be a guess."""
+    A, B, M = (te.placeholder((64, 64), dtype, name=name) for name in "ABM")
+    k = te.reduce_axis((0, 64), name="k")
+    zero = te.const(0, dtype)
+    C = te.compute(
+        (64, 64),
+        lambda i, j: te.sum(te.if_then_else(M[i, k] > zero, A[i, k] * B[k, j], zero), axis=k),
+        name="C",
+    )
+    assembly = build(C, [A, B, M, C], "llvm -mcpu=haswell").get_source("asm")
+    assert re.search(rf"{packed}[^\n]*ymm", assembly)
+    assert not re.search(r"u?comis[sd]", assembly)
+
+
 @pytest.mark.parametrize("wide", ["int32", "int64", "float32"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 def test_narrow_lanes_that_are_shifted_are_widened(dtype: str, wide: str) -> None:

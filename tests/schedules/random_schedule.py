@@ -412,6 +412,14 @@ def factor_out(s: Schedule, draw: Draw) -> None:
             s.factor_out(stage.op.output(0), axes)
 
 
+def reassociate(s: Schedule, draw: Draw) -> None:
+    """Factors of the same axes first, where they stand apart."""
+    able = [each for each in _rewritable(s) if each.reduce_leaves()]
+    if able:
+        with suppress(CompileError):
+            draw(st.sampled_from(able)).reassociate()
+
+
 def hoist(s: Schedule, draw: Draw) -> None:
     """A part that changes along some axes alone ahead of the others, where there is one."""
     able = [each for each in _rewritable(s) if each.leaf_iter_vars]
@@ -499,7 +507,7 @@ STEPS: list[Callable[[Schedule, Draw], None]] = [
     compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout,
     set_scope, memory, create_group, drop_time, transform_reduction, reduce_scan,
     reverse_compute_inline,
-    factor_out, hoist, unstack, find_block, mirror,
+    factor_out, reassociate, hoist, unstack, find_block, mirror,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

@@ -9,7 +9,8 @@ these.
     C[b] = sum(C.sums[b, i] * x[b, i], i)
 
 A product is distributive over a sum, modulo 2^n too; an addition of floats over a minimum and a
-maximum. (Of integers it isn't: their additions may wrap.)
+maximum. (Of integers it isn't: their additions may wrap.) A condition on data that is the same for
+all terms of an inner sum moves out of any reduction.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.factors import Times, divided, product
+from minitvm.te.schedules.hoist_values import is_defined
 from minitvm.te.tensor import ComputeOp, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -45,21 +47,31 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     """
     reduce, times = _checked(op, axes)
     own = [axis.var for axis in axes]
-    inside, outside = divided(reduce.source[0], own, times)
-    if inside is None or outside is None:
-        _refuse(op, axes, "terms with a factor that they don't change, and one that they do")
-    if not has_terms(op, axes):
-        _refuse(op, axes, "a term in each of the inner sums")
+    source = reduce.source[0]
+    inside, outside = (source, None) if times is None else divided(source, own, times)
     conditions = [*conjuncts(reduce.condition)]
-    within = [each for each in conditions if _uses(each, own)]
     beyond = [each for each in conditions if not _uses(each, own)]
+    taken, others = list[PrimExpr](), list[PrimExpr]()
+    for each in beyond:
+        (taken if inside is not None and is_taken_out(op, inside, each) else others).append(each)
+    if times is None and not taken:
+        raise CompileError(
+            f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
+            "sums of floats, of 32 bits or more, or a condition on data that doesn't change in the "
+            f"sums, got {source}"
+        )
+    if inside is None or (outside is None and not taken):
+        _refuse(op, axes, "terms with a factor that they don't change, and one that they do")
+    if outside is not None and not has_terms(op, axes):
+        _refuse(op, axes, "a term in each of the inner sums")
+    within = [each for each in conditions if _uses(each, own)]
     kept = [
         axis
         for axis in (*op.axis, *op.reduce_axis)
         if axis not in axes and _uses_any((inside, *within), [axis.var])
     ]
-    # A condition may guard the existence of elements, so it stays with their reads.
-    within += [each for each in beyond if _is_of(op, axes, each, kept)]
+    # Any other condition may guard the existence of elements, so it stays with their reads.
+    within += [each for each in others if _is_of(op, axes, each, kept)]
     new = data_axes([axis.name for axis in kept], [domain_of(axis).extent for axis in kept])
     pairs = [*zip(kept, new, strict=True)]
     moved = {old.var: domain_of(old).min + axis.var for old, axis in pairs}
@@ -71,16 +83,23 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     )
     partial = ComputeOp(f"{op.name}.sums", "", {}, new, sums.axis, (sums,))
     at = tuple(old.var - domain_of(old).min for old in kept)
-    read = ProducerLoad(partial.output(0), at)
-    value = product(read, outside) if times is e.Mul else e.add(read, outside)
-    where = all_of(True, *beyond, *_where_some(op, axes))
-    return partial, _rest(op, reduce, value, where, axes)
+    value: PrimExpr = ProducerLoad(partial.output(0), at)
+    if outside is not None:
+        value = product(value, outside) if times is e.Mul else e.add(value, outside)
+        beyond += _where_some(op, axes)
+    return partial, _rest(op, reduce, value, all_of(True, *beyond), axes)
+
+
+def is_taken_out(op: ComputeOp, inside: PrimExpr, condition: PrimExpr) -> bool:
+    """Whether a condition on data that doesn't change in inner sums need not be one of theirs: it
+    and their terms `inside` may be evaluated everywhere. The loops of a tensor's tiles end at a
+    condition on axes alone, so that one stays."""
+    return reads_tensors(condition) and is_defined(op, condition) and is_defined(op, inside)
 
 
 def times_of(op: ComputeOp) -> Times | None:
     """The operator over which the reducer of an operation is distributive; None if there is no such
-    operator, or if the operation isn't a single reduction whose ranges are independent of each
-    other.
+    operator, or if the operation isn't separable.
 
     >>> from minitvm import te
     >>> A, k = te.placeholder((4, 3), name="A"), te.reduce_axis((0, 3), "k")
@@ -88,14 +107,22 @@ def times_of(op: ComputeOp) -> Times | None:
     [<class 'minitvm.tir.nodes.Mul'>, <class 'minitvm.tir.nodes.Add'>]
     """
     reduce = op.body[0]
+    return _operator(reduce) if isinstance(reduce, Reduce) and is_separable(op) else None
+
+
+def is_separable(op: ComputeOp) -> bool:
+    """Whether an operation is a single reduction that may be done in two steps: its ranges are
+    independent of each other, and its terms are pure."""
+    reduce = op.body[0]
     if not isinstance(reduce, Reduce) or len(op.body) > 1 or reduce.init:
-        return None
+        return False
     ends = [end for k in op.reduce_axis for end in (domain_of(k).min, domain_of(k).extent)]
     if _uses_any(ends, [axis.var for axis in (*op.axis, *op.reduce_axis)]) or reads_tensors(*ends):
-        return None
-    if any(isinstance(x, Call) and x.op in IMPURE_CALLS for x in walk_once(*reduce.source)):
-        return None
-    return _operator(reduce)
+        return False
+    return not any(
+        isinstance(x, Call) and x.op in IMPURE_CALLS
+        for x in walk_once(reduce.condition, *reduce.source)
+    )
 
 
 def _operator(reduce: Reduce) -> Times | None:
@@ -112,12 +139,11 @@ def _operator(reduce: Reduce) -> Times | None:
     return e.Add if is_infinite else None
 
 
-def _checked(op: ComputeOp, axes: Collection[IterVar]) -> tuple[Reduce, Times]:
+def _checked(op: ComputeOp, axes: Collection[IterVar]) -> tuple[Reduce, Times | None]:
     reduce, times = op.body[0], times_of(op)
-    if times is None or not isinstance(reduce, Reduce):
+    if not isinstance(reduce, Reduce) or not is_separable(op):
         raise CompileError(
-            f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
-            f"sums of floats, of 32 bits or more and over fixed ranges, got {op.body[0]}"
+            f"factor_out of {op.name}: expected one reduction over fixed ranges, got {op.body[0]}"
         )
     if not axes or not {*axes} <= {*op.reduce_axis}:
         names = ", ".join(axis.name for axis in op.reduce_axis)

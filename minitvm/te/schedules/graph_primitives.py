@@ -400,13 +400,15 @@ class GraphPrimitives(StageGraph[Stage], Traced):
 
         The reducer is a sum, and the factors are those of a product; or it is a minimum or a
         maximum of floats, and the factors are the terms of a sum. Products are rounded in another
-        order then, and infinite terms of both signs may give an infinity in place of NaN. The loops
-        of ``s[C]`` begin anew.
+        order then, and infinite terms of both signs may give an infinity in place of NaN.
+        Conditions of the reduction that read data, and don't change along the axes, move out of
+        the inner sums as well; they move out of any reduction. The loops of ``s[C]`` begin anew.
 
         Parameters
         ----------
         tensor : Tensor
-            The result of a reduction, of integers or of floats of 32 bits or more.
+            The result of a reduction: where there are factors to be taken out, of integers or of
+            floats of 32 bits or more.
         axes : list of IterVar
             The reduction axes of ``s[C].op`` over which the inner sums run.
 
@@ -435,7 +437,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         return partial.output(0)
 
     @primitive
-    def hoist(self, tensor: Tensor, axes: Sequence[IterVar], reassociate: bool = False) -> Tensor:
+    def hoist(self, tensor: Tensor, axes: Sequence[IterVar]) -> Tensor:
         """Compute the part of an expression that changes only along some axes first, as a stage of
         its own.
 
@@ -458,9 +460,6 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             The result of ``te.compute``; of several results, any of them.
         axes : list of IterVar
             The data and reduction axes of ``s[C].op`` along which the part changes.
-        reassociate : bool
-            Whether factors that change along the same axes are multiplied first, which rounds
-            otherwise: ``B * c`` is a part of ``A[i, k] * B[k, j] * c[k, j]``.
 
         Returns
         -------
@@ -481,7 +480,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         """
         stage, op = self._computed("hoist", tensor)
         stage.check_as_begun(f"hoist of {stage.name}")
-        part, rest = hoisted(op, listed(axes), reassociate=reassociate)
+        part, rest = hoisted(op, listed(axes))
         self._replace(stage, rest, part, "")
         return part.output(0)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce as reduce_by
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
@@ -107,18 +106,15 @@ class Part:
         return tuple(axis.var - domain_of(axis).min for axis in self.dimensions)
 
 
-def hoisted(
-    op: ComputeOp, axes: Sequence[IterVar], *, reassociate: bool = False
-) -> tuple[ComputeOp, ComputeOp]:
+def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeOp]:
     """The operation of the dearest part of `op` that changes along `axes`, and the rest, which
-    reads it. `reassociate`: of :func:`with_factors_together`.
+    reads it.
 
     Raises
     ------
     CompileError
         When the operation has no such part.
     """
-    op = with_factors_together(op) if reassociate else op
     part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
     if part is None:
         names = ", ".join(str(getattr(each, "name", each)) for each in axes)
@@ -129,40 +125,6 @@ def hoisted(
     made = part.operation(op.name)
     reading = _Replaced(part.value, ProducerLoad(made.output(0), part.place))
     return made, replace(op, body=map_body(op.body, reading.expr))
-
-
-def with_factors_together(op: ComputeOp) -> ComputeOp:
-    """An operation whose terms, if they are products of floats, multiply the factors first that
-    change along the same axes; `op` itself where that is so.
-
-    >>> from minitvm import te
-    >>> A, B = te.placeholder((4, 8), name="A"), te.placeholder((8, 3), name="B")
-    >>> c, k = te.placeholder((8, 3), name="c"), te.reduce_axis((0, 8), name="k")
-    >>> C = te.compute((4, 3), lambda i, j: te.sum(A[i, k] * B[k, j] * c[k, j], axis=k), name="C")
-    >>> print(with_factors_together(C.op).body[0].source[0])
-    A[i, k] * (B[k, j] * c[k, j])
-    """
-    reduce = op.body[0]
-    if not isinstance(reduce, Reduce) or len(op.body) > 1 or not reduce.dtype.is_float:
-        return op
-    variables = {axis.var for axis in (*op.axis, *op.reduce_axis)}
-    groups: dict[frozenset[object], list[PrimExpr]] = {}
-    factors = [*_factors(reduce.source[0])]
-    for each in factors:
-        groups.setdefault(frozenset(variables.intersection(walk_once(each))), []).append(each)
-    if len(groups) in (1, len(factors)):
-        return op
-    products = [reduce_by(e.multiply, each) for each in groups.values()]
-    made = replace(reduce, source=(reduce_by(e.multiply, products),))
-    return op if structural_equal(made, reduce) else replace(op, body=(made,))
-
-
-def _factors(value: PrimExpr) -> Iterator[PrimExpr]:
-    if isinstance(value, e.Mul):
-        yield from _factors(value.a)
-        yield from _factors(value.b)
-    else:
-        yield value
 
 
 def parts_of(op: ComputeOp) -> list[Part]:
@@ -308,6 +270,14 @@ class _Parts:
             self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
             for index, extent in pairs
         )
+
+
+def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
+    """Whether an expression may be evaluated at all places of an operation's axes: all elements
+    that it reads exist, and it is pure."""
+    parts = _Parts(op)
+    parts._summarize(value)
+    return parts._summaries[value].is_pure and parts._is_defined((*op.axis, *op.reduce_axis), value)
 
 
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:

@@ -204,8 +204,8 @@ def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
 
 
 def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
-    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide, or an element says
-    which of the results a term belongs to."""
+    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide, or what is the same
+    for all terms of a result, or an element says which of the results a term belongs to."""
     choices = [_choice_of(each) for each in reduce.source]
     if None in choices:
         return reduce
@@ -213,11 +213,19 @@ def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
     if (
         all(structural_equal(each, conditions[0]) for each in conditions)
         and all(map(structural_equal, others, reduce.combiner.identity))
-        and (_is_of_axes(conditions[0]) or _names_result(op, conditions[0]))
+        and (_is_of_terms_or_results(reduce, conditions[0]) or _names_result(op, conditions[0]))
     ):
         condition = e.logical_and(reduce.condition, conditions[0])
         return replace(reduce, source=values, condition=condition)
     return reduce
+
+
+def _is_of_terms_or_results(reduce: Reduce, condition: PrimExpr) -> bool:
+    """Whether each part of a condition is one on axes alone, or the same for all terms."""
+    own = {axis.var for axis in reduce.axis}
+    return all(
+        _is_of_axes(each) or own.isdisjoint(walk_once(each)) for each in conjuncts(condition)
+    )
 
 
 def _is_of_axes(condition: PrimExpr) -> bool:

@@ -13,6 +13,7 @@ from minitvm.te.schedules.accumulation import checked_accumulation
 from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.loop_nest import LoopNest, names_of
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges, root_axes
+from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.rewrite_operations import (
     in_layout,
     in_steps,
@@ -326,6 +327,47 @@ class Stage(LoopNest, Attachable):
         self.schedule.now_computes(self, made)
         if changed:
             self.restart(self.op)
+        return self
+
+    @primitive
+    def reassociate(self) -> Stage:
+        """Multiply factors that change along the same axes first, in a reduction of the stage.
+
+        Before::
+
+            for i: for j: for k: C[i, j] += A[i, k] * B[k, j] * s[k]
+
+        After ``s[C].reassociate()``::
+
+            for i: for j: for k: C[i, j] += A[i, k] * s[k] * B[k, j]
+
+        So ``s.hoist(C, [i, k])`` can compute ``A[i, k] * s[k]`` ahead. A factor joins those whose
+        axes include its own; of several such groups, the one of the fewest values. Divisors count
+        as factors. The reducer is a sum; or it is a minimum or a maximum of floats, and the factors
+        are the terms of a sum. Products are rounded in another order then.
+
+        Raises
+        ------
+        CompileError
+            When the stage is no such reduction of integers or of floats of 32 bits or more, or no
+            factors that belong together stand apart.
+
+        >>> from minitvm import te
+        >>> A, B, s = (te.placeholder((8,) * n, name=x) for n, x in ((2, "A"), (2, "B"), (1, "s")))
+        >>> k = te.reduce_axis((0, 8), name="k")
+        >>> C = te.compute((8, 8), lambda i, j: te.sum(A[i, k] * B[k, j] * s[k], axis=k), name="C")
+        >>> sch = te.create_schedule(C.op)
+        >>> sch[C].reassociate().op.body[0].source[0]
+        A[i, k] * s[k] * B[k, j]
+        """
+        made = reassociated(self.op) if isinstance(self.op, ComputeOp) else None
+        if made is None:
+            found = self.op.body[0] if isinstance(self.op, ComputeOp) else type(self.op).__name__
+            raise CompileError(
+                f"reassociate of {self.name}: expected a contraction of several factors, of which "
+                f"some that change along the same axes stand apart, got {found}"
+            )
+        self.schedule.now_computes(self, made)
         return self
 
     @primitive
