@@ -87,6 +87,7 @@ _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read
 _MOST = 128
 _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
+_MOST_OF_PIECES = 32  # vectors of a row of pieces: in longer rows, combining lanes matters little
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
 AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
@@ -142,7 +143,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     # Pieces of several lines are a loop, of which one piece is written out.
     piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
     steps = lanes * -(-piece // _width_of(op, target))
-    is_plain = is_free and (is_one_line or (is_dense and piece >= _LEAST))
+    is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes
+    is_plain = is_free and (is_one_line or is_short)
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
     if is_plain and steps * (1 + values) <= most:
