@@ -321,6 +321,15 @@ def check_dtype(dtype: DType) -> None:
         raise BufferError(f"expected at least one lane, got {dtype.bits} bits, 0 lanes")
 
 
+def _check_exists(array: Any) -> None:
+    is_deleted = getattr(array, "is_deleted", None)  # of JAX's arrays
+    if is_deleted is not None and is_deleted():
+        raise BufferError(
+            "expected an array with data, got one of JAX that was deleted, perhaps since a call of "
+            "jax.jit got it by donate_argnums: use that call's result, or don't donate the array"
+        )
+
+
 def request(
     array: Any,
     *,
@@ -339,6 +348,7 @@ def request(
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
+    _check_exists(array)
     fixed = is_read_only(array)
     array = readable(array)
     options: dict[str, Any] = {} if copy is None else {"copy": copy}
