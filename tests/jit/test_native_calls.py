@@ -400,9 +400,7 @@ def test_sizes_that_jax_exports_as_symbols() -> None:
 def test_a_deleted_array_of_jax() -> None:
     scaled, x = tvm.jit(scaled_program), jnp.ones((3, 4))
     x.delete()
-    with pytest.raises(
-        BufferError, match="'x': expected an array with data, got one of JAX"
-    ):
+    with pytest.raises(BufferError, match="'x': expected an array with data, got one of JAX"):
         scaled(x, jnp.ones(4))
 
 
