@@ -348,13 +348,16 @@ def request(
     BufferError
         When the array can't be exported as it is; frameworks raise further types of their own.
     """
-    _check_exists(array)
     fixed = is_read_only(array)
     array = readable(array)
     options: dict[str, Any] = {} if copy is None else {"copy": copy}
     where = getattr(array, "__dlpack_device__", None)
     if where is not None:
-        found = Device(*_device_numbers(where()))
+        try:
+            found = Device(*_device_numbers(where()))
+        except TypeError:
+            _check_exists(array)
+            raise
         if move and copy is not False and found != _HOST:
             return array.__dlpack__(max_version=VERSION, dl_device=(_CPU, 0), **options), fixed
         check_device(found, accepts)
