@@ -13,6 +13,7 @@ from minitvm.codegen.extrema import extremum, operands_of
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, like, literal
 from minitvm.codegen.options import CodegenOptions
+from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
@@ -166,6 +167,22 @@ def _emit_let(emitter: Emitter, node: e.Let) -> Value:
     return result
 
 
+def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
+    """A conversion. Narrow lanes that are shifted right, each by a number of its own, are widened
+    before: instructions that shift so have lanes of 32 bits or more on most processors."""
+    value = node.value
+    if (
+        isinstance(value, e.Call)
+        and value.op == "shift_right"
+        and value.dtype.lanes > 1
+        and value.dtype.bits < 32 <= node.dtype.bits
+        and not isinstance(value.args[1], e.Broadcast)
+    ):
+        word = INT32.with_lanes(value.dtype.lanes)
+        value = e.Call(word, value.op, tuple(e.Cast(word, each) for each in value.args))
+    return emitter.cast(value, node.dtype)
+
+
 def _emit_ramp(emitter: Emitter, node: e.Ramp) -> Value:
     text, base, first = emitter.text, node.base, 0
     stride = emitter.emit(node.stride)
@@ -187,7 +204,7 @@ _NODES: dict[type, Callable[[Emitter, Any], Value]] = {
     e.And: lambda to, node: to.text.binary("and", to.emit(node.a), to.emit(node.b)),
     e.Or: lambda to, node: to.text.binary("or", to.emit(node.a), to.emit(node.b)),
     e.Not: _emit_not,
-    e.Cast: lambda to, node: to.cast(node.value, node.dtype),
+    e.Cast: _emit_cast,
     e.Select: lambda to, node: to.text.select(
         to.emit(node.condition), to.emit(node.true_value), to.emit(node.false_value)
     ),

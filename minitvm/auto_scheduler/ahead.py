@@ -24,18 +24,31 @@ that are done, not on their order. So the search is exact: the best way from eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
 
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of, reduce_of
+from minitvm.auto_scheduler.contraction import (
+    contraction_of,
+    extent_of,
+    factors_of,
+    is_at_digits,
+    is_near_along,
+    long_axes,
+    product_of_extents,
+    reduce_of,
+)
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
+from minitvm.auto_scheduler.shared_loops import place_of
+from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
+from minitvm.auto_scheduler.streams import is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
@@ -47,16 +60,22 @@ from minitvm.te.schedules.distribute_sums import (
     times_of,
 )
 from minitvm.te.schedules.factors import factors_in
-from minitvm.te.schedules.hoist_values import Part, parts_of
+from minitvm.te.schedules.hoist_values import (
+    Part,
+    operations_of,
+    parts_of,
+)
+from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.functor import find, mentions, substitute, walk_once
 
+_MOST_JOINED = 4  # reductions of one stage: more results don't stay in registers
 _FEWEST = 8.0  # operations of a part: computing fewer costs no more than reading a stored value
 _ROWS, _VECTORS = 4, 2  # of a register tile, about
 _LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory of its own, pays
@@ -111,7 +130,8 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     lanes, moved = target.lanes(dtype), _moving(size * dtype.itemsize, target)
     again = _values_of_tiles(op, part, target)
     if again is not None:  # the stored value is read in place of the elements
-        return part.operations * (again - size / lanes) - moved
+        apart = _read_apart(op, part) if again else 0
+        return part.operations * (again - size / lanes) + apart * size - moved
     if part.operations < _FEWEST:
         return 0.0
     # The stored value is read.
@@ -125,10 +145,83 @@ def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
     found = contraction_of(op)
     if found is None or not found.rows or {*op.reduce_axis}.isdisjoint(part.axes):
         return None
+    if is_left_plain(found):
+        return 0.0
     steps, lanes = _size((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
     if {*found.rows}.isdisjoint(part.axes):
         return steps / _ROWS / lanes
     return None if found.column in part.axes else steps / (_VECTORS * lanes)
+
+
+def _read_apart(op: ComputeOp, part: Part) -> int:
+    """The elements that tiles read one by one for a value of a part, which is computed along its
+    own rows otherwise."""
+    column, last = op.axis[-1], part.dimensions[-1]
+    return sum(
+        is_at_digits(load) and is_near_along(op, load, last) and not is_near_along(op, load, column)
+        for load in find(ProducerLoad, part.value)
+    )
+
+
+# -- Reductions that share dear terms --
+
+
+def write_joined(
+    s: Schedule, stage: Stage, by_hand: Container[Stage], target: Target, strict: bool
+) -> list[Stage] | None:
+    """Lets one stage compute a reduction together with others that need a dear part of its terms,
+    too; returns it. None if there are no such others, or if their loops are shared as they are."""
+    mine, place, group = _dear_parts(stage), s.stages.index(stage), [stage]
+    if not mine or _may_share_loops(compute_of(stage), target, strict):
+        return None
+    for other in s.stages[place + 1 :]:
+        op = other.op
+        is_kept = other in by_hand or other.is_named
+        if is_kept or not isinstance(op, ComputeOp) or not can_be_joined(compute_of(stage), op):
+            continue
+        is_free = all(s.stages.index(s[tensor]) < place for tensor in op.input_tensors)
+        if is_free and not mine.isdisjoint(_dear_parts(other)):
+            group.append(other)
+    group = group[:_MOST_JOINED]
+    if len(group) == 1:
+        return None
+    choose(s, "parts", "computed together with {others}, which sum parts of the same terms",
+           stage=stage.name, others=", ".join(each.name for each in group[1:]))  # fmt: skip
+    made = s.join([compute_of(each).output(0) for each in group])
+    return [s[made[0]]]
+
+
+def _may_share_loops(op: ComputeOp, target: Target, strict: bool) -> bool:
+    """Whether a reduction runs along lines or down columns in plain loops (:mod:`shared_loops`),
+    and not through windows."""
+    if contraction_of(op) is not None or product_of_extents(op.axis) == 1:
+        return False
+    data, steps = ({axis.var for axis in axes} for axes in (op.axis, op.reduce_axis))
+    used = [{*walk_once(index)} for each in factors_of(op) for index in each.load.indices]
+    if any(data & each and steps & each for each in used):
+        return False
+    return not are_short_rows(op, target, strict=strict)
+
+
+def _dear_parts(stage: Stage) -> set[Hashable]:
+    """The dear functions and quotients in the terms of a reduction that change along all of its
+    axes, by their values."""
+    op = stage.op
+    if (
+        not isinstance(op, ComputeOp)
+        or not isinstance(op.body[0], Reduce)
+        or stage.time is not None
+    ):
+        return set()
+    axes = (*op.axis, *op.reduce_axis)
+    dear = [
+        node
+        for node in walk_once(*op.body[0].source)
+        if isinstance(node, PrimExpr) and operations_of(node) >= _FEWEST
+        if all(mentions(axis.var, node) for axis in long_axes(axes))
+    ]
+    places = {axis.var: place_of(i, axis.var.dtype) for i, axis in enumerate(axes)}
+    return {structural_key(substitute(node, places)) for node in dear}
 
 
 # -- Symmetric results --
@@ -181,10 +274,13 @@ def write_factor_order(
 
 
 def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] | None:
-    """Lets a contraction multiply factors first that change along the same axes: a tile computes
-    their product once for several results, or another stage does ahead. None for any other stage;
-    and where products are rounded as they are written (`strict`)."""
-    if strict or stage.time is not None or reassociated(compute_of(stage)) is None:
+    """Lets a contraction of several rows multiply factors first that change along the same axes: a
+    tile computes their product once for several results, or another stage does ahead. None for any
+    other stage; and where products are rounded as they are written (`strict`)."""
+    found = contraction_of(stage.op) if stage.time is None else None
+    if strict or found is None or product_of_extents(found.rows) == 1:
+        return None
+    if reassociated(found.op) is None:
         return None
     text = "factors that change along the same axes are multiplied first"
     choose(s, "factors", text, stage=stage.name)

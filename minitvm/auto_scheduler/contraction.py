@@ -21,6 +21,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import dtype_read
+from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
@@ -293,6 +294,16 @@ def factors_of(op: ComputeOp) -> list[Factor]:
     return found
 
 
+def factors_in_indices(op: ComputeOp, *loads: ProducerLoad) -> list[Factor]:
+    """The elements by which data choose what is read."""
+    inside = find(ProducerLoad, *(index for load in loads for index in load.indices))
+    return [
+        Factor(each.producer, each, distances_of(each, op), each.dtype)
+        for each in inside
+        if isinstance(each.producer, Tensor)
+    ]
+
+
 def _dtype_of_copy(op: ComputeOp, tensor: Tensor) -> DType:
     """The dtype that copies of a factor have: that to which its elements are cast. Not if that is a
     64-bit integer: the product of two takes several instructions, but one if both are known to be
@@ -426,6 +437,20 @@ def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
         known = e.const_int(extent)
         step = None if step is None or known is None else step * known
     return distance
+
+
+def is_near_along(op: ComputeOp, load: ProducerLoad, axis: IterVar) -> bool:
+    """Whether neighbours along an axis read elements near each other, or, where data choose each
+    element, whether these data are near each other."""
+    chosen_by = factors_in_indices(op, load) if is_lookup(load) else []
+    distances = [each.distance for each in chosen_by] or [distances_of(load, op)]
+    return all(each.get(axis.var, 0) <= NEAR for each in distances)
+
+
+def is_at_digits(load: ProducerLoad) -> bool:
+    """Whether an element is read at quotients or remainders, or data choose it: a vector of such
+    elements is no vector of neighbours."""
+    return is_lookup(load) or contains((e.FloorDiv, e.FloorMod), *load.indices)
 
 
 def _flat_index(load: ProducerLoad) -> PrimExpr | None:

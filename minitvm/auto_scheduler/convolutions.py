@@ -508,10 +508,12 @@ class _Writer:
         row = reused_axis(found)
         reduced = compute_of(s[self.sums]).reduce_axis
         window = prod(extent_of(axis) or 1 for axis in reduced)
-        count = min(-(-width // lanes), 2)
         few = min(_STATEMENTS // window, target.vector_registers // 2)
-        most = max(1, max(few, target.multiply_adds_under_way) // count)
-        height = None if row is None else extent_of(row)
+        most = max(few, target.multiply_adds_under_way)
+        height = 1 if row is None else extent_of(row)
+        # So many vectors side by side that none of them waits for the step before.
+        count = min(-(-width // lanes), 2 if height is None else max(2, most // height))
+        most = max(1, most // count)
         tile = Tile(most if height is None else balanced(height, most), count * lanes)
         choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} sums of "
                "{window} products, written out up to {most} of a column", rows=tile.rows,

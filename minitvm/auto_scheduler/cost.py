@@ -141,8 +141,9 @@ class Nest:
         What computes the products.
     terms
         What a step costs.
-    a_bytes
-        The size of the rows' factor, of one of a batch or of groups; None if it is symbolic.
+    a_bytes, b_bytes
+        The sizes of the rows' factor and of the columns' factor, of one of a batch or of groups;
+        None if they are symbolic.
     pads_rows, pads_columns
         Whether tiles at the edge compute all of their rows, or columns.
     is_packed
@@ -167,6 +168,7 @@ class Nest:
     unit: Unit
     terms: Terms = MULTIPLY_ADD
     a_bytes: int | None = None
+    b_bytes: int | None = None
     spread: int = 1
     pads_rows: bool = False
     pads_columns: bool = False
@@ -192,6 +194,14 @@ class Nest:
     @property
     def depth(self) -> int:
         return _usual_product(self.steps)
+
+    def bytes_of_columns(self, width: int, steps: int) -> float:
+        """The bytes of the columns' factors for some columns and steps. As it lies, a factor of
+        which several steps read the same element has fewer."""
+        size = width * self.itemsize * max(1, self.terms.vectors) * self.share * steps
+        if self.b_bytes is None or self.is_packed:
+            return size
+        return min(size, self.b_bytes * max(1, self.terms.vectors))
 
     @property
     def share(self) -> float:
@@ -474,8 +484,8 @@ def _rows_bytes(nest: Nest, tile: Tile) -> int:
 def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
-    each = width * nest.itemsize * max(1, nest.terms.vectors) * nest.share
-    return kept_level(int((each + _rows_bytes(nest, tile)) * steps), target)
+    rows = _rows_bytes(nest, tile) * steps
+    return kept_level(int(nest.bytes_of_columns(width, steps) + rows), target)
 
 
 @final

@@ -145,6 +145,7 @@ def nest_of(
         unit,
         terms or terms_of(contraction, target),
         bytes_at_once(op, a, contraction.b),
+        bytes_at_once(op, contraction.b, a),
         spread_of(op, contraction.b, [op.axis[i] for i in places.others]),
         pads_rows=pads,
         pads_columns=pads,

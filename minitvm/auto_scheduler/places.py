@@ -46,14 +46,20 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    FAR,
+    NEAR,
+    all_loads,
     contraction_of,
+    distances_of,
     elements_of,
     extent_of,
     factors_of,
@@ -67,11 +73,12 @@ from minitvm.te.schedules.guarded_reads import choices_in, element_of, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.schedules.window_reads import read_by_sums
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import find, mentions, walk_once
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
+from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
 _MOST_PLACES = 4  # that are computed by stages of their own
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
@@ -143,23 +150,34 @@ def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
     """The number of phases along an axis; 0 if it has none. Its remainder chooses terms: a
     condition depends on it, or a read whose element is the same for all quotients."""
     extent = extent_of(axis)
-    places = [*_places_of(axis, *reduce.source, reduce.condition)]
-    divisors = {e.const_int(each.b) for each in places}
-    period = divisors.pop() if len(divisors) == 1 else None
+    places = [*_scaled_places_of(axis, *reduce.source, reduce.condition)]
+    periods = {n and n // gcd(n, by) for each, by in places for n in [e.const_int(each.b)]}
+    period = periods.pop() if len(periods) == 1 else None
     if period is None or period < 2 or extent is None or extent < period * _FEWEST:
         return 0
-    kinds = [{*map(type, _places_of(axis, *x.load.indices))} for x in factors_of(op)]
-    others = {*map(type, _places_of(axis, reduce.condition))}
+
+    def kinds_in(*nodes: PrimExpr) -> set[type]:
+        return {type(each) for each, _ in _scaled_places_of(axis, *nodes)}
+
+    kinds = [kinds_in(*each.load.indices) for each in factors_of(op)]
+    others = kinds_in(reduce.condition)
     return period if e.FloorMod in others or {e.FloorMod} in kinds else 0
 
 
 def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.FloorMod]:
     """The quotients and remainders of places along an axis in expressions."""
+    return (node for node, by in _scaled_places_of(axis, *nodes) if by == 1)
+
+
+def _scaled_places_of(
+    axis: IterVar, *nodes: PrimExpr
+) -> Iterator[tuple[e.FloorDiv | e.FloorMod, int]]:
+    """The quotients and remainders of multiples of places along an axis, each with the multiple."""
     for node in walk_once(*nodes):
         if isinstance(node, e.FloorDiv | e.FloorMod):
             terms = Prover().affine(node.a).terms
-            if len(terms) == 1 and terms.get(axis.var) == 1:  # the axis and a constant
-                yield node
+            if len(terms) == 1 and axis.var in terms:  # the axis and a constant
+                yield node, terms[axis.var]
 
 
 # -- Digits --
@@ -172,11 +190,18 @@ def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | Non
     is_read = not stage.is_output or s.readers(stage) or stage.time is not None
     if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
         return None
-    digits = _digits_of(with_inlined(op, s.inlined), target)
-    if digits is None:
+    whole = with_inlined(op, s.inlined)
+    digits, planes = _digits_of(whole, target), _planes_of(whole)
+    if digits is None and planes is None:
         return None
     made = cached(s, stage, "global")
     stage.compute_view()
+    if planes is not None:
+        choose(s, "digits", "neighbours along {axis} lie in several planes, which are mixed",
+               stage=stage.name, axis=op.axis[-1].var.name)  # fmt: skip
+        made.transform_layout(divided(planes))
+        made.simplify()
+        return [made]
     while digits is not None:
         (axis, size) = digits
         axes = compute_of(made).axis
@@ -187,6 +212,31 @@ def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | Non
         made.simplify()
         digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
     return [made]
+
+
+def _planes_of(op: ComputeOp) -> list[int] | None:
+    """For each axis the number of planes that it goes through in turn, 0 for one; None if there are
+    no such axes, or if neighbours along the last axis are read as neighbours."""
+    loads = [load for load in all_loads(op) if None not in map(e.const_int, load.producer.shape)]
+    flat = [place_in_memory(load.indices, load.producer.shape) for load in loads]
+    terms = [term for place in flat for term in Prover().affine(place).terms.items()]
+
+    def planes(axis: IterVar) -> int:
+        extent, places = extent_of(axis) or 0, _places_of(axis, *op.body)
+        sizes = {e.const_int(each.b) or 0 for each in places}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        are_apart = any(
+            isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
+            for atom, by in terms
+        )
+        return size if are_apart and 1 < size < extent and extent % size == 0 else 0
+
+    if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):
+        return None
+    last = op.axis[-1].var
+    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in loads)
+    found = [*map(planes, op.axis)]
+    return found if found[-1] or (is_apart and any(found)) else None
 
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
@@ -204,6 +254,57 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
             return i, size
         below *= extent
     return None
+
+
+def write_digits_of_rows(s: Schedule, stage: Stage) -> list[Stage] | None:
+    """Lets another stage, of which the result is a view, compute a reduction with an axis for each
+    digit of its places, where that tells rows apart that share elements; returns it. None for any
+    other stage."""
+    op = compute_of(stage)
+    if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
+        return None
+    if not contains(e.FloorMod, *op.body) or is_uneven(op) or op.body[0].init:
+        return None
+    found = contraction_of(op)
+    if found is not None and any(extent_of(axis) != 1 for axis in found.rows):
+        return None
+    sizes = [_digit_of_rows(op, axis) for axis in op.axis]
+    if not any(sizes):
+        return None
+    names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
+    choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
+           stage=stage.name, axes=names)  # fmt: skip
+    made = cached(s, stage, "global")
+    made.transform_layout(divided(sizes))
+    made.simplify()
+    stage.compute_view()
+    return [made]
+
+
+def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
+    """The number of neighbours along an axis that share a factor which is read at the quotient of
+    the place alone, or of which every so many do at the remainder; 0 where there is none, and where
+    the elements that are read at one quotient overlap those of the next."""
+    extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
+    period = max((e.const_int(each.b) or 0 for each in places), default=0)
+    is_told = any(isinstance(each, e.FloorMod) for each in places)
+    if not (is_told and 1 < period < extent) or extent % period:
+        return 0
+    quotient, remainder = (Var(name, axis.var.dtype) for name in ("quotient", "remainder"))
+    analyzer, at = Analyzer(), {axis.var: quotient * period + remainder}
+    for each in (*op.axis, *op.reduce_axis):
+        analyzer.bind(each.var, domain_of(each))
+    analyzer.bind(quotient, Range(0, extent // period))
+    analyzer.bind(remainder, Range(0, period))
+    shares = False
+    for factor in factors_of(op):
+        indices = [analyzer.simplify(substitute(index, at)) for index in factor.load.indices]
+        shares |= mentions(quotient, *indices) != mentions(remainder, *indices)
+        for terms in (Prover().affine(index).terms for index in indices):
+            steps = ((abs(terms.get(k.var, 0)), extent_of(k) or FAR) for k in op.reduce_axis)
+            if 0 < abs(terms.get(quotient, 0)) <= sum(step * (n - 1) for step, n in steps):
+                return 0
+    return period if shares else 0
 
 
 def write_digits_of_steps(s: Schedule, stage: Stage, target: Target) -> bool | None:

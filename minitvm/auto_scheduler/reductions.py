@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     contraction_of,
     extent_of,
+    factors_in_indices,
     factors_of,
     is_extremum,
     is_in_order,
@@ -67,6 +68,7 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.found_blocks import place_found
+from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
@@ -96,6 +98,7 @@ def runs_in_columns(op: ComputeOp, target: Target) -> bool:
     if running_axis(op) is not None or not op.axis or op.axis[-1] in uneven_axes(op):
         return False
     reads = factors_of(op)
+    reads += factors_in_indices(op, *(each.load for each in reads))
     lanes = lanes_of(op, target)
     across = _cost(op.axis[-1], product_of_extents(op.axis[-_line_of(op) :]), reads, lanes)
     # At the end of an axis, the lanes are combined.
@@ -366,6 +369,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     reduced = _reduced(stage, in_order)
     partial: list[Stage] = []
     if not in_order:
+        reduced = _in_digits(op, stage, reduced)
         parts: Stage | None = None
         is_nest = len(reduced) > 1
         if alone and not is_uneven(op) and can_exchange_terms(reduce_of(op)):
@@ -388,6 +392,20 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
         stage.parallel(row)
     for each in partial if axes else ():
         each.compute_at(stage, row if alone else axes[-1])
+
+
+def _in_digits(op: ComputeOp, stage: Stage, reduced: Sequence[IterVar]) -> list[IterVar]:
+    """The reduction loops with the innermost one divided by the least number of steps, of too many
+    to unroll, that have one quotient. Elements that data choose are loaded one by one in any
+    case."""
+    *outer, k = reduced
+    sizes = [] if k.dom is None else divisors_along(op, op.reduce_axis)
+    size = min((n for n in sizes if n > _MOST_UNROLLED), default=0)
+    extent = extent_in(stage, k) or 0
+    is_even = size and size < extent and not any(n % size and size % n for n in (extent, *sizes))
+    if not is_even or any(is_lookup(each.load) for each in factors_of(op)):
+        return [*reduced]
+    return [*outer, *stage.split(k, factor=size)]
 
 
 def _unroll_digits(op: ComputeOp, stage: Stage) -> None:

@@ -31,7 +31,7 @@ from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
-from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
+from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
@@ -47,7 +47,8 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, Reduce
+from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
+from minitvm.tir.functor import mentions
 
 # -- Running reductions --
 
@@ -210,7 +211,13 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
     for i, load in enumerate(reads := reads_of(op, tensor)):
         distance = distances_of(load, op)
         if 0 < distance.get(time.var, 0) < distance.get(last.var, 0):
-            copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
+            is_plain = len(reads) == 1 and all(isinstance(each, Var) for each in load.indices)
+            order = None if is_plain else _order_along(reads, time, last)
+            if order is not None:  # not all steps of the axis run: all elements may not exist
+                copy = s[s.cache_read(tensor, "global", [stage.op])]
+                lie_in_order(copy, order)
+            else:
+                copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
             choose(s, "packing", "transposed, so that each step reads lines of it",
                    stage=copy.name)  # fmt: skip
             if write_across(s, copy, target) is None:
@@ -218,3 +225,20 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
                 place_copy(copy, None)
             _write_transposed(s, stage, tensor, target)
             return
+
+
+def _order_along(reads: Sequence[ProducerLoad], time: IterVar, last: IterVar) -> list[int] | None:
+    """The dimensions of a tensor, that along time first and that along the last axis last; None if
+    not all reads go along one dimension for each of both."""
+    dimensions = [
+        [[i for i, index in enumerate(load.indices) if mentions(axis.var, index)] for load in reads]
+        for axis in (time, last)
+    ]
+    (first, *_), (end, *_) = dimensions
+    if any(
+        each != own for own, along in zip((first, end), dimensions, strict=True) for each in along
+    ):
+        return None
+    if len(first) != 1 or len(end) != 1 or first == end:
+        return None
+    return sorted(range(len(reads[0].indices)), key=lambda i: (i in end) - (i in first))

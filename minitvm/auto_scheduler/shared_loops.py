@@ -122,7 +122,7 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
     )
     # The variables of places for those of the axes.
     axes = [axis.var for axis in (*op.axis, *op.reduce_axis)]
-    places = {var: _place(i, var.dtype) for i, var in enumerate(axes)}
+    places = {var: place_of(i, var.dtype) for i, var in enumerate(axes)}
     loads = all_loads(with_inlined(op, s.inlined))
     reads = frozenset(structural_key(substitute(each, places)) for each in loads)
     return _Loops(stage, (stage.attach_stage, stage.attach_ivar, loops), shared[-1], reads)
@@ -150,6 +150,6 @@ def _keys_of(stage: Stage, op: ComputeOp) -> Mapping[IterVar, _Key] | None:
 
 
 @cache
-def _place(number: int, dtype: DType) -> Var:
+def place_of(number: int, dtype: DType) -> Var:
     """The variable that stands for the axis at a place in all operations."""
     return Var(f"axis{number}", dtype)

@@ -41,6 +41,7 @@ from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.choice import choose
@@ -129,7 +130,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     """The form of a block that takes the fewest vector operations; None if these are too many to be
     written out. Single results that need no order are combined from partial ones."""
     reduce, lanes, size = reduce_of(op), lanes_of(op, target), product_of_extents(op.reduce_axis)
-    values = len([*value_operations(*reduce.source)])
+    computed = (node for _, node in value_operations(*reduce.source))
+    values = len({*map(structural_key, computed)})  # LLVM computes equal ones once
     each = values + len(
         [
             x
@@ -147,10 +149,13 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         is_plain = is_free and is_dense and is_one_line
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
-    steps = lanes * -(-size // _width_of(op, target))
+    # Pieces of several lines are a loop, of which one piece is written out.
+    piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
+    steps = lanes * -(-piece // _width_of(op, target))
+    is_plain = is_free and (is_one_line or (is_dense and piece >= _LEAST))
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
-    if is_free and is_one_line and steps * (1 + values) <= most:
+    if is_plain and steps * (1 + values) <= most:
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
@@ -174,7 +179,9 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
 
 def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    size, lanes = product_of_extents(op.reduce_axis), lanes_of(op, target)
+    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    axes = op.reduce_axis if is_one_line else op.reduce_axis[-1:]
+    size, lanes = product_of_extents(axes), lanes_of(op, target)
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
@@ -227,8 +234,9 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     stage."""
     op = compute_of(stage)
     size = product_of_extents(op.reduce_axis)
-    line, width = fused(stage, op.reduce_axis), _width_of(op, target)
-    vectors = factored_in_lanes(s, stage, line, width)
+    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    line = fused(stage, op.reduce_axis) if is_one_line else op.reduce_axis[-1]
+    vectors = factored_in_lanes(s, stage, line, _width_of(op, target))
     vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
         turned = s[s.cache_read(tensor, "local", [stage.op])]
@@ -237,8 +245,10 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         turned.vectorize(turned.leaf_iter_vars[-1])
     write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
     *_, row, lane = compute_of(vectors).axis
-    (step,) = compute_of(vectors).reduce_axis
-    if size is None and calls_functions(s, stage):
+    step, *around = compute_of(vectors).reduce_axis
+    if around:
+        write_loops(vectors, around, lane, unrolled=[step, row])
+    elif size is None and calls_functions(s, stage):
         write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
     elif size is None:
         write_loops(vectors, [step], lane, unrolled=[row])
@@ -324,11 +334,12 @@ def _rows_together(op: ComputeOp, target: Target) -> int:
 
 
 def _piece_of(op: ComputeOp, target: Target) -> IterVar | None:
-    """The reduction axis along which all reads go through short pieces of lines; None if there is
-    no such axis, or vectors along it or along the results cost as little."""
+    """The reduction axis along which all reads that change from step to step go through short
+    pieces of lines; None if there is no such axis, or vectors along it or along the results cost as
+    little."""
     if len(op.reduce_axis) < 2:
         return None
-    reads = factors_of(op)
+    reads = _reads_along(op)
     near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]
     if not reads or len(near) != 1:
         return None

@@ -41,11 +41,11 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    NEAR,
     Contraction,
     bytes_of,
     extent_of,
     is_in_order,
+    is_near_along,
     is_uneven,
     line_of,
     part_of_long_sum,
@@ -108,7 +108,8 @@ def is_left_plain(contraction: Contraction) -> bool:
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
-    return 0 < contraction.b.along(k) <= NEAR and contraction.a.along(k) <= NEAR
+    a, b, op = contraction.a, contraction.b, contraction.op
+    return b.reads(k) and all(is_near_along(op, each.load, k) for each in (a, b))
 
 
 def is_plain_reduction(contraction: Contraction) -> bool:

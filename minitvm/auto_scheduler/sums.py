@@ -17,8 +17,11 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of,
     can_be_packed,
     contraction_of,
+    is_at_digits,
+    is_near_along,
     is_uneven,
     only_moves,
+    plain_axes_of,
     rows_in_common,
 )
 from minitvm.auto_scheduler.packing import can_be_copied
@@ -69,6 +72,8 @@ class Program:
         inline_columns = columns not in kept and is_elementwise(columns.op)
         inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
         inline_columns = inline_columns and can_be_copied(contraction, contraction.b)
+        if inline_columns and is_elementwise(columns.op):
+            inline_columns = not _is_read_apart(contraction, columns.op)
         ahead = _ahead(s, contraction, self.prepacked, inline_columns)
         return Sums(self, contraction, kept, by_hand, ahead, inline_columns)
 
@@ -199,6 +204,19 @@ def _ahead(
         if each in prepacked and s.readers(s[each]) == [columns]:
             return each if reads_in_order(columns, s[each]) else None
     return None
+
+
+def _is_read_apart(contraction: Contraction, op: ComputeOp) -> bool:
+    """Whether the stage of the columns' factor reads elements one by one where it computes columns
+    that are neighbours, and vectors along its own rows: elements at quotients, or that data
+    choose. Vectors of sums of axes are transposed in registers."""
+    axes = plain_axes_of(contraction, contraction.b)
+    if axes is None or contraction.column not in axes:
+        return False
+    column = op.axis[axes.index(contraction.column)]
+    return column is not op.axis[-1] and any(
+        is_at_digits(load) and not is_near_along(op, load, column) for load in all_loads(op)
+    )
 
 
 def is_elementwise(op: Operation) -> TypeGuard[ComputeOp]:

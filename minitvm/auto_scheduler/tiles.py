@@ -308,7 +308,7 @@ def blocks_in_place(
     if nest.columns is None or None in nest.steps:
         return Blocks()
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
-    if kept_level(nest.columns * nest.depth * column_bytes, target) <= 2:
+    if kept_level(int(nest.bytes_of_columns(nest.columns, nest.depth)), target) <= 2:
         return Blocks()
     most = MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))

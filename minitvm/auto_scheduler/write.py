@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from minitvm.auto_scheduler.ahead import (
     write_factor_order,
     write_hoisted,
+    write_joined,
     write_mirrored,
     write_reassociated,
 )
@@ -42,6 +43,7 @@ from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.auto_scheduler.places import (
     write_digits,
+    write_digits_of_rows,
     write_digits_of_steps,
     write_phases,
     write_unstacked,
@@ -222,6 +224,9 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
         if stage not in kept and not stage.is_output and not stage.inlined:
             attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
     stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
+    stages = _behind(attempt, "digits of rows", stages, write_digits_of_rows)
+    stages = [stage for stage in stages if not stage.is_view]
+    stages = _behind(attempt, "joined reductions", stages, write_joined, by_hand, target, strict)
     for name, write in AHEAD:
         before = stages
         stages = _behind(attempt, name, stages, write, target, strict)

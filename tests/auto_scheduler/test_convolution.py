@@ -319,3 +319,18 @@ def test_random_convolutions(data: st.DataObject) -> None:
 @given(st.data())
 def test_many_random_convolutions(data: st.DataObject) -> None:
     check(random_case(data), data.draw(st.sampled_from(TARGETS)))
+
+
+def test_sums_along_windows_without_rows() -> None:
+    """A product of a matrix of Toeplitz and a vector: so many results at a time that no step waits
+    for the one before."""
+    C, X = te.placeholder((399,), name="C"), te.placeholder((200,), name="X")
+    k = te.reduce_axis((0, 200), name="k")
+    Y = te.compute((200,), lambda i: te.sum(C[i - k + 199] * X[k], axis=k), name="Y")
+    assert "factor=80" in auto_schedule(Y, "llvm -mcpu=haswell").trace()  # ten vectors
+    rng = np.random.default_rng(0)
+    c, x = (rng.integers(-9, 9, n).astype("float32") for n in (399, 200))
+    found = np.empty(200, "float32")
+    tvm.build([Y], [C, X, Y], "llvm -mcpu=haswell")(c, x, found)
+    at = np.arange(200)
+    np.testing.assert_array_equal(found, c[at[:, None] - at + 199] @ x)

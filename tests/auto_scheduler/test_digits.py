@@ -303,3 +303,109 @@ def test_steps_of_several_digits(dtype: str) -> None:
     build([Y], [X, W, Y])(x, w, y)
     expected = [(x[c : c + 12, 1:34] * w.reshape(12, 33)).sum() for c in range(2)]
     np.testing.assert_array_equal(y, expected)
+
+
+# -- Rows that share elements --
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("n", [16, 24])
+def test_blocks_by_a_matrix(size: int, n: int) -> None:
+    """A transform of each block of an image, as one sum and as two."""
+    X, D = te.placeholder((n, 2 * n), name="X"), te.placeholder((size, size), name="D")
+    a, b = te.reduce_axis((0, size), name="a"), te.reduce_axis((0, size), name="b")
+
+    def term(i: Any, j: Any) -> Any:
+        block = X[i // size * size + a, j // size * size + b]
+        return D[i % size, a] * block * D[j % size, b]
+
+    one = te.compute((n, 2 * n), lambda i, j: te.sum(term(i, j), axis=[a, b]), name="T")
+    rows = te.compute(
+        (n, 2 * n), lambda i, j: te.sum(D[i % size, a] * X[i // size * size + a, j], axis=a)
+    )
+    two = te.compute(
+        (n, 2 * n), lambda i, j: te.sum(rows[i, j // size * size + b] * D[j % size, b], axis=b)
+    )
+    x = np.random.default_rng(0).integers(-9, 9, (n, 2 * n)).astype("float32")
+    d = np.random.default_rng(1).integers(-9, 9, (size, size)).astype("float32")
+    blocks = x.reshape(n // size, size, 2 * n // size, size)
+    wanted = np.einsum("ia,paqb,jb->piqj", d, blocks, d).reshape(n, 2 * n)
+    for output in (one, two):
+        assert "compute_view()" in auto_schedule(output, "llvm -mcpu=haswell").trace()
+        found = np.empty((n, 2 * n), "float32")
+        build([output], [X, D, output], "llvm -mcpu=haswell")(x, d, found)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_rows_of_blocks_that_data_choose() -> None:
+    """The product of a matrix of few blocks: rows of one block read the same elements."""
+    size, count, n = 8, 3, 20
+    C = te.placeholder((4, count), "int32", name="C")
+    W = te.placeholder((4, count, size, size), name="W")
+    X = te.placeholder((5 * size, n), name="X")
+    b, k = te.reduce_axis((0, count), name="b"), te.reduce_axis((0, size), name="k")
+
+    def term(i: Any, j: Any) -> Any:
+        return W[i // size, b, i % size, k] * X[C[i // size, b] * size + k, j]
+
+    Y = te.compute((4 * size, n), lambda i, j: te.sum(term(i, j), axis=[b, k]), name="Y")
+    assert "s[Y].compute_view()" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    rng = np.random.default_rng(0)
+    c, w = rng.integers(0, 5, (4, count), "int32"), rng.integers(-9, 9, (4, count, size, size))
+    x, found = rng.integers(-9, 9, (5 * size, n)).astype("float32"), np.empty((32, n), "float32")
+    f = build([Y], [C, W, X, Y], "llvm -mcpu=haswell")
+    f(c, w.astype("float32"), x, found)
+    wanted = np.einsum("pbik,pbkj->pij", w, x.reshape(5, size, n)[c]).reshape(32, n)
+    np.testing.assert_array_equal(found, wanted)
+    c[1, 1] = 5
+    with pytest.raises(IndexError):
+        f(c, w.astype("float32"), x, found)
+
+
+def test_windows_of_phases_have_no_digits() -> None:
+    """Neighbours of one remainder read overlapping windows: these are phases."""
+    X, W = te.placeholder((40,), name="X"), te.placeholder((8, 3), name="W")
+    k = te.reduce_axis((0, 3), name="k")
+    Y = te.compute((64,), lambda i: te.sum(X[i // 2 + k] * W[i % 2 * 4, k], axis=k), name="Y")
+    assert "[i0 % 2, i0 // 2]" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+
+
+def test_phases_of_multiples() -> None:
+    """A signal at two thirds of its rate: filters repeat themselves after three results."""
+    X, H, n = te.placeholder((3, 50), name="X"), te.placeholder((24,), name="H"), 61
+    k = te.reduce_axis((0, 8), name="k")
+
+    def term(i: Any, t: Any) -> Any:
+        return X[i, t * 2 // 3 + k] * H[t * 2 % 3 + 3 * (7 - k)]
+
+    Y = te.compute((3, n), lambda i, t: te.sum(term(i, t), axis=k), name="Y")
+    assert "[i1 % 3, i0, i1 // 3]" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    rng = np.random.default_rng(0)
+    x, h = (rng.integers(-9, 9, m).astype("float32") for m in ((3, 50), 24))
+    found = np.empty((3, n), "float32")
+    build([Y], [X, H, Y])(x, h, found)
+    at, step = np.arange(n) * 2, np.arange(8)
+    taps = h[(at % 3)[:, None] + 3 * (7 - step)]
+    np.testing.assert_array_equal(found, (x[:, (at // 3)[:, None] + step] * taps).sum(-1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
+@pytest.mark.parametrize(("planes", "n"), [(2, 40), (3, 33), (4, 16), (7, 9)])
+def test_planes_in_turn(planes: int, n: int, dtype: str) -> None:
+    """Neighbours lie in several planes, as where channels become pixels."""
+    X = te.placeholder((planes, 5, n), dtype, name="X")
+    Y = te.compute((5, planes * n), lambda i, j: X[j % planes, i, j // planes], name="Y")
+    Z = te.placeholder((4, 6, n), dtype, name="Z")
+    S = te.compute((12, 2 * n), lambda i, j: Z[i % 2 * 2 + j % 2, i // 2, j // 2], name="S")
+    x = np.random.default_rng(0).integers(0, 99, (planes, 5, n)).astype(dtype)
+    z = np.random.default_rng(1).integers(0, 99, (4, 6, n)).astype(dtype)
+    y, s = np.empty((5, planes * n), dtype), np.empty((12, 2 * n), dtype)
+    for target in ("llvm -mcpu=haswell", "llvm -mcpu=x86-64"):
+        assert "compute_view()" in auto_schedule(Y, target).trace()
+        build([Y], [X, Y], target)(x, y)
+        np.testing.assert_array_equal(y, x.transpose(1, 2, 0).reshape(5, planes * n))
+        build([S], [Z, S], target)(z, s)
+        shuffled = z.reshape(2, 2, 6, n).transpose(2, 0, 3, 1).reshape(12, 2 * n)
+        np.testing.assert_array_equal(s, shuffled)
+    text = str(lower(auto_schedule(S, "llvm -mcpu=haswell"), [Z, S]))
+    assert n < 16 or "vector_shuffle" in text

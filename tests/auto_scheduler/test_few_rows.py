@@ -153,3 +153,41 @@ def test_a_vector_by_a_matrix_that_is_stored_transposed() -> None:
     k = te.reduce_axis((0, 3113), name="k")
     y = te.compute((3696, 1), lambda i, j: te.sum(A[k, i] * x[k, j], axis=k), name="y")
     assert "rows are read whole" in texts(auto_schedule(y, ZEN5))
+
+
+def test_a_row_by_weights_at_digits_and_by_a_table() -> None:
+    """Sums of one row run along the steps: in lanes within each group, or along the numbers of
+    table entries."""
+    x, scale = te.placeholder((64,), name="X"), te.placeholder((48, 2), name="S")
+    w, table = te.placeholder((48, 32), "uint8", name="W"), te.placeholder((256,), name="T")
+    r = te.reduce_axis((0, 64), name="r")
+
+    def bits(j: Any) -> Any:
+        return (w[j, r // 2] >> ((r % 2) * 4).astype("uint8")) & te.const(15, "uint8")
+
+    Y = te.compute(
+        (48,),
+        lambda j: te.sum(x[r] * bits(j).astype("float32") * scale[j, r // 32], axis=r),
+        name="Y",
+    )
+    assert "s.rfactor(Y" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    v = te.placeholder((48, 64), "uint8", name="V")
+    Z = te.compute((48,), lambda j: te.sum(x[r] * table[v[j, r].astype("int32")], axis=r), name="Z")
+    assert "vectorize" not in auto_schedule(Z, "llvm -mcpu=haswell").trace()
+    rng = np.random.default_rng(0)
+    a, s = rng.integers(-3, 4, 64).astype("float32"), rng.integers(1, 4, (48, 2)).astype("float32")
+    b, c = rng.integers(0, 256, (48, 32), "uint8"), rng.integers(0, 256, (48, 64), "uint8")
+    t, found = np.arange(256, dtype="float32"), np.empty(48, "float32")
+    build([Y], [x, w, scale, Y], "llvm -mcpu=haswell")(a, b, s, found)
+    unpacked = np.stack([b & 15, b >> 4], axis=2).reshape(48, 64) * np.repeat(s, 32, axis=1)
+    np.testing.assert_array_equal(found, unpacked @ a)
+    build([Z], [x, table, v, Z], "llvm -mcpu=haswell")(a, t, c, found)
+    np.testing.assert_array_equal(found, t[c] @ a)
+
+
+def test_columns_that_are_the_same_for_all_steps_are_summed_at_once() -> None:
+    """The columns' factor doesn't change along the sum, so no block of steps helps it."""
+    x, y = te.placeholder((20000,), name="X"), te.placeholder((3000,), name="Y")
+    k = te.reduce_axis((0, 3000), name="k")
+    Z = te.compute((20000,), lambda i: te.max(x[i] * y[k] - x[i], axis=k), name="Z")
+    assert "rfactor" not in auto_schedule(Z, "llvm -mcpu=znver3").trace()

@@ -11,6 +11,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import auto_schedule
+from minitvm.auto_scheduler.write import schedule_program
 from minitvm.te.tensor import Tensor
 
 TARGET = "llvm -mcpu=haswell -num-cores=2"
@@ -187,7 +188,7 @@ def test_symbolic_sizes() -> None:
 @pytest.mark.parametrize("across", [False, True])
 def test_elements_that_are_unpacked(rows: int, across: bool) -> None:
     """Integers of 4 bits, two to a byte, with a scale for each group of steps: what a few rows use
-    is unpacked where it is used."""
+    is unpacked where it is used, unless vectors of columns would read it element by element."""
     x, scale = _tensors((rows, 64), (4, 48) if across else (48, 4))
     packed = te.placeholder((32, 48) if across else (48, 32), "uint8", name="W")
     r = te.reduce_axis((0, 64), name="r")
@@ -198,7 +199,7 @@ def test_elements_that_are_unpacked(rows: int, across: bool) -> None:
         return (bits.astype("float32") - 8.0) * (scale[r // 16, j] if across else scale[j, r // 16])
 
     z = te.compute((rows, 48), lambda i, j: te.sum(x[i, r] * weight(j), axis=r), name="Z")
-    assert _parts(z) == (rows == 60)
+    assert _parts(z) == (rows == 60 or (rows > 1 and not across))
     rng = np.random.default_rng(0)
     a = rng.integers(-3, 4, (rows, 64)).astype("float32")
     w = rng.integers(0, 256, tuple(map(int, packed.shape)), "uint8")
@@ -278,3 +279,61 @@ def test_weights_that_are_packed_ahead() -> None:
     found = np.empty((M, N), "float32")
     f(a, tvm.prepack(f, y.op.name, b), found)
     np.testing.assert_allclose(found, a @ np.exp(b), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 33])
+def test_elements_of_a_table(rows: int) -> None:
+    """Weights are numbers of table entries, with a scale for each group of steps: what several rows
+    use is looked up once, along the rows of the weights."""
+    x, table = _tensors((rows, 64), (16,))
+    w = te.placeholder((48, 32), "uint8", name="W")
+    scale = te.placeholder((48, 4), name="S")
+    r = te.reduce_axis((0, 64), name="r")
+
+    def term(i: Any, j: Any) -> Any:
+        bits = (w[j, r // 2] >> ((r % 2) * 4).astype("uint8")) & te.const(15, "uint8")
+        return x[i, r] * table[bits.astype("int32")] * scale[j, r // 16]
+
+    z = te.compute((rows, 48), lambda i, j: te.sum(term(i, j), axis=r), name="Z")
+    trace = auto_schedule(z, TARGET).trace()
+    assert ("Z_part = s.hoist(" in trace) == (rows > 2)
+    assert ("s[Z].reassociate()" in trace) == (rows > 1)
+    assert "Z_part].compute_inline()" not in trace
+    rng = np.random.default_rng(0)
+    a, t = (rng.integers(-3, 4, n).astype("float32") for n in ((rows, 64), 16))
+    b = rng.integers(0, 256, (48, 32), "uint8")
+    c = rng.integers(1, 4, (48, 4)).astype("float32")
+    found = np.empty((rows, 48), "float32")
+    tvm.build([z], [x, table, w, scale, z], TARGET)(a, t, b, c, found)
+    weights = t[np.stack([b & 15, b >> 4], axis=2).reshape(48, 64)] * np.repeat(c, 16, axis=1)
+    np.testing.assert_array_equal(found, a @ weights.T)
+
+
+def test_elements_that_data_choose_are_read_where_they_exist() -> None:
+    """A table with fewer entries than numbers: each is checked where the program reads it."""
+    x, table = _tensors((M, K), (100,))
+    w = te.placeholder((N, K), "uint8", name="W")
+    r = te.reduce_axis((0, K), name="r")
+    z = te.compute(
+        (M, N), lambda i, j: te.sum(x[i, r] * table[w[j, r].astype("int32")], axis=r), name="Z"
+    )
+    assert _parts(z) == 0
+    f = tvm.build([z], [x, table, w, z], TARGET)
+    a, t = np.ones((M, K), "float32"), np.arange(100, dtype="float32")
+    b, found = np.full((N, K), 99, "uint8"), np.empty((M, N), "float32")
+    f(a, t, b, found)
+    np.testing.assert_array_equal(found, np.full((M, N), 99.0 * K))
+    b[3, 4] = 100
+    with pytest.raises(IndexError, match="must stay in"):
+        f(a, t, b, found)
+
+
+def test_factors_stay_in_order_where_floats_do() -> None:
+    x, y, z = _tensors((M, K), (N, K), (N, K))
+    r = te.reduce_axis((0, K), name="r")
+    c = te.compute(
+        (M, N), lambda i, j: te.sum(x[i, r] * te.exp(y[j, r]) * te.exp(z[j, r]), axis=r), name="C"
+    )
+    assert "s[C].reassociate()" in auto_schedule(c, TARGET).trace()
+    strict = schedule_program(c, tvm.Target(TARGET), (), lambda s: s.trace(), strict=True)
+    assert ".hoist(" in strict and "reassociate" not in strict

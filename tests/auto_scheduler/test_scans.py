@@ -367,3 +367,27 @@ def test_sums_reach_no_later_step() -> None:
         tvm.CompileError, match=r"^sums: expected to read state at a time step before the one"
     ):
         tvm.build([solved(4, 3, "where, too late")[2]], [*solved(4, 3, "where, too late")])
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_an_input_of_the_step_before_is_transposed_as_a_whole(size: int) -> None:
+    """The axis of time has a step more than the input has elements along it."""
+    X = te.placeholder((20, size), "uint8", name="X")
+    state = te.placeholder((size + 1, 20), "uint32", name="state")
+    first = te.compute((1, 20), lambda t, i: te.const(5, "uint32"), name="first")
+    step = te.compute(
+        (size + 1, 20),
+        lambda t, i: (state[t - 1, i] ^ X[i, t - 1].astype("uint32")) * te.const(33, "uint32"),
+        name="step",
+    )
+    scan = te.scan(first, step, state, name="H")
+    H = te.compute((20,), lambda i: scan[size, i], name="last")
+    x = np.random.default_rng(0).integers(0, 256, (20, size), "uint8")
+    found = np.empty(20, "uint32")
+    tvm.build([H], [X, H], HASWELL)(x, found)
+    wanted = np.full(20, 5, "uint32")
+    for each in x.T:
+        wanted = (wanted ^ each) * np.uint32(33)
+    np.testing.assert_array_equal(found, wanted)
+    if size > 1:
+        assert "X_global = s.cache_read(X" in tvm.auto_schedule(H, HASWELL).trace()

@@ -186,3 +186,20 @@ def test_steps_of_a_byte_are_written_out() -> None:
         (5,), lambda i: te.sum((w[i, k // 2] >> (k % 2).astype("uint8")) * x[k], axis=k), name="Y"
     )
     assert "W[i, k.outer]" in text(out, [w, x])
+
+
+def test_variances_of_groups_of_channels() -> None:
+    """A mean of each group is the same for all steps of its sum."""
+    x, m = te.placeholder((2, 5, 7, 24), name="X"), te.placeholder((2, 4), name="M")
+    c, y, z = (te.reduce_axis((0, n), name) for n, name in ((6, "c"), (5, "y"), (7, "z")))
+
+    def term(b: Any, u: Any) -> Any:
+        apart = x[b, y, z, u * 6 + c] - m[b, u]
+        return apart * apart
+
+    out = te.compute((2, 4), lambda b, u: te.sum(term(b, u), axis=[c, y, z]), name="G")
+    assert "s.rfactor(G, c" in auto_schedule(out, "llvm -mcpu=haswell").trace()
+    values, means = RNG.standard_normal((2, 5, 7, 24)), RNG.standard_normal((2, 4))
+    parts = (values.reshape(2, 35, 4, 6) - means[:, None, :, None]) ** 2
+    given = [values.astype("float32"), means.astype("float32")]
+    close(built(out, [x, m], given), parts.sum((1, 3)), 210, 3 * parts.sum((1, 3)))

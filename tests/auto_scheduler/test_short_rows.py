@@ -288,3 +288,41 @@ def test_blocks_of_rows_with_fewer_terms_than_others() -> None:
     build([out], [x, out], arm, fp="strict")
     terms = values[:, :8, np.arange(5) // 2].repeat(2, 1) * np.triu(np.ones((7, 5)))[:, None]
     np.testing.assert_allclose(found, 3 * terms.sum(2).T, rtol=1e-4, atol=1e-5)
+
+
+def test_equal_operations_of_a_term_count_once() -> None:
+    X, M = te.placeholder((40, 12), name="X"), te.placeholder((40,), name="M")
+    k = te.reduce_axis((0, 12), name="k")
+
+    def apart(i: Any) -> Any:
+        return X[i, k] - M[i] * 0.5
+
+    Y = te.compute((40,), lambda i: te.sum(apart(i) * apart(i) * (apart(i) * apart(i)), axis=k))
+    assert "vector_shuffle" in str(lower(auto_schedule(Y, HASWELL), [X, M, Y]))
+    rng = np.random.default_rng(0)
+    x, m = (rng.integers(-4, 4, n).astype("float32") for n in ((40, 12), 40))
+    np.testing.assert_array_equal(
+        built(Y, [X, M], [x, m]), ((x - m[:, None] / 2) ** 4).sum(1).astype("float32")
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (3, 5), (20, 4), (2, 17), (1, 6)])
+def test_blocks_of_lines(height: int, width: int, dtype: str) -> None:
+    """Each row of terms consists of short pieces of several lines."""
+    X = te.placeholder((4 * height, 19 * width), dtype, name="X")
+    a, b = te.reduce_axis((0, height), name="a"), te.reduce_axis((0, width), name="b")
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, (4 * height, 19 * width)).astype(dtype)
+    for combine, exact in ((te.sum, np.sum), (te.max, np.max)):
+        Y = te.compute(
+            (4, 19),
+            lambda i, j, f=combine: f(X[i * height + a, j * width + b], axis=[a, b]),
+            name="Y",
+        )
+        blocks = x.reshape(4, height, 19, width)
+        wanted = exact(blocks, axis=(1, 3)).astype(dtype)
+        np.testing.assert_array_equal(built(Y, [X], [x]), wanted)
+        np.testing.assert_array_equal(built(Y, [X], [x], fp="strict"), wanted)
+    if (height, width, dtype) == (8, 8, "float32"):
+        assert "vector_shuffle" in str(lower(auto_schedule(Y, HASWELL), [X, Y]))

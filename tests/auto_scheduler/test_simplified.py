@@ -12,6 +12,7 @@ import pytest
 from minitvm import build, lower, te, tir
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.errors import CompileError
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.tensor import Tensor
 
 TARGET = "llvm -mcpu=haswell -num-cores=2"
@@ -209,3 +210,41 @@ def test_a_reduction_without_steps_keeps_what_it_begins_from(rows: Any) -> None:
     build([B], [A, B])(np.zeros((9, 1), "int32"), out)
     ends = np.iinfo("int32")
     np.testing.assert_array_equal(out, np.where(np.arange(9) % 2, ends.max, ends.min))
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_shifts_and_masks_of_places(shift: int) -> None:
+    """They are quotients, remainders and multiples, of negative numbers, too."""
+    n, size = 48, 1 << shift
+    X = te.placeholder((4 * n,), "int32", name="X")
+
+    def element(i: Any) -> Any:
+        low, far = i - 20, te.const(n, "int32")
+        return (
+            X[i >> shift]
+            + 3 * X[i & (size - 1)]
+            + 5 * X[(i << shift) & (n - 1 | 63)]
+            + 7 * X[(i ^ size) & 127]
+            + 11 * ((low >> shift) + (low & (2 * size - 1)) + (low & size) + (low ^ size))
+            + (low << shift) * far
+        )
+
+    Y = te.compute((n,), element, name="Y")
+    made = str(simplified(Y.op).body[0])
+    assert ">>" not in made and "<<" not in made and "&" not in made and "^" not in made
+    x = np.random.default_rng(0).integers(-99, 99, 4 * n, "int32")
+    i = np.arange(n)
+    low = i - 20
+    wanted = x[i >> shift] + 3 * x[i & (size - 1)] + 5 * x[(i << shift) & 63]
+    wanted += 7 * x[(i ^ size) & 127] + (low << shift) * n
+    wanted += 11 * ((low >> shift) + (low & (2 * size - 1)) + (low & size) + (low ^ size))
+    found = np.empty(n, "int32")
+    for whole in (True, False):
+        build(te.create_schedule(Y.op), [X, Y], auto_schedule=whole)(x, found)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_shifts_and_masks_of_elements_stay() -> None:
+    X = te.placeholder((8,), "int32", name="X")
+    Y = te.compute((8,), lambda i: (X[i] >> 2) & 3, name="Y")
+    assert simplified(Y.op) is Y.op

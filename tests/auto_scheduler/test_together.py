@@ -225,3 +225,69 @@ def test_a_reader_of_a_triangle(lower: bool) -> None:
         name="Y",
     )
     check(y, [a, b, c, d])
+
+
+def _forces(n: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Sums of what lies between all pairs of points, along three axes."""
+    points = [te.placeholder((n,), name=name) for name in "XYZ"]
+
+    def along(v: Tensor) -> Tensor:
+        k = te.reduce_axis((0, n), name="k")
+
+        def term(i: Any) -> Any:
+            square = sum(((p[k] - p[i]) * (p[k] - p[i]) for p in points), te.const(0.5, "float32"))
+            return te.rsqrt(square) * (v[k] - v[i])
+
+        made: Tensor = te.compute((n,), lambda i: te.sum(term(i), axis=k), name=f"F{v.name}")
+        return made
+
+    return points, [*map(along, points)]
+
+
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+@pytest.mark.parametrize("n", [1, 37, 64])
+def test_sums_that_share_dear_terms_are_one_stage(n: int, fp: str) -> None:
+    points, forces = _forces(n)
+    trace = tvm.auto_schedule(forces, "llvm -mcpu=haswell").trace()
+    assert n == 1 or "s.join([FX, FY, FZ])" in trace
+    x = np.random.default_rng(0).standard_normal((3, n), dtype="float32")
+    found = np.empty((3, n), "float32")
+    tvm.build(forces, [*points, *forces], "llvm -mcpu=haswell", fp=fp)(*x, *found)
+    d = x[:, None].astype("float64") - x[:, :, None]
+    terms = d / np.sqrt((d**2).sum(0) + 0.5)
+    np.testing.assert_allclose(
+        found, terms.sum(-1), atol=2e-6 * max(1.0, np.abs(terms).sum(-1).max())
+    )
+
+
+def test_a_quotient_of_sums_that_share_dear_terms() -> None:
+    """A weighted mean of a window: an epilogue of both results."""
+    X, p, q = te.placeholder((12, 20), name="X"), *(te.reduce_axis((0, 3), name=x) for x in "pq")
+    r, t = (te.reduce_axis((0, 3), name=x) for x in "rt")
+
+    def weight(i: Any, j: Any, a: Any, b: Any) -> Any:
+        return te.exp(
+            (X[i + a, j + b] - X[i + 1, j + 1]) * (X[i + a, j + b] - X[i + 1, j + 1]) * -1.0
+        )
+
+    N = te.compute((10, 18), lambda i, j: te.sum(weight(i, j, p, q) * X[i + p, j + q], axis=[p, q]))
+    D = te.compute((10, 18), lambda i, j: te.sum(weight(i, j, r, t), axis=[r, t]), name="D")
+    M = te.compute((10, 18), lambda i, j: N[i, j] / D[i, j], name="M")
+    assert "s.join(" in tvm.auto_schedule(M, "llvm -mcpu=haswell").trace()
+    x, found = np.random.default_rng(0).random((12, 20), "float32"), np.empty((10, 18), "float32")
+    tvm.build([M], [X, M], "llvm -mcpu=haswell")(x, found)
+    views = np.lib.stride_tricks.sliding_window_view(x.astype("float64"), (3, 3))
+    weights = np.exp(-((views - x[1:-1, 1:-1, None, None]) ** 2))
+    wanted = (weights * views).sum((2, 3)) / weights.sum((2, 3))
+    np.testing.assert_allclose(found, wanted, rtol=3e-6)
+
+
+def test_sums_that_depend_on_each_other_are_not_joined() -> None:
+    X, k, r = te.placeholder((9, 40), name="X"), *(te.reduce_axis((0, 40), name=x) for x in "kr")
+    A = te.compute((9,), lambda i: te.sum(te.exp(X[i, k]), axis=k), name="A")
+    B = te.compute((9,), lambda i: te.max(te.exp(X[i, r]) - A[i], axis=r), name="B")
+    assert ".join(" not in tvm.auto_schedule(B, "llvm -mcpu=haswell").trace()
+    x, found = np.random.default_rng(0).random((9, 40), "float32"), np.empty(9, "float32")
+    tvm.build([B], [X, B])(x, found)
+    e = np.exp(x.astype("float64"))
+    np.testing.assert_allclose(found, e.max(1) - e.sum(1), rtol=1e-5)

@@ -361,3 +361,23 @@ def test_comparisons_of_single_numbers_choose_between_vectors_without_branches(
     assembly = build(C, [A, B, M, C], "llvm -mcpu=haswell").get_source("asm")
     assert re.search(rf"{packed}[^\n]*ymm", assembly)
     assert not re.search(r"u?comis[sd]", assembly)
+
+
+@pytest.mark.parametrize("wide", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_narrow_lanes_that_are_shifted_are_widened(dtype: str, wide: str) -> None:
+    """Each lane by a number of its own, which may lie beyond the width."""
+    values = np.array([[-128, -7, -1, 0, 1, 77, 127, 255]], "int64").astype(dtype)
+    amounts = range(0, 40, 3) if dtype.startswith("u") else range(-3, 40, 3)
+    X = te.placeholder(values.shape, dtype, name="X")
+    N = te.placeholder((len(amounts),), dtype, name="N")
+    Y = te.compute((8, len(amounts)), lambda i, j: (X[0, i] >> N[j]).astype(wide), name="Y")
+    schedule = te.create_schedule(Y.op)
+    schedule[Y].vectorize(Y.op.axis[1])
+    found = np.empty((8, len(amounts)), wide)
+    f = build(schedule, [X, N, Y])
+    assert re.search(r"shr <\d+ x i32>", f.get_source("ll"))
+    f(values, np.array(amounts, dtype), found)
+    bits = np.iinfo(dtype).bits
+    exact = [[int(x) >> n if 0 <= n < bits else -int(x < 0) for n in amounts] for x in values[0]]
+    np.testing.assert_array_equal(found, np.array(exact, wide))

@@ -905,6 +905,46 @@ def test_mirror_refuses_what_is_not_symmetric(term: Any) -> None:
         te.create_schedule(c.op).mirror(c, c.op.axis, 3)
 
 
+def test_join(golden: Golden) -> None:
+    x, w, a, b, s = statistics()
+    assert [each.shape for each in s.join([a, b])] == [(9,), (9,)]
+    golden(text(s, [x, w, a, b]))
+    check(s, [x, w, a, b], lambda x, w: ((x * w).sum(1), (x - 2).max(1)))
+
+
+def test_join_of_different_readers() -> None:
+    """One result is an output, the other is read by a stage behind both."""
+    x, w, a, b, _ = statistics()
+    c = te.compute((9,), lambda i: a[i] - b[i], name="C")
+    s = te.create_schedule([c.op, a.op])
+    sums: Any = s.join([b, a])
+    assert s[sums[0]] is s[sums[1]] and s[sums[0]].op.num_outputs == 2
+    check(s, [x, w, c, a], lambda x, w: ((x * w).sum(1) - (x - 2).max(1), (x * w).sum(1)))
+    assert te.replay(s.trace(), [c.op, a.op]).trace() == s.trace()
+
+
+def statistics() -> tuple[Any, Any, Any, Any, Any]:
+    """A sum and a maximum of rows, each with axes of its own."""
+    x, w = te.placeholder((9, 6), "int32", name="X"), te.placeholder((6,), "int32", name="W")
+    k, r = te.reduce_axis((0, 6), "k"), te.reduce_axis((0, 6), "r")
+    a = te.compute((9,), lambda i: te.sum(x[i, k] * w[k], axis=k), name="A")
+    b = te.compute((9,), lambda j: te.max(x[j, r] - 2, axis=r), name="B")
+    return x, w, a, b, te.create_schedule([a.op, b.op])
+
+
+def test_hoist_of_reassociated_factors() -> None:
+    x, y, z = (te.placeholder((4, 4), "float64", name=name) for name in "XYZ")
+    k = te.reduce_axis((0, 4), "k")
+    c = te.compute((4, 4), lambda i, j: te.sum(x[i, k] * y[k, j] * z[k, j], axis=k), name="C")
+    s = te.create_schedule(c.op)
+    with pytest.raises(tvm.CompileError, match="hoist of C: expected a computed value"):
+        s.hoist(c, [c.op.axis[1], k])
+    s[c].reassociate()
+    part = s.hoist(c, [c.op.axis[1], k])
+    assert str(body_of(s, part)[0]) == "Y[k, j] * Z[k, j]"
+    check(s, [x, y, z, c], lambda x, y, z: x @ (y * z))
+
+
 def called(name: str, value: Any) -> Any:
     return tvm.tir.call_pure_extern("int32", name, value)
 

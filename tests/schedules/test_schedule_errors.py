@@ -170,6 +170,10 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "factor_out_data": (lambda p: p.s.factor_out(p.R, [p.R.op.axis[0]]), r"factor_out of R: expected some of its reduce axes \(k\), got \['x'\]"),
     "factor_out_none": (lambda p: p.s.factor_out(p.R, []), r"factor_out of R: expected some of its reduce axes \(k\), got \[\]"),
     "factor_out_nothing": (lambda p: p.s.factor_out(p.R, [p.k]), "factor_out of R: expected terms with a factor that they don't change, and one that they do, found none for k"),
+    # join
+    "join_one": (lambda p: p.s.join([p.R]), "join of R: expected two or more reductions with one result each"),
+    "join_same": (lambda p: p.s.join([p.R, p.R]), "join of R, R: expected "),
+    "join_elementwise": (lambda p: p.s.join([p.R, p.B]), "join of B: expected a reduction, got B, which has none"),
     # hoist
     "hoist_input": (lambda p: p.s.hoist(p.A, [p.i]), "hoist of A: expected a tensor of te.compute, got one of PlaceholderOp"),
     "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a computed value that changes along i and no other axis, .* found none in"),

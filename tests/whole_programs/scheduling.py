@@ -246,6 +246,11 @@ def _hoist(s: Any, random: Random) -> None:
     s.hoist(stage.op.output(0), _some_axes(stage, random))
 
 
+def _join(s: Any, random: Random) -> None:
+    reductions = [each.op.output(0) for each in s.stages if getattr(each.op, "reduce_axis", ())]
+    s.join(random.sample(reductions, min(len(reductions), random.randint(2, 3))))
+
+
 def _unstack(s: Any, random: Random) -> None:
     stage, axis = _root(s, random)
     s.unstack(stage.op.output(0), axis)
@@ -283,5 +288,5 @@ _STEPS: list[Callable[..., None]] = [
     _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
     _transform_layout, _storage, _compute_with, _accumulate, _request, _pragma, _simplify,
     _cache_access, _factor_out, _reassociate, _hoist, _unstack, _pad_einsum, _scans,
-    _reverse_inline, _find_block, _mirror,
+    _reverse_inline, _find_block, _mirror, _join,
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from minitvm.te.schedules.distribute_sums import distributed
 from minitvm.te.schedules.found_blocks import found_in_blocks, place_found
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import hoisted
+from minitvm.te.schedules.joined_reductions import joined
 from minitvm.te.schedules.mirrored_results import mirrored
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.padding import check_padding, is_offset, padded, without_offset
@@ -494,6 +495,65 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         part, rest = hoisted(op, listed(axes))
         self._replace(stage, rest, part, "")
         return part.output(0)
+
+    @primitive
+    def join(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Compute reductions over the same axes by one stage, which has all of their results.
+
+        Before::
+
+            for i: for k: A[i] += f(i, k) * x[k]
+            for i: for k: B[i] += f(i, k)
+
+        After ``A_sum, B_sum = s.join([A, B])``::
+
+            for i: for k: A.joined.v0[i] += f(i, k) * x[k]; A.joined.v1[i] += f(i, k)
+            for i: A[i] = A.joined.v0[i]
+            for i: B[i] = A.joined.v1[i]
+
+        So a term that several of them need is computed once. The loops of all stages begin anew.
+
+        Parameters
+        ----------
+        tensors : list of Tensor
+            Two or more results of reductions, each of one result.
+
+        Returns
+        -------
+        list of Tensor
+            The results of the new stage, in the order of `tensors`.
+
+        Raises
+        ------
+        CompileError
+            When axes or conditions differ, when one of the reductions reads a tensor that is
+            computed after the first of them, or a stage was scheduled already.
+
+        >>> from minitvm import te
+        >>> X, k = te.placeholder((9, 4), name="X"), te.reduce_axis((0, 4), name="k")
+        >>> A = te.compute((9,), lambda i: te.sum(te.exp(X[i, k]), axis=k), name="A")
+        >>> B = te.compute((9,), lambda i: te.max(te.exp(X[i, k]), axis=k), name="B")
+        >>> te.create_schedule([A.op, B.op]).join([A, B])
+        [Tensor(shape=[9], op.name=A.joined), Tensor(shape=[9], op.name=A.joined)]
+        """
+        stages = [self._reduction("join", tensor)[0] for tensor in listed(tensors)]
+        where = f"join of {', '.join(each.name for each in stages)}"
+        for each in stages:
+            each.check_as_begun(where)
+        made, copies = joined([each.op for each in stages])
+        place = min(map(self.stages.index, stages))
+        late = [self[x].name for x in made.input_tensors if self.stages.index(self[x]) >= place]
+        if late or any(each.time is not None for each in stages):
+            raise CompileError(
+                f"{where}: expected reductions outside of scans that read nothing which is "
+                f"computed after the first of them, got {', '.join(late) or 'the step of a scan'}"
+            )
+        self._insert(place, made, "", stages[0])
+        for stage, copy in zip(stages, copies, strict=True):
+            self.now_computes(stage, copy)
+            stage.restart(copy)
+            stage.storage_alignments = {}
+        return [*made.outputs]
 
     @primitive
     def unstack(self, tensor: Tensor, axis: IterVar) -> list[Tensor]:

@@ -31,6 +31,7 @@ from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
 _DIVISION = 8.0  # operations for which a division of floats counts
+_LOOKUP = 8.0  # operations for which an element counts that data choose
 _INTEGER_DIVISIONS = (e.FloorDiv, e.FloorMod, e.Div, e.Mod)  # not by a 0
 
 
@@ -59,10 +60,10 @@ class Part:
         """The dimensions of the tensor that holds its values."""
         if self.element is not None:
             return cast(Tensor, self.element.producer).shape
-        return tuple(domain_of(axis).extent for axis in self._dimensions)
+        return tuple(domain_of(axis).extent for axis in self.dimensions)
 
     @property
-    def _dimensions(self) -> list[IterVar]:
+    def dimensions(self) -> list[IterVar]:
         """The axes of the part, in the order of the indices of the element that has most of
         them."""
         reads = [each.indices for each in find(ProducerLoad, self.value)]
@@ -78,8 +79,8 @@ class Part:
 
     @property
     def operations(self) -> float:
-        """The number of operations for one value, without those of indices."""
-        return sum(map(_operations, _computed(self.value)))
+        """The number of operations for one value, without those of indices that lie in order."""
+        return sum(map(operations_of, _computed(self.value)))
 
     def operation(self, name: str) -> ComputeOp:
         """The operation that computes its values."""
@@ -90,8 +91,8 @@ class Part:
             element = ProducerLoad(self.element.producer, tuple(each.var for each in axis))
             value = _Replaced(self.element, element).expr(self.value)
         else:
-            axis = data_axes([each.name for each in self._dimensions], shape)
-            pairs = zip(self._dimensions, axis, strict=True)
+            axis = data_axes([each.name for each in self.dimensions], shape)
+            pairs = zip(self.dimensions, axis, strict=True)
             value = substitute(
                 self.value, {old.var: domain_of(old).min + new.var for old, new in pairs}
             )
@@ -102,7 +103,7 @@ class Part:
         """The indices of the part's value in that tensor."""
         if self.element is not None:
             return self.element.indices
-        return tuple(axis.var - domain_of(axis).min for axis in self._dimensions)
+        return tuple(axis.var - domain_of(axis).min for axis in self.dimensions)
 
 
 def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeOp]:
@@ -199,26 +200,29 @@ class _Parts:
         seen = set[PrimExpr]()
         while waiting:
             value, inside = waiting.pop()
-            if value in seen or isinstance(value, ProducerLoad | Reduce):
+            if value in seen or isinstance(value, Reduce):
+                continue
+            if isinstance(value, ProducerLoad) and not is_lookup(value):
                 continue
             seen.add(value)
             found = self._summaries[value]
             part = self._part(value, found, inside)
             if part is not None:
                 yield part
-            if part is None or part.element is None:
+            if (part is None or part.element is None) and not isinstance(value, ProducerLoad):
                 is_of_some = found.axes != (1 << len(self._axes)) - 1
                 within = inside or (is_of_some and not isinstance(value, e.Cast))
                 waiting += [(each, within) for each in reversed(children(value))]
 
     def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:
         is_number = value.dtype.is_float or (value.dtype.bits > 1 and found.element is not None)
-        is_computed = isinstance(value, e.Arithmetic | Call | e.Select) and is_number
+        is_lookup_ = isinstance(value, ProducerLoad)
+        is_computed = isinstance(value, e.Arithmetic | Call | e.Select | ProducerLoad) and is_number
         is_some = 0 < found.axes < (1 << len(self._axes)) - 1
         if not (is_computed and is_some and found.is_pure):
             return None
         axes = tuple(axis for axis in self._axes if self._bits[axis.var] & found.axes)
-        if found.element is not None and not found.is_of_more:
+        if found.element is not None and not found.is_of_more and not is_lookup_:
             return Part(value, axes, found.element)
         return Part(value, axes, None) if not inside and self._is_defined(axes, value) else None
 
@@ -261,8 +265,6 @@ class _Parts:
         return all(map(self._exists, loads))
 
     def _exists(self, load: ProducerLoad) -> bool:
-        if reads_tensors(*load.indices):
-            return False
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(
             self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
@@ -309,7 +311,15 @@ def _computed(value: PrimExpr) -> Iterator[PrimExpr]:
     )
 
 
-def _operations(node: PrimExpr) -> float:
+def is_lookup(node: PrimExpr) -> bool:
+    """Whether data choose each element that is read, and not only its row."""
+    return isinstance(node, ProducerLoad) and reads_tensors(*node.indices[-1:])
+
+
+def operations_of(node: PrimExpr) -> float:
+    """The operations for which a node counts by itself."""
+    if is_lookup(node):
+        return _LOOKUP
     if isinstance(node, Call):
         return INTRINSICS[node.op].cost if node.op in INTRINSICS else 1.0
     if isinstance(node, e.Div):

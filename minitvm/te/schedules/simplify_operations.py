@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.arith.linear import Affine
 from minitvm.te.schedules.congruences import without_congruences
@@ -48,7 +49,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     Expressions are simplified with the ranges of the axes. If a reduction leaves out terms, by a
     range that depends on other axes or by choosing its identity, the criterion becomes its
     condition. Terms that a condition on a remainder leaves out have no iterations
-    (:mod:`minitvm.te.schedules.congruences`). A reduction of one term is no reduction.
+    (:mod:`minitvm.te.schedules.congruences`). A reduction of one term is no reduction. Shifts and
+    masks of places become quotients, remainders and products.
 
     >>> from minitvm import te
     >>> n = te.var("n")
@@ -57,7 +59,7 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
-    op = _without_single_term(op)
+    op = _without_single_term(_with_quotients(op))
     own = {axis.var for axis in root_axes(op)}
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
     if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
@@ -76,6 +78,44 @@ def simplified(op: ComputeOp) -> ComputeOp:
         elif guarded is not first:
             body = map_body(body, lambda each: guarded)
     return op if body is op.body else replace(op, body=body, reduce_axis=reduced(body))
+
+
+def _with_quotients(op: ComputeOp) -> ComputeOp:
+    """An operation without shifts and masks of places; `op` itself if it has none."""
+    calls = find(e.Call, *op.body)
+    if not any(each.op in _OF_BITS and each.dtype.is_int for each in calls):
+        return op
+    body = map_body(op.body, _Quotients().expr)
+    is_same = all(made is value for made, value in zip(body, op.body, strict=True))
+    return op if is_same else replace(op, body=body, reduce_axis=reduced(body))
+
+
+_OF_BITS = ("shift_left", "shift_right", "bitwise_and", "bitwise_xor")
+
+
+class _Quotients(Mutator):
+    """Writes shifts and masks of places as quotients, remainders and products, which all rules for
+    indices know. Of negative numbers, too, they are the same."""
+
+    def visit_Call(self, node: e.Call) -> PrimExpr:
+        made = self.descend(node)
+        if not isinstance(made, e.Call) or made.op not in _OF_BITS or not made.dtype.is_int:
+            return made
+        a, number = made.args[0], const_int(made.args[1])
+        most = made.dtype.bits - 2
+        if number is None or number < 0 or reads_tensors(a) or made.dtype.lanes > 1:
+            return made
+        if made.op.startswith("shift"):
+            if number > most:
+                return made
+            power = const(1 << number, made.dtype)
+            return a * power if made.op == "shift_left" else e.floordiv(a, power)
+        if made.op == "bitwise_and" and number & (number + 1) == 0 and number < 1 << most:
+            return e.floormod(a, const(number + 1, made.dtype))
+        if number.bit_count() != 1 or number >= 1 << most:
+            return made
+        bit = e.floormod(e.floordiv(a, const(number, made.dtype)), const(2, made.dtype))
+        return bit * number if made.op == "bitwise_and" else a + number - bit * (2 * number)
 
 
 def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr:
