@@ -321,6 +321,15 @@ def check_dtype(dtype: DType) -> None:
         raise BufferError(f"expected at least one lane, got {dtype.bits} bits, 0 lanes")
 
 
+def _check_exists(array: Any) -> None:
+    is_deleted = getattr(array, "is_deleted", None)  # of JAX's arrays
+    if is_deleted is not None and is_deleted():
+        raise BufferError(
+            "expected an array with data, got one of JAX that was deleted, perhaps since a call of "
+            "jax.jit got it by donate_argnums: use that call's result, or don't donate the array"
+        )
+
+
 def request(
     array: Any,
     *,
@@ -344,7 +353,11 @@ def request(
     options: dict[str, Any] = {} if copy is None else {"copy": copy}
     where = getattr(array, "__dlpack_device__", None)
     if where is not None:
-        found = Device(*_device_numbers(where()))
+        try:
+            found = Device(*_device_numbers(where()))
+        except TypeError:
+            _check_exists(array)
+            raise
         if move and copy is not False and found != _HOST:
             return array.__dlpack__(max_version=VERSION, dl_device=(_CPU, 0), **options), fixed
         check_device(found, accepts)

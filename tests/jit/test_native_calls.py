@@ -397,6 +397,13 @@ def test_sizes_that_jax_exports_as_symbols() -> None:
             np.testing.assert_allclose(made.call(x), expected(x), rtol=1e-6)
 
 
+def test_a_deleted_array_of_jax() -> None:
+    scaled, x = tvm.jit(scaled_program), jnp.ones((3, 4))
+    x.delete()
+    with pytest.raises(BufferError, match="'x': expected an array with data, got one of JAX"):
+        scaled(x, jnp.ones(4))
+
+
 def test_jax_traces() -> None:
     scaled = tvm.jit(scaled_program)
     x, w = _random(3, 4), _random(4)
