@@ -234,7 +234,9 @@ def _stays(name: str) -> Any:
         "a read that may not exist": lambda i, j: te.if_then_else(
             j > 0, x[i, j] * te.exp(w[j - 1] + w[j]), 0.0
         ),
-        "a read at a place from data": lambda i, j: x[i, j] * te.exp(w[t[j]] + w[j]),
+        "a read at a place from data": lambda i, j: te.if_then_else(
+            i > 0, x[i, j] * te.exp(w[t[j]] + w[j]), 0.0
+        ),
         "integers": lambda i, j: t[j] // te.max(t[j], 1) * i,
     }
     if name == "sums of rows":
@@ -309,23 +311,65 @@ def test_elements_of_a_table(rows: int) -> None:
     np.testing.assert_array_equal(found, a @ weights.T)
 
 
-def test_elements_that_data_choose_are_read_where_they_exist() -> None:
-    """A table with fewer entries than numbers: each is checked where the program reads it."""
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_elements_that_data_choose_are_read_where_the_program_reads_them(is_guarded: bool) -> None:
+    """A table with fewer entries than numbers: each is checked, but not where a guard fails."""
     x, table = _tensors((M, K), (100,))
     w = te.placeholder((N, K), "uint8", name="W")
     r = te.reduce_axis((0, K), name="r")
-    z = te.compute(
-        (M, N), lambda i, j: te.sum(x[i, r] * table[w[j, r].astype("int32")], axis=r), name="Z"
-    )
-    assert _parts(z) == 0
+
+    def term(i: Any, j: Any) -> Any:
+        value = x[i, r] * table[w[j, r].astype("int32")]
+        return (
+            te.if_then_else(w[j, r] < te.const(100, "uint8"), value, 0.0) if is_guarded else value
+        )
+
+    z = te.compute((M, N), lambda i, j: te.sum(term(i, j), axis=r), name="Z")
+    assert _parts(z) == (not is_guarded)
     f = tvm.build([z], [x, table, w, z], TARGET)
     a, t = np.ones((M, K), "float32"), np.arange(100, dtype="float32")
     b, found = np.full((N, K), 99, "uint8"), np.empty((M, N), "float32")
     f(a, t, b, found)
     np.testing.assert_array_equal(found, np.full((M, N), 99.0 * K))
     b[3, 4] = 100
+    if is_guarded:
+        f(a, t, b, found)
+        expected = np.full((M, N), 99.0 * K)
+        expected[:, 3] -= 99
+        np.testing.assert_array_equal(found, expected)
+        return
     with pytest.raises(IndexError, match="must stay in"):
         f(a, t, b, found)
+
+
+@pytest.mark.parametrize("form", ["rows", "steps", "steps of rows", "columns"])
+def test_rows_that_data_choose_are_gathered_once(form: str) -> None:
+    n = 70
+    a, b = _tensors((n, n), (n, n))
+    index, k = te.placeholder((n,), "int32", name="I"), te.reduce_axis((0, n), name="k")
+    term: Any = {
+        "rows": lambda i, j: a[index[i], k] * b[k, j],
+        "steps": lambda i, j: a[i, k] * b[index[k], j],
+        "steps of rows": lambda i, j: a[i, index[k]] * b[k, j],
+        "columns": lambda i, j: a[i, k] * b[k, index[j]],
+    }[form]
+    c = te.compute((n, n), lambda i, j: te.sum(term(i, j), axis=k), name="C")
+    assert _parts(c) == 1
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, n, n)).astype("float32")
+    at, found = rng.integers(0, n, n).astype("int32"), np.empty((n, n), "float32")
+    f = tvm.build(c, [a, b, index, c], TARGET)
+    f(x, y, at, found)
+    expected = {
+        "rows": lambda: x[at] @ y,
+        "steps": lambda: x @ y[at],
+        "steps of rows": lambda: x[:, at] @ y,
+        "columns": lambda: x @ y[:, at],
+    }[form]()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    at[n // 2] = n
+    with pytest.raises(IndexError, match="must stay in"):
+        f(x, y, at, found)
 
 
 def test_factors_stay_in_order_where_floats_do() -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import map_body
@@ -32,6 +32,7 @@ from minitvm.tir.structural_equal import structural_equal
 
 _DIVISION = 8.0  # operations for which a division of floats counts
 _LOOKUP = 8.0  # operations for which an element counts that data choose
+_CHECKED = 1.0  # operations for which an element counts whose row data choose: that row must exist
 _INTEGER_DIVISIONS = (e.FloorDiv, e.FloorMod, e.Div, e.Mod)  # not by a 0
 
 
@@ -190,6 +191,13 @@ class _Parts:
                 self._known.bind_size(extent)
         for axis in self._axes:
             self._known.bind(axis.var, domain_of(axis))
+        # Whether the program itself reads the elements that data choose for all values of the axes.
+        self._reads_all = not any(map(is_lazy, walk_once(*op.body))) and all(
+            (e.const_int(domain_of(axis).extent) or 0) > 0 for axis in self._axes
+        )
+        first = op.body[0]
+        if isinstance(first, Reduce) and e.const_int(first.condition) != 1:
+            self._reads_all = False
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -202,7 +210,7 @@ class _Parts:
             value, inside = waiting.pop()
             if value in seen or isinstance(value, Reduce):
                 continue
-            if isinstance(value, ProducerLoad) and not is_lookup(value):
+            if isinstance(value, ProducerLoad) and not reads_tensors(*value.indices):
                 continue
             seen.add(value)
             found = self._summaries[value]
@@ -267,7 +275,8 @@ class _Parts:
     def _exists(self, load: ProducerLoad) -> bool:
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(
-            self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
+            (self._known.can_prove(index >= 0) and self._known.can_prove(index < extent))
+            or (reads_tensors(index) and self._reads_all)
             for index, extent in pairs
         )
 
@@ -318,8 +327,8 @@ def is_lookup(node: PrimExpr) -> bool:
 
 def operations_of(node: PrimExpr) -> float:
     """The operations for which a node counts by itself."""
-    if is_lookup(node):
-        return _LOOKUP
+    if isinstance(node, ProducerLoad) and reads_tensors(*node.indices):
+        return _LOOKUP if is_lookup(node) else _CHECKED
     if isinstance(node, Call):
         return INTRINSICS[node.op].cost if node.op in INTRINSICS else 1.0
     if isinstance(node, e.Div):
