@@ -17,6 +17,7 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
+from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -29,7 +30,7 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
-from minitvm.tir.functor import children, contains, find
+from minitvm.tir.functor import children, contains, find, free_vars, substitute
 from minitvm.tir.structural_equal import structural_equal
 
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -122,6 +123,15 @@ def _column_of(op: ComputeOp) -> IterVar:
 def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if it is symbolic."""
     return e.const_int(domain_of(axis).extent)
+
+
+def usual_extent(extent: PrimExpr) -> int:
+    """An extent in which a usual value stands for each variable."""
+    known = e.const_int(extent)
+    if known is None:
+        sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
+        known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
+    return int(TRIPS_FROM_DATA) if known is None else known
 
 
 def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
-from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of
+from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of, usual_extent
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
-from minitvm.tir import expr as e
-from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import free_vars, substitute
 
 _LEAST_STEPS = 1 << 20  # of plain loops: about a millisecond
 _LEAST_THREADS = 4  # that alone make a stage much faster
@@ -45,20 +40,11 @@ def _is_slow(stage: Stage, target: Target) -> bool:
     op = stage.op
     assert isinstance(op, ComputeOp)
     axes = [*op.axis, *op.reduce_axis, *([] if stage.time is None else [stage.time])]
-    steps = prod(_usual(domain_of(axis).extent) for axis in axes)
+    steps = prod(usual_extent(domain_of(axis).extent) for axis in axes)
     if steps < _LEAST_STEPS:
         return False
     shares = target.num_cores >= _LEAST_THREADS and steps >= _LEAST_STEPS_FOR_THREADS
     return shares or _waits_for_memory(op)
-
-
-def _usual(extent: PrimExpr) -> int:
-    """An extent in which a usual value stands for each variable."""
-    known = e.const_int(extent)
-    if known is None:
-        sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
-        known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
-    return int(TRIPS_FROM_DATA) if known is None else known
 
 
 def _waits_for_memory(op: ComputeOp) -> bool:

@@ -45,8 +45,8 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import gcd
+from collections.abc import Iterable, Iterator
+from math import gcd, prod
 from typing import Any
 
 from minitvm.arith.accesses import step_of
@@ -60,11 +60,10 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     contraction_of,
     distances_of,
-    elements_of,
     extent_of,
     factors_of,
     is_uneven,
-    product_of_extents,
+    usual_extent,
 )
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
@@ -353,8 +352,6 @@ def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
     op = compute_of(stage)
     if not isinstance(op.body[0], Reduce) or is_uneven(op):
         return None
-    if None in map(extent_of, (*op.axis, *op.reduce_axis)):
-        return None
     made = list[Stage]()
     for tensor in op.input_tensors:
         loads = reads_of(op, tensor)
@@ -383,12 +380,8 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
-    size, copied = elements_of(tensor), elements_of(copy)
-    axes = (*op.axis, *op.reduce_axis)
-    read = product_of_extents(axis for axis in axes if mentions(axis.var, *load.indices))
-    if None in (size, copied, read):
-        return False
-    return (copied or 0) <= min((size or 0) * _MOST_COPIED + 64, (read or 0) // 2)
+    size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
+    return copied <= min(size * _MOST_COPIED + 64, _iterations(_axes_in(op, load)) // 2)
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
@@ -398,16 +391,23 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         return False
     if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
-    axes = (*op.axis, *op.reduce_axis)
-    steps = product_of_extents(axes)
-    copied = product_of_extents(axis for axis in axes if mentions(axis.var, *load.indices))
-    if (copied or 0) * _READ > (steps or 0):
+    axes = _axes_in(op, load)
+    if _iterations(axes) * _READ > _iterations((*op.axis, *op.reduce_axis)):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
     except CompileError:
         return True
-    return elements_of(copy) == copied  # no dimension of the copy stands for a sum of several axes
+    return len(copy.shape) == len(axes)  # no dimension of the copy stands for a sum of several axes
+
+
+def _axes_in(op: ComputeOp, load: ProducerLoad) -> list[IterVar]:
+    """The axes on which the place of an element depends."""
+    return [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, *load.indices)]
+
+
+def _iterations(axes: Iterable[IterVar]) -> int:
+    return prod(usual_extent(domain_of(axis).extent) for axis in axes)
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:

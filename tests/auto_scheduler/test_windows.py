@@ -153,19 +153,48 @@ def test_others_are_read_as_they_lie(name: str) -> None:
     assert not is_copied(OTHERS[name])
 
 
-def test_symbolic_images_stay() -> None:
+@pytest.mark.parametrize("mode", BORDERS)
+def test_symbolic_images(mode: str) -> None:
+    h, w = te.var("h"), te.var("w")
+    X, W = te.placeholder((h, w), "int32", name="X"), te.placeholder((3, 5), "int32", name="W")
+    r, q = te.reduce_axis((0, 3)), te.reduce_axis((0, 5))
+    border = BORDERS[mode]
+
+    def element(y: Any, x: Any) -> Any:
+        return te.sum(X[border(y + r - 1, h), border(x + q - 2, w)] * W[r, q], axis=[r, q])
+
+    Y = te.compute((h, w), element, name="Y")
+    assert is_copied(Y)
+    f = tvm.build(Y, [X, W, Y], name="f")
+    weights = np.arange(15, dtype="int32").reshape(3, 5)
+    for shape in ((3, 3), (9, 70), (40, 31)):
+        image = np.arange(shape[0] * shape[1], dtype="int32").reshape(1, 1, *shape)
+        found = np.empty(shape, "int32")
+        f(image[0, 0], weights, found)
+        padded = np.pad(image[0, 0], [(1, 1), (2, 2)], mode)  # type: ignore[call-overload]
+        windows = sliding_window_view(padded, (3, 5))
+        np.testing.assert_array_equal(found, np.einsum("yxrq,rq->yx", windows, weights))
+
+
+def test_rings_of_symbolic_size() -> None:
+    """A ring of no elements has a copy of two, which read none."""
     n = te.var("n")
     X, W = te.placeholder((n,), name="X"), te.placeholder((3,), name="W")
-    k = te.reduce_axis((0, 3))
+    C = te.placeholder((n, 4), name="C")
+    k, r = te.reduce_axis((0, 3)), te.reduce_axis((0, n))
     Y = te.compute((n,), lambda i: te.sum(X[(i + k) % n] * W[k], axis=k), name="Y")
-    assert not is_copied(Y)
-    x, w, y = (
-        np.arange(11, dtype="float32"),
-        np.array([1, 2, 4], "float32"),
-        np.empty(11, "float32"),
-    )
-    tvm.build(Y, [X, W, Y], name="f")(x, w, y)
-    np.testing.assert_array_equal(y, sum(np.roll(x, -i) * w[i] for i in range(3)))
+    Z = te.compute((n, 4), lambda i, j: te.sum(X[(i - r + n) % n] * C[r, j], axis=r), name="Z")
+    assert is_copied(Y)
+    assert is_copied(Z)
+    f = tvm.build([Y, Z], [X, W, C, Y, Z], name="f")
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 2, 11, 40):
+        x, w, c = (rng.integers(-9, 9, m).astype("float32") for m in (size, 3, (size, 4)))
+        y, z = np.empty(size, "float32"), np.empty((size, 4), "float32")
+        f(x, w, c, y, z)
+        np.testing.assert_array_equal(y, sum(np.roll(x, -i) * w[i] for i in range(3)))
+        places = np.arange(size)[:, None] - np.arange(size)
+        np.testing.assert_array_equal(z, x[places] @ c)
 
 
 def test_the_trace_makes_the_same_schedule() -> None:

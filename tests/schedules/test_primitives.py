@@ -545,16 +545,61 @@ def test_dimensions_of_sums(element: Any, shape: tuple[int, ...]) -> None:
 
 
 def test_sums_that_are_refused() -> None:
-    """Data may name any element between two windows; a symbolic sum has no bounds."""
+    """Data may name any element between two windows, and any begin of a sum."""
     a, at = te.placeholder((9,), "int32", name="A"), te.placeholder((9,), "int32", name="at")
     k = te.reduce_axis((0, 2), name="k")
     b = te.compute((2,), lambda i: te.sum(a[at[i * 4 + k]], axis=k), name="B")
     with pytest.raises(tvm.CompileError, match="cache_access of A: expected an index that stays"):
         te.create_schedule(b.op).cache_access(a, "global", b, sums=True)
-    r = te.reduce_axis((0, n), name="r")
+    r = te.reduce_axis((n, n + 3), name="r")
     c = te.compute((3,), lambda i: te.sum(a[(i + r) % 9], axis=r), name="C")
-    with pytest.raises(tvm.CompileError, match="expected loops of constant ranges around sums"):
+    with pytest.raises(tvm.CompileError, match="expected loops that begin at constants around"):
         te.create_schedule(c.op).cache_access(a, "global", c, sums=True)
+
+
+@pytest.mark.parametrize(
+    ("element", "shape"),
+    [
+        (lambda a, i, k: a[(i + k) % n], "(n + 2,)"),
+        (lambda a, i, k: a[(i * 2 + k + n) % n], "(n * 2 + 1,)"),
+        (lambda a, i, k: a[(k - i + n) % n], "(n + 2,)"),
+        (lambda a, i, k: te.if_then_else(i + k < n, a[i + k], 0), "(n + 2,)"),
+        (lambda a, i, k: a[tir.max(i - k, 0)], "(n + 2,)"),
+    ],
+)
+def test_sums_of_symbolic_ranges(element: Any, shape: str) -> None:
+    a, k = te.placeholder((n,), "int32", name="A"), te.reduce_axis((0, 3), name="k")
+    b = te.compute((n,), lambda i: te.sum(element(a, i, k), axis=k), name="B")
+    plain, s = te.create_schedule(b.op), te.create_schedule(b.op)
+    assert str(s.cache_access(a, "global", b, sums=True).shape) == shape
+    one = tvm.build(plain, [a, b], auto_schedule=False)
+    other = tvm.build(s, [a, b], auto_schedule=False)
+    for size in (0, 1, 2, 9):
+        x = np.random.default_rng(size).integers(-99, 99, size).astype("int32")
+        expected, found = np.empty_like(x), np.empty_like(x)
+        one(x, expected)
+        other(x, found)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_copy_by_sums_is_checked_as_its_reader() -> None:
+    """A mirror of one element is refused, unless nothing is read of it."""
+    m = te.var("m")
+    a, k = te.placeholder((n,), "int32", name="A"), te.reduce_axis((0, 3), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        place = te.if_then_else(i + k < n, i + k, 2 * n - 2 - i - k)
+        return te.sum(a[place] * j, axis=k)
+
+    b = te.compute((n, m), element, name="B")
+    s = te.create_schedule(b.op)
+    s.cache_access(a, "global", b, sums=True)
+    f = tvm.build(s, [a, b], name="f")
+    x, y = np.array([5], "int32"), np.full((1, 2), 7, "int32")
+    f(x, y[:, :0])
+    with pytest.raises(ValueError, match="needs n <= 0 or m <= 0 or n >= 3, got n = 1, m = 2"):
+        f(x, y)
+    assert (y == 7).all()
 
 
 def test_cache_access_of_one_element_of_several() -> None:

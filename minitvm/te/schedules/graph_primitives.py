@@ -188,7 +188,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             The number of the element, in the order in which the expression has them, if the reader
             reads several in an iteration: 1 is ``A[j, k]`` in ``A[i, k] * A[j, k]``.
         sums : bool
-            Whether the dimensions of the copy are sums of axes, of constant ranges.
+            Whether the dimensions of the copy are sums of axes that begin at constants.
         dtype : str or DType, optional
             The dtype of the copy, to which the reader casts the element; by default that of
             `tensor`.
@@ -203,8 +203,9 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         CompileError
             When `reader` does not read `tensor`, or reads several of its elements in an iteration
             and `which` is not given; when a dimension of the copy would be longer for some indices
-            than for others, or isn't constant although `sums` is given; when `reader` uses the
-            element without a cast to `dtype`.
+            than for others; when an axis begins at no constant although `sums` is given, or a sum
+            that `reader` doesn't reach might leave `tensor`; when `reader` uses the element without
+            a cast to `dtype`.
         """
         self._stage("cache_access", tensor)
         source, stage = self.now(tensor), self[reader]

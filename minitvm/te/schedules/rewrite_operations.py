@@ -492,13 +492,17 @@ def factored(
 
 def check_fixed(where: str, op: ComputeOp, axis: IterVar, remedy: str) -> None:
     """Refuses an axis whose range differs between elements of an operation."""
-    own = {each.var for each in (*op.axis, *op.reduce_axis)}
-    extent = domain_of(axis).extent
-    if any(node in own for node in walk_once(extent)) or reads_tensors(extent):
+    if not is_fixed(op, axis):
         raise CompileError(
             f"{where}: expected a loop of one length for all elements, got {axis.name} of "
-            f"{extent} iterations: {remedy}"
+            f"{domain_of(axis).extent} iterations: {remedy}"
         )
+
+
+def is_fixed(op: ComputeOp, axis: IterVar) -> bool:
+    """Whether an axis has one length for all elements of an operation."""
+    own, extent = {each.var for each in (*op.axis, *op.reduce_axis)}, domain_of(axis).extent
+    return own.isdisjoint(walk_once(extent)) and not reads_tensors(extent)
 
 
 def _final(
