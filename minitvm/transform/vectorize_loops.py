@@ -348,7 +348,7 @@ class _Lanes(LaneArithmetic):
             self._once()
         return BufferLoad(buffer, indices, where)
 
-    def _exists(self, node: BufferLoad) -> bool:
+    def _exists(self, node: BufferLoad | BufferStore) -> bool:
         """Whether an element exists regardless of the conditions around it."""
         if node.predicate is not None:
             return False
@@ -362,16 +362,7 @@ class _Lanes(LaneArithmetic):
 
     def _is_inside(self, node: BufferLoad | BufferStore) -> bool:
         """Whether an element exists in every lane, also in those that are off."""
-        if node.buffer in self._padded:
-            return True
-        for index, extent in zip(node.indices, node.buffer.shape, strict=True):
-            if not self._prover.is_index_arithmetic(index):
-                return False
-            form = self._prover.affine(index)
-            room = self._prover.affine(extent) - form - 1
-            if min(self._prover.interval(form)[0], self._prover.interval(room)[0]) < 0:
-                return False
-        return True
+        return node.buffer in self._padded or self._exists(node)
 
     def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         made = tuple(map(self.expr, indices))
