@@ -372,6 +372,30 @@ def test_rows_that_data_choose_are_gathered_once(form: str) -> None:
         f(x, y, at, found)
 
 
+def test_elements_that_data_choose_for_symbolic_sizes() -> None:
+    """Data choose nothing where there are no results."""
+    m, n, size = te.var("m"), te.var("n"), te.var("size")
+    x, table = _tensors((m, K), (size,))
+    w, r = te.placeholder((n, K), "uint8", name="W"), te.reduce_axis((0, K), name="r")
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(x[i, r] * table[w[j, r].astype("int32")], axis=r)
+
+    z = te.compute((m, n), term, name="Z")
+    assert _parts(z) == 1
+    f = tvm.build([z], [x, table, w, z], TARGET)
+    rng = np.random.default_rng(0)
+    t, numbers = np.arange(100, dtype="float32"), rng.integers(0, 100, (N, K)).astype("uint8")
+    a, found = rng.integers(-9, 9, (M, K)).astype("float32"), np.full((M, N), 7, "float32")
+    f(a, t, numbers, found)
+    np.testing.assert_array_equal(found, a @ t[numbers].T)
+    numbers[3, 4] = 100
+    f(a[:0], t, numbers, found[:0])
+    f(a, t, numbers[:3], found[:, :3].copy())
+    with pytest.raises(IndexError, match="must stay in"):
+        f(a, t, numbers, found)
+
+
 def test_factors_stay_in_order_where_floats_do() -> None:
     x, y, z = _tensors((M, K), (N, K), (N, K))
     r = te.reduce_axis((0, K), name="r")

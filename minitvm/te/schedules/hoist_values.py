@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.schedules.rewrite_operations import map_body
+from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
 from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
@@ -50,11 +51,15 @@ class Part:
     element
         The only element that the part reads, if the part is a function of this element; otherwise
         None.
+    where
+        The condition under which the computation has any iterations, if the part may be evaluated
+        in no other case, since data choose elements; otherwise None.
     """
 
     value: PrimExpr
     axes: tuple[IterVar, ...]
     element: ProducerLoad | None
+    where: PrimExpr | None = None
 
     @property
     def shape(self) -> tuple[PrimExpr, ...]:
@@ -97,6 +102,9 @@ class Part:
             value = substitute(
                 self.value, {old.var: domain_of(old).min + new.var for old, new in pairs}
             )
+        if self.where is not None:
+            zero = e.const(0, value.dtype)
+            value = e.intrinsic("if_then_else", value.dtype, self.where, value, zero)
         return ComputeOp(f"{name}.{suffix}", "", {}, axis, (), (value,))
 
     @property
@@ -191,13 +199,14 @@ class _Parts:
                 self._known.bind_size(extent)
         for axis in self._axes:
             self._known.bind(axis.var, domain_of(axis))
-        # Whether the program itself reads the elements that data choose for all values of the axes.
-        self._reads_all = not any(map(is_lazy, walk_once(*op.body))) and all(
-            (e.const_int(domain_of(axis).extent) or 0) > 0 for axis in self._axes
-        )
+        # Whether the program itself reads the elements that data choose for all values of the axes,
+        # as far as there are any.
         first = op.body[0]
-        if isinstance(first, Reduce) and e.const_int(first.condition) != 1:
-            self._reads_all = False
+        self._reads_all = (
+            not any(map(is_lazy, walk_once(*op.body)))
+            and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
+            and all(is_fixed(op, axis) for axis in self._axes)
+        )
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -232,7 +241,18 @@ class _Parts:
         axes = tuple(axis for axis in self._axes if self._bits[axis.var] & found.axes)
         if found.element is not None and not found.is_of_more and not is_lookup_:
             return Part(value, axes, found.element)
-        return Part(value, axes, None) if not inside and self._is_defined(axes, value) else None
+        if inside or not self._is_defined(axes, value):
+            return None
+        others = [axis for axis in self._axes if axis not in axes]
+        return Part(value, axes, None, self._where(others, value))
+
+    def _where(self, others: Sequence[IterVar], value: PrimExpr) -> PrimExpr | None:
+        """The condition under which other axes have values, if elements may not exist elsewhere."""
+        if all(map(self._exists, find(ProducerLoad, value))):
+            return None
+        extents = [domain_of(axis).extent for axis in others]
+        conditions = [each > 0 for each in extents if (e.const_int(each) or 0) <= 0]
+        return reduce(e.logical_and, conditions) if conditions else None
 
     def _summarize(self, root: PrimExpr) -> None:
         """Computes the summary of an expression and of all its subexpressions, without recursion,
@@ -269,14 +289,15 @@ class _Parts:
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
         if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
             return False
-        loads = find(ProducerLoad, value)
-        return all(map(self._exists, loads))
+        return all(self._exists(each, self._reads_all) for each in find(ProducerLoad, value))
 
-    def _exists(self, load: ProducerLoad) -> bool:
+    def _exists(self, load: ProducerLoad, by_data: bool = False) -> bool:
+        """Whether an element exists for all values of the axes; `by_data`: for those indices that
+        depend on data, that is known."""
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(
-            (self._known.can_prove(index >= 0) and self._known.can_prove(index < extent))
-            or (reads_tensors(index) and self._reads_all)
+            (by_data and reads_tensors(index))
+            or (self._known.can_prove(index >= 0) and self._known.can_prove(index < extent))
             for index, extent in pairs
         )
 
@@ -286,7 +307,9 @@ def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
     that it reads exist, and it is pure."""
     parts = _Parts(op)
     parts._summarize(value)
-    return parts._summaries[value].is_pure and parts._is_defined((*op.axis, *op.reduce_axis), value)
+    axes = (*op.axis, *op.reduce_axis)
+    is_pure = parts._summaries[value].is_pure
+    return is_pure and parts._is_defined(axes, value) and parts._where(axes, value) is None
 
 
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
