@@ -114,7 +114,8 @@ def _best_part(op: ComputeOp, target: Target) -> Part | None:
         return None
     all_axes = (*op.axis, *op.reduce_axis)
     steps = _size(all_axes) / target.lanes(op.output(0).dtype)
-    return best if most >= max(_LEAST, _SHARE * (most + steps)) else None
+    least = 0.0 if None in map(extent_of, best.axes) else _LEAST  # a symbolic extent may be large
+    return best if most >= max(least, _SHARE * (most + steps)) else None
 
 
 def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
