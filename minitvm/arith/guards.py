@@ -23,7 +23,7 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, IntImm, PrimExpr, Range, Var, const
 from minitvm.tir.functor import Mutator, contains, free_vars, mentions, substitute, with_fields
 from minitvm.tir.op import is_likely
-from minitvm.tir.stmt import ForKind, Stmt
+from minitvm.tir.stmt import ForKind, Stmt, seq
 
 # A greater bound comes from a dtype, not from the program.
 LARGEST = 1 << 30
@@ -421,6 +421,9 @@ class Without(Mutator):
         if isinstance(node, e.And):
             a, b = self.condition(node.a), self.condition(node.b)
             return node if a is node.a and b is node.b else e.logical_and(a, b)
+        if isinstance(node, e.Not):
+            made = self.condition(node.a)
+            return node if made is node.a else e.logical_not(made)
         if is_likely(node):
             made = self.condition(node.args[0])
             if isinstance(made, IntImm):
@@ -431,7 +434,10 @@ class Without(Mutator):
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         condition = self.condition(node.condition)
         then_case = self.stmt(node.then_case)
-        if e.const_int(condition):
+        known = e.const_int(condition)
+        if known:
             return then_case
         else_case = None if node.else_case is None else self.stmt(node.else_case)
+        if known is not None:
+            return else_case or seq()
         return with_fields(node, condition=condition, then_case=then_case, else_case=else_case)

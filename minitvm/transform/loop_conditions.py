@@ -122,13 +122,12 @@ class Conditions:
         values = [child for child in children(node) if isinstance(child, PrimExpr)]
         if isinstance(node, s.IfThenElse) and (every or node.else_case is None):
             for condition in conjuncts(node.condition):
-                self._add(found, condition, node, inner)
+                if isinstance(condition, e.Not) and self._negation(condition.a) is not None:
+                    self._add_both(found, condition.a, node, inner)
+                else:
+                    self._add(found, condition, node, inner)
         for condition in (each for value in values for each in self.choices(value)):
-            use = self._add(found, condition, node, inner)
-            use.divides = True
-            negation = self._negation(condition)
-            if negation is not None:
-                self._add(found, negation, node, inner).negates = condition
+            self._add_both(found, condition, node, inner).divides = True
         if isinstance(node, s.BufferStore):
             innermost = inner[-1] if inner else loop
             for piece in self._pieces(node, values, innermost):
@@ -158,6 +157,15 @@ class Conditions:
         work = statements_run(node) * prod(map(iterations, inner))
         use.work += work * (self._masked if self._is_mask(condition, inner) else 1)
         use.rows.append(self._least(self.form(condition), inner))
+        return use
+
+    def _add_both(
+        self, found: Uses, condition: PrimExpr, node: Stmt, inner: tuple[s.For, ...]
+    ) -> Use:
+        """Adds a condition, and the comparison that holds where it fails."""
+        use, negation = self._add(found, condition, node, inner), self._negation(condition)
+        if negation is not None:
+            self._add(found, negation, node, inner).negates = condition
         return use
 
     def _is_mask(self, condition: PrimExpr, inner: Sequence[s.For]) -> bool:

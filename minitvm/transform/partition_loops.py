@@ -89,7 +89,8 @@ def partition_loops(
     The guards are the conditions of ifs without an else case, of ``if_then_else`` and ``Select``,
     or their negations if these hold more often; on a loop with ``pragma_loop_partition_hint`` every
     condition. Guards are linear comparisons of loop variables and sizes; all other conditions stay
-    untouched. The condition under which a clamp, a remainder or a quotient in an index is linear
+    untouched. So a check beside a choice, as ``if not c: assert d``, is part of the choice by `c`.
+    The condition under which a clamp, a remainder or a quotient in an index is linear
     (:mod:`minitvm.arith.piecewise`) is a guard as well.
 
     Each loop gets at most one main part. The head and the tail are not partitioned again, only

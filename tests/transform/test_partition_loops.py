@@ -368,3 +368,29 @@ def test_each_of_several_choices_in_turn_has_a_main_part() -> None:
         found = np.empty(sum(sizes), "float32")
         interpret(made, *given_parts, found)
         np.testing.assert_array_equal(found, np.concatenate(given_parts))
+
+
+def test_a_check_beside_a_choice_has_its_main_parts() -> None:
+    """The second value is checked where it is read, since ``j % 0`` is read in a row of one
+    element. A loop over the first value has neither a choice nor a check."""
+    m = te.var("m")
+    x, half = te.placeholder((3, m), name="X"), m // 2
+
+    def element(i: Any, j: Any) -> Any:
+        return te.if_then_else(j < half, x[i, j % half * 2], x[i, j % half * 2 + 1])
+
+    y = te.compute((3, m), element, name="Y")
+    s = te.create_schedule(y.op)
+    s[y].vectorize(s[y].split(y.op.axis[1], factor=8)[1])
+    plain = "Y[i, j.outer * 8 + j.inner] = X[i, j.outer * 16 + j.inner * 2]"
+    lines = str(lower(s, [x, y], simple_mode=True)).splitlines()
+    place = next(i for i, line in enumerate(lines) if "in range(m // 16):" in line)
+    assert lines[place + 2].strip() == plain
+    f = minitvm.build(s, [x, y], name="f")
+    for size in (0, 2, 4, 16, 22, 130):
+        a = np.arange(3 * size, dtype="float32").reshape(3, size)
+        found = np.empty_like(a)
+        f(a, found)
+        np.testing.assert_array_equal(found, np.concatenate([a[:, ::2], a[:, 1::2]], 1))
+    with pytest.raises(IndexError, match="index 1 must stay in"):
+        f(np.zeros((3, 1), "float32"), np.zeros((3, 1), "float32"))
