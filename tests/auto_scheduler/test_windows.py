@@ -14,7 +14,7 @@ from minitvm import te, tir
 from minitvm.te.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
-Border = Callable[[Any, int], Any]
+Border = Callable[[Any, Any], Any]
 COPIED = "{tensor} is copied with its borders"
 
 BORDERS: dict[str, Border] = {

@@ -673,3 +673,14 @@ def test_a_name_of_a_condition_tells_what_exists() -> None:
     inner = s.IfThenElse(full, loop(j, 20, vectorized(8, store(C, greater, v))))
     made = text(loop(i, 4, s.LetStmt(full, i < 3, inner)))
     assert "vector_reduce_or" not in made
+
+
+def test_elements_of_symbolic_buffers_that_exist_need_no_mask() -> None:
+    """The choice differs between lanes; both of its values exist in all of them."""
+
+    def choice(size: PrimExpr) -> str:
+        value = chosen(C[v] > 0.0, A[i * 8 + v], A[i * 8 + 7 - v])
+        return text(loop(i, size, vectorized(8, store(C, value, v))))
+
+    assert "where=" not in choice(N // 8)
+    assert "where=" in choice(N // 8 + 1)
