@@ -39,8 +39,10 @@ def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1)
             if not read_numpy(object, tensor, frame, is_written, is_foreign):
                 return False
         case ROUTE_EXCHANGE | ROUTE_TORCH:
-            if row.route == ROUTE_TORCH and not is_plain(object, is_written, at(frame.recording)):
-                return False
+            if row.route == ROUTE_TORCH:
+                frame.has_torchs = 1
+                if not is_plain(object, is_written, at(frame.recording)):
+                    return False
             if not read_exchange(row, object, tensor, is_written):
                 return False
         case ROUTE_NDARRAY:

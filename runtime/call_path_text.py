@@ -22,7 +22,7 @@ from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, TENSORS, fields_of, native_text
 from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
 from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
-from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
+from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_STATE
 from minitvm.runtime.values import ArgTypeCode
 
 MOST_ARGUMENTS = 24  # the most arguments of a call by this path, and the size of its frame
@@ -134,6 +134,7 @@ class Frame:
     strides: array[i64, STRIDES]
     strides_used: i64
     recording: i32  # 0: refuses tensors that torch records; 1: takes them, and becomes 2
+    has_torchs: i32  # whether an argument is a tensor of torch
 
 # ---- Set by Python ---------------------------------------------------------------------------
 routes: array[Route, ROUTES]  # up to one of no type
@@ -162,22 +163,32 @@ torch_fields: array[i64, 3]
 torch_plain: array[i64, 2]
 
 # ---- Calls -----------------------------------------------------------------------------------
+@inline
+def start(frame: ptr[Frame], recording: i32):
+    frame.strides_used = 0
+    frame.recording = recording
+    frame.has_torchs = 0
+
+# Whether the call of a frame must be an operator of torch.
+@inline
+def is_noted(frame: ptr[Frame]) -> i1:
+    return frame.has_torchs != 0 and torch_notes()
+
 # Puts the arguments of a call into a new frame, each at its place (null: in their order). False:
-# an argument is of an unknown kind. `recording`: see `is_plain`.
+# an argument is of an unknown kind, or the call is noted. `recording`: see `is_plain`.
 @inline
 def encode_all(
     arguments: ptr[ptr], n: i64, places: ptr[i64], packed: ptr[PackedFunc], recording: i32,
     frame: ptr[Frame],
 ) -> i1:
-    frame.strides_used = 0
-    frame.recording = recording
+    start(frame, recording)
     written = packed.written
     is_foreign = packed.calls_back != 0
     for i in range(n):
         place = places[i] if places else i
         if not encode(arguments[i], place, frame, written, is_foreign):
             return False
-    return True
+    return not is_noted(frame)
 
 # PyObject* call_packed(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
 @export
@@ -270,7 +281,6 @@ def call_path_text(type_offset: int) -> str:
         **RETURNING_WORDS,
         **OUTPUTS_WORDS,
         **CASES_WORDS,
-        **TORCH_CALLS_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
         "MORE": MOST_ARGUMENTS + 1,
         "DTYPES": DTYPE_NUMBERS,
@@ -283,4 +293,4 @@ def call_path_text(type_offset: int) -> str:
     }
     shared = STRUCTURES + TENSORS + NAMES + PENDING + RUNNING_CALL + CALLS
     returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + TORCH_CALLS + CASES
-    return native_text(shared + CALL_PATH + ARGUMENTS + returning, words)
+    return native_text(shared + TORCH_STATE + CALL_PATH + ARGUMENTS + returning, words)

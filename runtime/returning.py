@@ -34,8 +34,8 @@ from minitvm.runtime.returning_text import (
 from minitvm.runtime.traced import (
     call_returning_traced,
     call_traced,
+    is_operator,
     is_read_by_torch,
-    is_without_data,
 )
 from minitvm.runtime.values import ArgTypeCode
 
@@ -146,7 +146,7 @@ class Returning(_Storage):
         """A call made by Python code, which defines the meaning of calls."""
         results = self._results
         values = results.bind(args, kwargs)
-        if is_without_data(values):
+        if is_operator(self.name, values):
             return self._traced(values, out)
         if overriding_tensors(values):
             return override(self, values, out)
