@@ -134,10 +134,10 @@ class Frame:
     strides: array[i64, STRIDES]
     strides_used: i64
     recording: i32  # 0: refuses tensors that torch records; 1: takes them, and becomes 2
-    has_torchs: i32  # whether an argument is a tensor of torch
 
 # ---- Set by Python ---------------------------------------------------------------------------
 routes: array[Route, ROUTES]  # up to one of no type
+found_route: array[ptr[Route], 1]  # the last row that was searched for, or null
 dtypes: array[i32, DTYPES]  # the DLDataType of numpy's type numbers
 constants: ptr  # dict: DType or Device to its 8 bytes
 true: ptr
@@ -163,17 +163,6 @@ torch_fields: array[i64, 3]
 torch_plain: array[i64, 2]
 
 # ---- Calls -----------------------------------------------------------------------------------
-@inline
-def start(frame: ptr[Frame], recording: i32):
-    frame.strides_used = 0
-    frame.recording = recording
-    frame.has_torchs = 0
-
-# Whether the call of a frame must be an operator of torch.
-@inline
-def is_noted(frame: ptr[Frame]) -> i1:
-    return frame.has_torchs != 0 and torch_notes()
-
 # Puts the arguments of a call into a new frame, each at its place (null: in their order). False:
 # an argument is of an unknown kind, or the call is noted. `recording`: see `is_plain`.
 @inline
@@ -181,14 +170,18 @@ def encode_all(
     arguments: ptr[ptr], n: i64, places: ptr[i64], packed: ptr[PackedFunc], recording: i32,
     frame: ptr[Frame],
 ) -> i1:
-    start(frame, recording)
+    frame.strides_used = 0
+    frame.recording = recording
     written = packed.written
     is_foreign = packed.calls_back != 0
+    kinds: i32 = 0
     for i in range(n):
         place = places[i] if places else i
-        if not encode(arguments[i], place, frame, written, is_foreign):
+        kind = encode(arguments[i], place, frame, written, is_foreign)
+        if not kind:
             return False
-    return not is_noted(frame)
+        kinds |= kind
+    return kinds < TORCHS or not torch_notes()
 
 # PyObject* call_packed(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
 @export
@@ -287,6 +280,7 @@ def call_path_text(type_offset: int) -> str:
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
         "ROUTES": MOST_ROUTES,
         "STRIDES": _MOST_STRIDES,
+        "TORCHS": 2,
         "TYPE": type_offset,
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},

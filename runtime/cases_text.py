@@ -255,14 +255,23 @@ def call_cases(self: ptr, args: ptr[ptr], flagged: i64, keywords: ptr) -> ptr:
                 return made
     return hand_over(self, args, positional, keywords)
 
+# Whether an argument is a tensor of torch, and the call must be an operator of torch.
+@inline
+def is_noted(argument: ptr) -> i1:
+    row = route_of(argument)
+    return row and row.route == ROUTE_TORCH and torch_notes()
+
 # The result of the case that the arguments fit, or null as for `returned`.
 @inline
 def call_case(
     table: ptr[Table], arguments: ptr[ptr], count: i64, out: ptr, frame: ptr[Frame]
 ) -> ptr:
-    start(frame, 1)
+    frame.strides_used = 0
+    frame.recording = 1
     chosen = choose(table, arguments, count, frame)
-    if not chosen or is_noted(frame):
+    if not chosen:
+        return None
+    if chosen.like >= 0 and is_noted(arguments[chosen.like]):
         return None
     if frame.recording == 2:
         if not chosen.operator or out:
