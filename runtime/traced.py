@@ -11,7 +11,6 @@ import numpy as np
 from minitvm.runtime.bridges import bridge
 from minitvm.runtime.frameworks import is_a, is_differentiated
 
-
 # The dispatch keys that a thread includes where torch notes the operators that run in it: modes of
 # Python code (make_fx, fake tensors, TorchDispatchMode), torch.jit.trace, and torch.export's modes.
 NOTERS = ("Python", "Tracer", "PreDispatch")
@@ -62,6 +61,11 @@ def is_operator(name: str, values: Sequence[Any]) -> bool:
             "torch.from_numpy(x)"
         )
     return not any(map(is_differentiated, arrays))
+
+
+def numbers_of_python(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Some arguments, in which Python's numbers replace numpy's: torch's graphs hold no others."""
+    return tuple(value.item() if isinstance(value, np.generic) else value for value in values)
 
 
 _NUMBERS = (bool, int, float, np.generic)

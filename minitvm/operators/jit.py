@@ -90,7 +90,8 @@ def jit(
     Raises
     ------
     CompileError
-        When `function` is a class, or an annotation isn't understood. The function itself runs at the first call.
+        When `function` is a class, or an annotation isn't understood. The function itself runs at
+        the first call.
 
     >>> import numpy as np
     >>> from minitvm import te
