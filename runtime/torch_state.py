@@ -54,13 +54,13 @@ def torch_state(torch: Any) -> TorchState | None:
     if a version of torch lacks one."""
     try:
         library = ctypes.PyDLL(torch._C.__file__)  # and the libraries that it needs
-        functions = (
+        guard, function_modes, observed = (
             ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS
         )
         keys = [torch._C._dispatch_key_parse(name) for name in (*_WATCHERS, _AUTOCAST)]
         words = [int(torch._C.DispatchKeySet(key).raw_repr()) % (1 << 64) for key in keys]
         noters, watchers = sum(words[: len(NOTERS)]), sum(words[:-1])
-        found = TorchState(*functions, noters, watchers, words[-1])
+        found = TorchState(guard, function_modes, observed, noters, watchers, words[-1])
         return found if _tells(torch, found, dict(zip(keys, words, strict=True))) else None
     except (AttributeError, OSError, TypeError, RuntimeError):
         return None

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minitvm.runtime import torch_state
 from tests.frameworks import programs
+from tests.frameworks.test_torch_calls import python_calls
 from tests.frameworks.test_torch_op import new
 
 torch = pytest.importorskip("torch")
@@ -64,6 +66,19 @@ TRACERS: dict[str, Callable[[Any, Any], Any]] = {
 def known_to_compiled_code() -> None:
     for call in CALLS.values():
         assert call(X).tolist() == [3, 12, 27]
+
+
+@pytest.mark.skipif(torch_state.torch_state(torch) is None, reason="this torch doesn't tell")
+def test_compiled_code_asks_whether_torch_notes_operators() -> None:
+    y = torch.empty(3)
+
+    def calls() -> None:
+        _scaled(X, 3.0, y)
+        _returning(X, 3.0)
+
+    assert "_call_slowly" not in python_calls(calls)
+    with _Noting():
+        assert python_calls(calls).count("_call_slowly") >= 2
 
 
 @pytest.mark.parametrize("tracer", TRACERS)
@@ -125,9 +140,10 @@ def test_tangents_are_refused_under_a_mode(call: str) -> None:
             CALLS[call](dual)
 
 
-class _Noting(  # type: ignore[misc]  # of importorskip
-    importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
-):
+_Mode: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+
+class _Noting(_Mode):  # type: ignore[misc]  # of importorskip
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
