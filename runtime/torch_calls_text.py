@@ -45,7 +45,8 @@ def torch_notes() -> i1:
 def torch_is_watched() -> i1:
     if not torch_guard or torch_included(torch_watchers) != 0:
         return True
-    if torch_sets()[1] & torch_autocast:  # stored as the difference from the default, excluded
+    # A set is stored as its difference from the usual one; autocast is usually excluded.
+    if torch_sets()[1] & torch_autocast:
         return True
     return call(i64, torch_function_modes) != 0 or call(boolean, torch_observed)
 """
