@@ -12,41 +12,55 @@ ARGUMENTS = """
 def type_of(object: ptr) -> ptr:
     return load(ptr, object + TYPE)
 
-# The row of the route for an object's type, or null.
+# The row of the route for an object's type, or null. The row that was found last is tried early.
 @inline
 def route_of(object: ptr) -> ptr[Route]:
     type = type_of(object)
+    row = at(routes)
+    if row.type != type:
+        row = found_route[0]
+        if not row or row.type != type:
+            row = search_route(type)
+    return row
+
+@noinline
+def search_route(type: ptr) -> ptr[Route]:
     row = at(routes)
     while row.type != type:
         if not row.type:
             return None
         row += 1
+    found_route[0] = row
     return row
 
-# Puts argument number `i` into the frame. False: Python code must convert it; an error is set only
+# Puts argument number `i` into the frame; returns TORCHS for a tensor of torch, and 1 for another
+# value. 0: Python code must convert it; an error is set only
 # if it has nothing to do with the argument, such as the exception of a signal.
-def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1) -> i1:
+def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1) -> i32:
     # A callback may write its arguments, unless Python code tells it not to.
     is_written = i1(u64(written) >> u64(i)) | is_foreign
     tensor = frame.tensors[i]
     row = route_of(object)
     if not row:
-        return False
+        return 0
     value = i64(tensor)
+    kind: i32 = 1
     code: i32 = CODE_DLTENSOR_HANDLE
     match row.route:
         case ROUTE_NUMPY:
             if not read_numpy(object, tensor, frame, is_written, is_foreign):
-                return False
+                return 0
         case ROUTE_EXCHANGE | ROUTE_TORCH:
-            if row.route == ROUTE_TORCH and not is_plain(object, is_written, at(frame.recording)):
-                return False
+            if row.route == ROUTE_TORCH:
+                if not is_plain(object, is_written, at(frame.recording)):
+                    return 0
+                kind = TORCHS
             if not read_exchange(row, object, tensor, is_written):
-                return False
+                return 0
         case ROUTE_NDARRAY:
             array = ptr[NDArray](object + HEADER)
             if array.state & 2 or (i1(array.state) and is_written):
-                return False
+                return 0
             value = i64(array)
             code = CODE_NDARRAY_HANDLE
         case ROUTE_BOOL:
@@ -57,7 +71,7 @@ def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1)
             value = PyLong_AsLongLongAndOverflow(object, overflow)
             code = CODE_INT
             if overflow[0]:
-                return False
+                return 0
         case ROUTE_FLOAT:
             value = bits(PyFloat_AsDouble(object))
             code = CODE_FLOAT
@@ -66,9 +80,9 @@ def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1)
             text = PyUnicode_AsUTF8AndSize(object, length)
             if not text:
                 PyErr_Clear()
-                return False
+                return 0
             if length[0] != strlen(text):
-                return False
+                return 0
             value = i64(text)
             code = CODE_STR
         case ROUTE_BYTES:
@@ -80,14 +94,14 @@ def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1)
         case ROUTE_POINTER:
             view = alloca(array[ptr, 10])  # a Py_buffer
             if PyObject_GetBuffer(object, view, 0):
-                return False
+                return 0
             value = load(i64, view[0])
             code = CODE_HANDLE
             PyBuffer_Release(view)
         case ROUTE_CONSTANT:
             number = PyDict_GetItemWithError(constants, object)
             if not number:
-                return False
+                return 0
             value = PyLong_AsLongLong(number)
             code = row.code
         case ROUTE_STORED:
@@ -97,10 +111,10 @@ def encode(object: ptr, i: i64, frame: ptr[Frame], written: i64, is_foreign: i1)
             value = i64(object)
             code = row.code
         case _:
-            return False
+            return 0
     frame.values[i] = value
     frame.codes[i] = code
-    return True
+    return kind
 
 # A numpy array as a DLTensor. For our own code a compact array has no strides, which means just
 # that; other code is better given some.

@@ -33,7 +33,6 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.native_text import fields_of
 from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.outputs_text import TORCH_DTYPES, TorchDtype
-from minitvm.runtime.torch_calls_text import MOST_WATCHERS
 from minitvm.runtime.torch_state import torch_state
 from minitvm.runtime.values import ArgTypeCode
 
@@ -147,15 +146,11 @@ class CallPath:
             found = torch_state(torch)
             self._knows_torch_state = found is not None
             if found is not None:
-                watchers = ctypes.c_int32 * (MOST_WATCHERS + 1)
-                watchers.from_address(self._code.data("torch_watchers"))[:] = [
-                    *found.watchers, *[0] * (MOST_WATCHERS + 1 - len(found.watchers))
-                ]  # fmt: skip
-                autocast = ctypes.c_int32.from_address(self._code.data("torch_autocast"))
-                autocast.value = found.autocast
-                # The variable that is read first is set last.
-                for field in ("excludes", "function_modes", "observed", "includes"):
-                    self._code.set_address(f"torch_{field}", getattr(found, field))
+                for name in ("noters", "watchers", "autocast"):
+                    place = ctypes.c_uint64.from_address(self._code.data(f"torch_{name}"))
+                    place.value = getattr(found, name)
+                for name in ("function_modes", "observed", "guard"):  # the last one is read first
+                    self._code.set_address(f"torch_{name}", getattr(found, name))
         return self._knows_torch_state
 
     def _add_own_routes(self) -> None:

@@ -22,7 +22,7 @@ from minitvm.runtime.heap_types import HEADER
 from minitvm.runtime.native_text import NAMES, PENDING, STRUCTURES, TENSORS, fields_of, native_text
 from minitvm.runtime.outputs_text import OUTPUTS, OUTPUTS_WORDS
 from minitvm.runtime.returning_text import RETURNING, RETURNING_STRUCTURES, RETURNING_WORDS
-from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_CALLS_WORDS
+from minitvm.runtime.torch_calls_text import TORCH_CALLS, TORCH_STATE
 from minitvm.runtime.values import ArgTypeCode
 
 MOST_ARGUMENTS = 24  # the most arguments of a call by this path, and the size of its frame
@@ -137,6 +137,7 @@ class Frame:
 
 # ---- Set by Python ---------------------------------------------------------------------------
 routes: array[Route, ROUTES]  # up to one of no type
+found_route: array[ptr[Route], 1]  # the last row that was searched for, or null
 dtypes: array[i32, DTYPES]  # the DLDataType of numpy's type numbers
 constants: ptr  # dict: DType or Device to its 8 bytes
 true: ptr
@@ -163,7 +164,7 @@ torch_plain: array[i64, 2]
 
 # ---- Calls -----------------------------------------------------------------------------------
 # Puts the arguments of a call into a new frame, each at its place (null: in their order). False:
-# an argument is of an unknown kind. `recording`: see `is_plain`.
+# an argument is of an unknown kind, or the call is noted. `recording`: see `is_plain`.
 @inline
 def encode_all(
     arguments: ptr[ptr], n: i64, places: ptr[i64], packed: ptr[PackedFunc], recording: i32,
@@ -173,11 +174,14 @@ def encode_all(
     frame.recording = recording
     written = packed.written
     is_foreign = packed.calls_back != 0
+    kinds: i32 = 0
     for i in range(n):
         place = places[i] if places else i
-        if not encode(arguments[i], place, frame, written, is_foreign):
+        kind = encode(arguments[i], place, frame, written, is_foreign)
+        if not kind:
             return False
-    return True
+        kinds |= kind
+    return kinds < TORCHS or not torch_notes()
 
 # PyObject* call_packed(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords)
 @export
@@ -270,17 +274,17 @@ def call_path_text(type_offset: int) -> str:
         **RETURNING_WORDS,
         **OUTPUTS_WORDS,
         **CASES_WORDS,
-        **TORCH_CALLS_WORDS,
         "ARGUMENTS": MOST_ARGUMENTS,
         "MORE": MOST_ARGUMENTS + 1,
         "DTYPES": DTYPE_NUMBERS,
         "FOREIGN_ORDER": ord(">" if sys.byteorder == "little" else "<"),
         "ROUTES": MOST_ROUTES,
         "STRIDES": _MOST_STRIDES,
+        "TORCHS": 2,
         "TYPE": type_offset,
         **{f"ROUTE_{route.name}": int(route) for route in Route},
         **{f"NUMPY_{field.upper()}": at for field, at in foreign.NUMPY_FIELDS.items()},
     }
     shared = STRUCTURES + TENSORS + NAMES + PENDING + RUNNING_CALL + CALLS
     returning = RETURNING_STRUCTURES + OUTPUTS + RETURNING + TORCH_CALLS + CASES
-    return native_text(shared + CALL_PATH + ARGUMENTS + returning, words)
+    return native_text(shared + TORCH_STATE + CALL_PATH + ARGUMENTS + returning, words)

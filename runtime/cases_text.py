@@ -255,11 +255,11 @@ def call_cases(self: ptr, args: ptr[ptr], flagged: i64, keywords: ptr) -> ptr:
                 return made
     return hand_over(self, args, positional, keywords)
 
-# Whether torch notes the operators that run in this thread, and an argument is torch's.
+# Whether an argument is a tensor of torch, and the call must be an operator of torch.
 @inline
 def is_noted(argument: ptr) -> i1:
     row = route_of(argument)
-    return row and row.route == ROUTE_TORCH and torch_is_watched()
+    return row and row.route == ROUTE_TORCH and torch_notes()
 
 # The result of the case that the arguments fit, or null as for `returned`.
 @inline

@@ -51,11 +51,11 @@ def numpy_is_as_expected() -> bool:
               np.zeros(2, ">i4"), np.zeros((1, 5), np.complex128)[:, 1:])  # fmt: skip
     if np.ndarray.__basicsize__ < NUMPY_FIELDS["flags"] + 4:
         return False
-    with _Memory() as memory:
+    with Memory() as memory:
         return all(_is_as_expected(array, memory) for array in arrays)
 
 
-def _is_as_expected(array: np.ndarray[Any, Any], memory: _Memory) -> bool:
+def _is_as_expected(array: np.ndarray[Any, Any], memory: Memory) -> bool:
     at = {name: id(array) + offset for name, offset in NUMPY_FIELDS.items()}
     ndim = ctypes.c_int32.from_address(at["ndim"]).value
     if (ndim, _word(at["descr"])) != (array.ndim, id(array.dtype)):
@@ -73,10 +73,10 @@ def _is_as_expected(array: np.ndarray[Any, Any], memory: _Memory) -> bool:
     )
 
 
-class _Memory:
+class Memory:
     """Reads memory that may not be mapped, by letting the kernel copy it through a pipe."""
 
-    def __enter__(self) -> _Memory:
+    def __enter__(self) -> Memory:
         self._out, self._in = os.pipe()
         return self
 

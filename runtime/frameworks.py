@@ -127,8 +127,15 @@ def _is_recorded(tensor: Any) -> bool:
     return bool(tensor.requires_grad) and bool(sys.modules["torch"].is_grad_enabled())
 
 
+def is_differentiated(tensor: Any) -> bool:
+    """Whether torch differentiates the operations on a tensor."""
+    return _is_recorded(tensor) or _is_dual(tensor)
+
+
 def _is_dual(tensor: Any) -> bool:
     torch: Any = sys.modules["torch"]
+    if torch.autograd.forward_ad._current_level < 0:
+        return False
     core, keys = torch._C, torch._C.DispatchKey
     if core._dispatch_tls_is_dispatch_key_excluded(keys.ADInplaceOrView):
         return False  # a kernel that torch's autograd calls: tangents are computed around it

@@ -54,7 +54,7 @@ from minitvm.runtime.native import NativeCode, Once
 from minitvm.runtime.ndarray import Loan, NDArray, array, as_ndarray
 from minitvm.runtime.results import Results
 from minitvm.runtime.returning import Returning
-from minitvm.runtime.traced import call_traced, is_read_by_torch, is_without_data
+from minitvm.runtime.traced import call_traced, is_operator, is_read_by_torch, numbers_of_python
 from minitvm.runtime.values import (
     ArgTypeCode,
     Encoded,
@@ -290,8 +290,8 @@ class PackedFunc(HandleObject, _Storage):
         """A call made by Python code, which defines the meaning of calls: the compiled path does
         the same for known kinds of arguments."""
         values = self._bind(args, kwargs)
-        if self.program is not None and is_without_data(values):
-            return call_traced(self, values)
+        if self.program is not None and is_operator(self.name, values):
+            return call_traced(self, numbers_of_python(values))
         result, _ = self._run(self._convert(values))
         self._learn(args, kwargs)
         return result

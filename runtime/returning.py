@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, final
 
 import numpy as np
@@ -34,8 +34,9 @@ from minitvm.runtime.returning_text import (
 from minitvm.runtime.traced import (
     call_returning_traced,
     call_traced,
+    is_operator,
     is_read_by_torch,
-    is_without_data,
+    numbers_of_python,
 )
 from minitvm.runtime.values import ArgTypeCode
 
@@ -146,8 +147,8 @@ class Returning(_Storage):
         """A call made by Python code, which defines the meaning of calls."""
         results = self._results
         values = results.bind(args, kwargs)
-        if is_without_data(values):
-            return self._traced(values, out)
+        if is_operator(self.name, values):
+            return self._traced(numbers_of_python(values), out)
         if overriding_tensors(values):
             return override(self, values, out)
         given = results.given(out)
@@ -174,7 +175,7 @@ class Returning(_Storage):
     def _call_traced(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         return self._traced(self._results.bind(args, kwargs), out)
 
-    def _traced(self, values: list[Any], out: Any) -> Any:
+    def _traced(self, values: Sequence[Any], out: Any) -> Any:
         """A call in a program that torch traces or records."""
         results = self._results
         if out is None:

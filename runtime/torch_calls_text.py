@@ -12,38 +12,51 @@ import ctypes
 
 from minitvm.runtime.native_text import fields_of
 
-MOST_WATCHERS = 15
+TORCH_STATE = """
+# torch's functions and sets of dispatch keys of torch_state.TorchState; the guard is null where
+# they aren't known.
+torch_guard: ptr
+torch_function_modes: ptr
+torch_observed: ptr
+torch_noters: i64
+torch_watchers: i64
+torch_autocast: i64
 
+# The set of dispatch keys that this thread includes, and the one that it excludes.
+@inline
+def torch_sets() -> ptr[i64]:
+    guard = alloca(array[ptr, 8])
+    call(void, torch_guard, guard, 0)
+    return guard[0]
 
-TORCH_CALLS_WORDS = {"WATCHERS": MOST_WATCHERS + 1}
+# Some dispatch keys, apart from those that this thread doesn't include, or excludes.
+@inline
+def torch_included(keys: i64) -> i64:
+    its = torch_sets()
+    return keys & its[0] & (its[1] ^ -1)
+
+# Whether torch notes the operators that run in this thread, so that a call must be one of them; or
+# this isn't known.
+@inline
+def torch_notes() -> i1:
+    return not torch_guard or torch_included(torch_noters) != 0
+
+# Whether something in this thread watches torch's operators on CPU tensors, or this isn't known.
+def torch_is_watched() -> i1:
+    if not torch_guard or torch_included(torch_watchers) != 0:
+        return True
+    # A set is stored as its difference from the usual one; autocast is usually excluded.
+    if torch_sets()[1] & torch_autocast:
+        return True
+    return call(i64, torch_function_modes) != 0 or call(boolean, torch_observed)
+"""
 
 TORCH_CALLS = """
 # The fields of an operator (torch_calls_text).
 class Operator:
     returning: ptr  # the Returning; NULL: Python code makes all calls
 
-# torch's functions of torch_state.TorchState, or null; the dispatch keys that watchers include,
-# up to a zero; and the key that is excluded where autocast casts nothing.
-torch_includes: ptr
-torch_excludes: ptr
-torch_function_modes: ptr
-torch_observed: ptr
-torch_watchers: array[i32, WATCHERS]
-torch_autocast: i32
 record_unwatched: ptr  # the name of a method
-
-# Whether something in this thread watches torch's operators on CPU tensors, or this isn't known.
-def torch_is_watched() -> i1:
-    if not torch_includes:
-        return True
-    key = at(torch_watchers)
-    while key[0]:
-        if call(boolean, torch_includes, key[0]):
-            return True
-        key += 1
-    if not call(boolean, torch_excludes, torch_autocast):
-        return True
-    return call(i64, torch_function_modes) != 0 or call(boolean, torch_observed)
 
 # Whether all arguments are of an exact type that torch's operators take: tensors and numbers.
 def are_torchs(args: ptr[ptr], n: i64) -> i1:

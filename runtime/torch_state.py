@@ -8,39 +8,44 @@ those of torch's Python interface before they are used.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# The keys that are included in a thread where something watches its operators: modes of Python code
-# (fake tensors, make_fx, functionalisation), torch.export's, transforms (vmap, grad), jit.trace.
+from minitvm.runtime.foreign import Memory
+from minitvm.runtime.traced import NOTERS
+
+# The keys that are included in a thread where something watches its operators: all that note them,
+# and transforms (vmap, grad, functionalisation).
 _WATCHERS = (
-    "Python",
+    *NOTERS,
     "PythonTLSSnapshot",
     "PythonDispatcher",
-    "PreDispatch",
     "FuncTorchDynamicLayerFrontMode",
     "FuncTorchDynamicLayerBackMode",
     "Functionalize",
-    "Tracer",
 )
 _AUTOCAST = "AutocastCPU"  # excluded where autocast is off
 
 _FUNCTIONS = (
-    "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
-    "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE",
+    "_ZN3c104impl23IncludeDispatchKeyGuardC1ENS_14DispatchKeySetE",
     "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
     "_ZN2at12hasCallbacksEv",
 )
 
 
 class TorchState(NamedTuple):
-    """Addresses of torch's functions about the running thread; and torch's numbers of dispatch
-    keys."""
+    """Addresses of torch's functions about the running thread, and words of torch's sets of
+    dispatch keys.
 
-    includes: int  # bool tls_is_dispatch_key_included(DispatchKey)
-    excludes: int  # bool tls_is_dispatch_key_excluded(DispatchKey)
+    The guard of the empty set changes nothing; its first word is the address of the thread's own
+    two sets, of the keys that are included and excluded.
+    """
+
+    guard: int  # void IncludeDispatchKeyGuard(IncludeDispatchKeyGuard* this, DispatchKeySet)
     function_modes: int  # int64_t PythonTorchFunctionTLS::stack_len()
     observed: int  # bool hasCallbacks(), of profilers
-    watchers: tuple[int, ...]
+    noters: int
+    watchers: int  # and noters
     autocast: int
 
 
@@ -49,38 +54,50 @@ def torch_state(torch: Any) -> TorchState | None:
     if a version of torch lacks one."""
     try:
         library = ctypes.PyDLL(torch._C.__file__)  # and the libraries that it needs
-        includes, excludes, function_modes, observed = (
+        guard, function_modes, observed = (
             ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS
         )
         keys = [torch._C._dispatch_key_parse(name) for name in (*_WATCHERS, _AUTOCAST)]
-        *watchers, autocast = map(int, keys)
-        found = TorchState(includes, excludes, function_modes, observed, tuple(watchers), autocast)
-        return found if _tells(torch, found, keys) else None
+        words = [int(torch._C.DispatchKeySet(key).raw_repr()) % (1 << 64) for key in keys]
+        noters, watchers = sum(words[: len(NOTERS)]), sum(words[:-1])
+        found = TorchState(guard, function_modes, observed, noters, watchers, words[-1])
+        return found if _tells(torch, found, dict(zip(keys, words, strict=True))) else None
     except (AttributeError, OSError, TypeError, RuntimeError):
         return None
 
 
-def _tells(torch: Any, state: TorchState, keys: list[Any]) -> bool:
+def _tells(torch: Any, state: TorchState, words: Mapping[Any, int]) -> bool:
     """Whether the functions agree with torch's Python interface about each key, included, excluded
     and left alone; about modes; and about profilers."""
     core = torch._C
-    asks = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_uint16)
-    includes, excludes = asks(state.includes), asks(state.excludes)
-    number = ctypes.PYFUNCTYPE(ctypes.c_int64)(state.function_modes)
-    ctypes.PYFUNCTYPE(ctypes.c_bool)(state.observed)()
+    number = ctypes.c_uint64
+    guard = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, number)(state.guard)
+
+    def sets() -> tuple[int, ...] | None:
+        made = (number * 8)()
+        guard(ctypes.addressof(made), 0)
+        with Memory() as memory:
+            return memory.integers(made[0], 2) if made[0] else None
 
     def agree() -> bool:
-        return all(
-            includes(int(key)) == core._dispatch_tls_is_dispatch_key_included(key)
-            and excludes(int(key)) == core._dispatch_tls_is_dispatch_key_excluded(key)
-            for key in keys
+        # A set is stored as its difference from the usual one; autocast is usually excluded.
+        found = sets()
+        return found is not None and all(
+            bool(found[0] & word) == core._dispatch_tls_is_dispatch_key_included(key)
+            and bool(found[1] & word)
+            == (core._dispatch_tls_is_dispatch_key_excluded(key) != (word == state.autocast))
+            for key, word in words.items()
         )
 
-    for key in keys:
+    for key in words:
         with core._IncludeDispatchKeyGuard(key):
-            if not (includes(int(key)) and agree()):
+            if not agree():
                 return False
         with core._ExcludeDispatchKeyGuard(core.DispatchKeySet(key)):
-            if not (excludes(int(key)) and agree()):
+            if not agree():
                 return False
-    return agree() and bool(number() == core._len_torch_function_stack())
+    if not agree():
+        return False
+    ctypes.PYFUNCTYPE(ctypes.c_bool)(state.observed)()
+    modes = ctypes.PYFUNCTYPE(ctypes.c_int64)(state.function_modes)()
+    return bool(modes == core._len_torch_function_stack())

@@ -14,7 +14,9 @@ from math import prod
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
+from minitvm.arith.work import USUAL_TRIPS
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -23,13 +25,14 @@ from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Node, children, mentions, substitute
+from minitvm.tir.functor import Node, children, mentions, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
 _CAST = 2.0  # operations that convert a vector of narrower elements: it is widened, and converted
 _FEW_TERMS = 256  # of a condition that are counted
+_PLACES = 9  # along an axis, at which conditions are looked at
 _FUNCTION = 8  # registers of a function's polynomial
 
 
@@ -110,6 +113,26 @@ def share_of_terms(op: ComputeOp, weights: Factor) -> float:
         left = [e.const_int(Analyzer().simplify(substitute(condition, x))) != 0 for x in at]
         share *= sum(left) / len(places)
     return share
+
+
+def share_of_steps(op: ComputeOp) -> float:
+    """About the part of a reduction's steps in which its conditions on axes hold, from a few places
+    along each axis. An unknown extent counts as 128."""
+    conditions = [each for each in conjuncts(reduce_of(op).condition) if not reads_tensors(each)]
+    names = {x for x in walk_once(*conditions) if isinstance(x, Var)}
+    axes = [axis for axis in (*op.axis, *op.reduce_axis) if axis.var in names]
+    sizes = dict.fromkeys(names - {axis.var for axis in axes}, USUAL_TRIPS)
+    known, places = Analyzer(), list[list[PrimExpr]]()
+    for axis in axes:
+        begin, extent = domain_of(axis).min, extent_of(axis) or USUAL_TRIPS
+        count = min(extent, _PLACES)
+        places.append([begin + (extent - 1) * i // max(1, count - 1) for i in range(count)])
+    total = left = 0
+    for at in product(*places):
+        values = {axis.var: place for axis, place in zip(axes, at, strict=True)} | sizes
+        total += 1
+        left += all(e.const_int(known.simplify(substitute(x, values))) != 0 for x in conditions)
+    return left / total if total else 1.0
 
 
 def is_fused(reduce: Reduce, target: Target) -> bool:

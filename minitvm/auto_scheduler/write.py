@@ -59,6 +59,7 @@ from minitvm.auto_scheduler.strategies import (
 )
 from minitvm.auto_scheduler.streams import is_plain_reduction, write_grouped
 from minitvm.auto_scheduler.sums import Program, Sums
+from minitvm.auto_scheduler.terms import share_of_steps
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
@@ -68,9 +69,11 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
+_MOST_LEFT = 0.8  # of the steps of a sum whose other terms are left out
 OPERANDS = "operands"
 """The strategy that copies operands which lie across."""
 
@@ -206,6 +209,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
     program = replace(program, by_hand=by_hand)
     for stage in stages:
         attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
+        attempt.follow("zeros", stage, partial(_write_zeros, s, stage, strict))
         attempt.follow("steps", stage, partial(write_digits_of_steps, s, stage, target))
     for stage in reversed(stages):
         if stage not in kept and not stage.is_output:
@@ -364,6 +368,18 @@ def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
         return None
     choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
     stage.simplify()
+    return True
+
+
+def _write_zeros(s: Schedule, stage: Stage, strict: bool) -> bool | None:
+    """Leaves out the terms of a contraction that are 0, if these are a good part of them. Those at
+    the borders of images are a small part, and padding is faster."""
+    found = contraction_of(stage.op) if stage.time is None else None
+    made = None if strict or found is None else without_zero_terms(found.op)
+    if found is None or made is None or share_of_steps(made) > _MOST_LEFT:
+        return None
+    choose(s, "zeros", "terms that conditions on axes make 0 are left out", stage=stage.name)
+    stage.omit_zeros()
     return True
 
 

@@ -90,7 +90,8 @@ def jit(
     Raises
     ------
     CompileError
-        When an annotation isn't understood. The function itself runs at the first call.
+        When `function` is a class, or an annotation isn't understood. The function itself runs at
+        the first call.
 
     >>> import numpy as np
     >>> from minitvm import te
@@ -115,6 +116,11 @@ def _operator(function: Any, options: Options) -> Operator:
         raise CompileError(
             f"jit: expected a function of tensors, got {type(function).__name__}: give options by "
             "name, as @minitvm.jit(static='axis')"
+        )
+    if isinstance(function, type):
+        raise CompileError(
+            f"jit: expected a function of tensors, got the class {function.__name__}: make its "
+            "methods operators, with static='self'"
         )
     backward: Any = options.backward
     if not (backward is None or callable(backward)):

@@ -17,7 +17,7 @@ from minitvm.operators.arrays import (
 from minitvm.operators.extents import Extents, extents_of
 from minitvm.operators.parameters import Kind, Parameter
 from minitvm.runtime.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
-from minitvm.runtime.frameworks import is_tracer
+from minitvm.runtime.frameworks import is_a, is_tracer
 from minitvm.runtime.record import record
 from minitvm.tir.described import shown
 
@@ -162,9 +162,12 @@ def _no_array(parameter: Parameter, value: Any) -> str:
     kind = type(value).__name__
     is_array = isinstance(value, list | tuple | int | float | np.generic)
     advice = ": pass np.asarray(x)" if is_array else ""
+    is_proxy = is_a(value, "torch.fx.proxy", "Proxy")
+    if is_proxy:
+        advice = ": torch.fx.wrap('the name') lets torch.fx.symbolic_trace record the call"
     if parameter.kind is Kind.TENSOR:
         return f"expected an array of shape {parameter.shape}, got {kind}{advice}"
-    if not is_array:
+    if not is_array and not is_proxy:
         advice = f": static={parameter.name!r} has the program made for its value"
     return f"expected an array or a number, got {kind}{advice}"
 

@@ -226,13 +226,26 @@ def compute(
         raise CompileError(f"{name}: expected fcompute to be a function, got {described(fcompute)}")
     extents = _shape(name, shape)
     axis = data_axes(_axis_names(name, fcompute, len(extents), varargs_names), extents)
-    value = fcompute(*[each.var for each in axis])
+    value = _called(name, fcompute, axis)
     members = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     body = tuple(_element(name, member) for member in members)
     _check_body(name, axis, body)
     reduced = body[0].axis if isinstance(body[0], Reduce) else ()
     outputs = ComputeOp(name, tag, attrs, axis, reduced, body).outputs
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _called(name: str, fcompute: Callable[..., Any], axis: Iterable[IterVar]) -> Any:
+    try:
+        return fcompute(*[each.var for each in axis])
+    except IndexError as error:
+        if "valid indices" not in str(error):  # the words of numpy and JAX
+            raise
+        raise CompileError(
+            f"{name}: expected axes as indices of tensors, found one as the index of an array, "
+            "which holds numbers: pass the array as a te.placeholder (an operator of jit takes it "
+            f"as a parameter): {error}"
+        ) from error
 
 
 def _attrs(attrs: Any) -> dict[str, Any]:

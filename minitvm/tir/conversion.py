@@ -63,15 +63,16 @@ def no_array(array: Any) -> str:
 
 
 def as_index(value: Any) -> PrimExpr:
-    """`value` as an integer expression: an index. A numpy integer counts as Python's, and so does a
-    quotient of integers that came out even, such as ``1024 / 32``.
+    """`value` as an integer expression: an index. An integer of numpy counts as Python's, and so
+    does a quotient of integers that came out even, such as ``1024 / 32``, of Python or numpy.
 
     Raises
     ------
     CompileError
         When it is none.
     """
-    even = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+    is_float = isinstance(value, float | np.floating)
+    even = is_float and float(value).is_integer() and abs(value) <= 2**53
     expr = as_expr(int(value) if even or isinstance(value, np.integer) else value)
     if not expr.dtype.is_integral or expr.dtype.is_bool:
         got = f"{shown(expr)} of dtype {expr.dtype}"

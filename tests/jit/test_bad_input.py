@@ -123,6 +123,10 @@ def _takes_a_float(x: te.Tensor) -> Any:
     return te.compute(x.shape, lambda i: x[i] * float(x[i]))
 
 
+def _reads_numbers(table: Any) -> Any:
+    return lambda x: te.compute(x.shape, lambda i: x[i] * table[i])
+
+
 def _loops(x: te.Tensor, n: int = 3) -> Any:
     y: Any = x
     for _ in range(n):
@@ -150,6 +154,8 @@ def _loops(x: te.Tensor, n: int = 3) -> Any:
         (_branches, r"depends on shapes, .* alone.* te.if_then_else.* static="),
         (_takes_a_float, r"depends on shapes, .* alone.* x.astype.* static="),
         (_loops, r"depends on shapes, .* alone.* static="),
+        (_reads_numbers(W), "compute: expected axes .* takes it as a parameter.*: only integers"),
+        (_reads_numbers(jnp.ones(3)), "compute: expected axes .* takes it as a parameter.*: only"),
     ],
 )
 def test_functions(function: Any, message: str) -> None:
@@ -199,9 +205,21 @@ def test_parameters_and_options() -> None:
         (lambda: tvm.jit(many), "'x': expected a parameter of one argument"),
         (lambda: tvm.jit(out), "'out': expected another name"),
         (lambda: tvm.jit(_number), "expected a function of tensors, got int"),
+        (lambda: tvm.jit(dict), "expected a function of tensors, got the class dict: make its"),
         (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
         (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),
     ]
     for make, message in cases:
         with pytest.raises(tvm.CompileError, match=message):
             make()
+
+
+def test_an_index_error_of_the_function_is_its_own() -> None:
+    factors: list[float] = []
+
+    @tvm.jit
+    def third(x: Any) -> Any:
+        return te.compute(x.shape, lambda i: x[i] * factors[2])
+
+    with pytest.raises(IndexError, match="list index out of range"):
+        third(W)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -1022,6 +1023,23 @@ def test_factor_out(golden: Golden) -> None:
     tvm.build(s, [a, w, b])(x, v, got)
     terms = [sum(min(i + r + 1, 9) / v[i] for i in range(2, 7)) for r in range(4)]
     np.testing.assert_allclose(got, v[:4] * terms, rtol=1e-5)
+
+
+def test_omit_zeros(golden: Golden) -> None:
+    a, b, k = (
+        te.placeholder((7, 7), name="A"),
+        te.placeholder((7, 5), name="B"),
+        te.reduce_axis((0, 7), "k"),
+    )
+    x = te.compute((7, 7), lambda i, j: te.if_then_else(j <= i, a[i, j], -math.inf), name="X")
+    e = te.compute((7, 7), lambda i, j: te.exp(x[i, j] * 0.5), name="E")
+    c = te.compute((7, 5), lambda i, j: te.sum(e[i, k] * b[k, j], k), name="C")
+    s = te.create_schedule(c.op)
+    s[c].omit_zeros()
+    s[x].compute_inline()
+    golden(text(s, [a, b, c]))
+    with pytest.raises(tvm.CompileError, match="omit_zeros of C: expected a sum, minimum or max"):
+        s[c].omit_zeros()
 
 
 def test_reassociate(golden: Golden) -> None:

@@ -266,7 +266,7 @@ def test_quotients_that_come_out_even() -> None:
         (size / block, size, np.float64(block)), lambda x, y, z: b[y, x * block + z], name="packed"
     )
     assert packed.shape == (8, 64, 8)
-    k = te.reduce_axis((0, size / block), "k")
+    k = te.reduce_axis((0, np.float32(size / block)), "k")
     total = te.compute((8,), lambda i: te.sum(packed[k, 16 / 2, i], axis=k), name="total")
     s = te.create_schedule(total.op)
     s[total].split(k, 8 / 2)

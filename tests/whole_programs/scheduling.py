@@ -237,6 +237,10 @@ def _factor_out(s: Any, random: Random) -> None:
     s.factor_out(stage.op.output(0), _some_axes(stage, random))
 
 
+def _omit_zeros(s: Any, random: Random) -> None:
+    _stage(s, random).omit_zeros()
+
+
 def _reassociate(s: Any, random: Random) -> None:
     _stage(s, random).reassociate()
 
@@ -287,6 +291,6 @@ _STEPS: list[Callable[..., None]] = [
     _split, _split, _split, _tile, _fuse, _reorder, _reorder, _kind, _kind, _vectorize, _inline,
     _compute_at, _compute_at, _compute_at, _compute_root, _cache_read, _cache_write, _rfactor,
     _transform_layout, _storage, _compute_with, _accumulate, _request, _pragma, _simplify,
-    _cache_access, _factor_out, _reassociate, _hoist, _unstack, _pad_einsum, _scans,
+    _cache_access, _factor_out, _omit_zeros, _reassociate, _hoist, _unstack, _pad_einsum, _scans,
     _reverse_inline, _find_block, _mirror, _join,
 ]  # fmt: skip

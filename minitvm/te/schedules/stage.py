@@ -24,6 +24,7 @@ from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage_graph import StageGraph
 from minitvm.te.schedules.trace import Trace, Traced, primitive
 from minitvm.te.schedules.views import viewed_by
+from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
@@ -327,6 +328,47 @@ class Stage(LoopNest, Attachable):
         self.schedule.now_computes(self, made)
         if changed:
             self.restart(self.op)
+        return self
+
+    @primitive
+    def omit_zeros(self) -> Stage:
+        """Leave out the terms of a sum that conditions on axes make 0, of a minimum that they make
+        infinite, or of a maximum that they make minus infinity.
+
+        Before::
+
+            for i: for j: for k: C[i, j] += if_then_else(k <= i, A[i, k], 0) * B[k, j]
+
+        After ``s[C].omit_zeros()``::
+
+            for i: for j: for k: if k <= i: C[i, j] += A[i, k] * B[k, j]
+
+        So iterations without effect are clipped from loops later. The choice may be one of a stage
+        that the reduction reads, also between a number and minus infinity, whose exponential is 0.
+        Terms of 0 times NaN or infinity, and sums of infinities, are left out as well.
+
+        Raises
+        ------
+        CompileError
+            When the stage isn't one sum, minimum or maximum, or no condition that compares its
+            reduction axes makes its terms neutral.
+
+        >>> from minitvm import te
+        >>> A, B = te.placeholder((8, 8), name="A"), te.placeholder((8, 8), name="B")
+        >>> k = te.reduce_axis((0, 8), name="k")
+        >>> L = te.compute((8, 8), lambda i, k: te.if_then_else(k <= i, A[i, k], 0.0), name="L")
+        >>> C = te.compute((8, 8), lambda i, j: te.sum(L[i, k] * B[k, j], axis=k), name="C")
+        >>> te.create_schedule(C.op)[C].omit_zeros().op.body[0]
+        sum(L[i, k] * B[k, j], axis=[k], where=k <= i)
+        """
+        made = without_zero_terms(self.op) if isinstance(self.op, ComputeOp) else None
+        if made is None:
+            found = self.op.body[0] if isinstance(self.op, ComputeOp) else type(self.op).__name__
+            raise CompileError(
+                f"omit_zeros of {self.name}: expected a sum, minimum or maximum of which "
+                f"conditions on reduction axes make terms neutral, got {found}"
+            )
+        self.schedule.now_computes(self, made)
         return self
 
     @primitive
