@@ -72,7 +72,7 @@ def as_index(value: Any) -> PrimExpr:
         When it is none.
     """
     is_float = isinstance(value, float | np.floating)
-    even = is_float and float(value).is_integer() and abs(value) <= 2**53
+    even = is_float and float(value).is_integer() and abs(float(value)) <= 2**53
     expr = as_expr(int(value) if even or isinstance(value, np.integer) else value)
     if not expr.dtype.is_integral or expr.dtype.is_bool:
         got = f"{shown(expr)} of dtype {expr.dtype}"

@@ -174,16 +174,17 @@ def test_floats_in_order_keep_all_terms() -> None:
         assert np.isnan(c[:, 2]).sum() == expected
 
 
-def test_padding_of_images_stays() -> None:
-    X, W = te.placeholder((8, 20, 20), name="X"), te.placeholder((8, 8, 3, 3), name="W")
+@pytest.mark.parametrize("size", [5, 20])
+def test_padding_of_images_stays(size: int) -> None:
+    X, W = te.placeholder((8, size, size), name="X"), te.placeholder((8, 8, 3, 3), name="W")
     c, r, s = (te.reduce_axis((0, n), name=x) for n, x in ((8, "c"), (3, "r"), (3, "s")))
 
     def padded(c: Any, y: Any, x: Any) -> Any:
-        inside = te.all(y >= 1, y < 21, x >= 1, x < 21)
+        inside = te.all(y >= 1, y <= size, x >= 1, x <= size)
         return te.if_then_else(inside, X[c, y - 1, x - 1], 0.0)
 
     Y = te.compute(
-        (8, 20, 20),
+        (8, size, size),
         lambda f, y, x: te.sum(padded(c, y + r, x + s) * W[f, c, r, s], axis=[c, r, s]),
         name="Y",
     )

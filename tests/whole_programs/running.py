@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,8 +135,11 @@ def run(program: Program, setting: Setting) -> Outcome:
             tvm.auto_schedule(schedule, setting.target)
         with (
             strategies_that_failed() as failed,
+            warnings.catch_warnings(),
             tvm.transform.PassContext(config=CONFIGS[setting.config]),
         ):
+            # Of stages that a random schedule leaves plain.
+            warnings.simplefilter("ignore", tvm.PerformanceWarning)
             function = tvm.build(
                 schedule, names["args"], setting.target, fp=setting.fp, debug=setting.debug,
                 auto_schedule=setting.schedule != "plain",

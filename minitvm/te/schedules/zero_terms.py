@@ -24,6 +24,7 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.record import record
+from minitvm.te.schedules.hoist_values import is_defined
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -39,11 +40,12 @@ _DEEPEST = 16  # stages and operations between a sum and a choice
 @final
 @record()
 class _Zero:
-    """A value is neutral where `condition` fails. `by_exp`: as the exponential of minus infinity,
-    unless something that isn't finite is added to this."""
+    """A value is neutral where `condition` fails, since it is not `chosen` there. `by_exp`: as the
+    exponential of minus infinity, unless something that isn't finite is added to this."""
 
     condition: PrimExpr
-    by_exp: bool
+    chosen: PrimExpr
+    by_exp: bool = False
 
 
 def without_zero_terms(op: ComputeOp) -> ComputeOp | None:
@@ -77,12 +79,10 @@ def without_zero_terms(op: ComputeOp) -> ComputeOp | None:
     found = list[PrimExpr]()
     for zero in zeros:
         each = zero.condition
-        is_new = not any(structural_equal(each, x) for x in (*known, *found))
-        if (
-            is_new
-            and _is_of(op, each)
-            and (not zero.by_exp or _has_terms(op, [*known, *found, each]))
-        ):
+        if any(structural_equal(each, x) for x in (*known, *found)) or not _is_of(op, each):
+            continue
+        has_terms = not zero.by_exp or _has_terms(op, [*known, *found, each])
+        if has_terms and is_defined(op, zero.chosen):  # without elements that the condition guards
             found.append(each)
     if not found:
         return None
@@ -127,7 +127,7 @@ def _zeros(value: PrimExpr, depth: int) -> Iterator[_Zero]:
         case e.Cast() if not value.value.dtype.is_bool:
             yield from _zeros(value.value, depth - 1)
         case e.Cast():
-            yield from (_Zero(each, False) for each in conjuncts(value.value))
+            yield from (_Zero(each, value) for each in conjuncts(value.value))
         case e.Call(op="exp" | "exp2"):
             exponents = _infinite(value.args[0], depth - 1, -_INFINITY)
             yield from (replace(each, by_exp=True) for each in exponents)
@@ -136,7 +136,7 @@ def _zeros(value: PrimExpr, depth: int) -> Iterator[_Zero]:
             if inner is not None:
                 yield from _zeros(inner, depth - 1)
         case _:
-            yield from (_Zero(each, False) for each in _choices(value, 0.0))
+            yield from _choices(value, 0.0)
 
 
 def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
@@ -160,19 +160,19 @@ def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
             if inner is not None:
                 yield from _infinite(inner, depth - 1, infinity)
         case _:
-            yield from (_Zero(each, False) for each in _choices(value, infinity))
+            yield from _choices(value, infinity)
 
 
-def _choices(value: PrimExpr, nothing: float) -> Iterator[PrimExpr]:
+def _choices(value: PrimExpr, nothing: float) -> Iterator[_Zero]:
     """The conditions where each of which fails a choice is `nothing`."""
     condition, chosen, other = _choice(value) or (None, None, None)
     if condition is None or chosen is None or other is None:
         return
     if _is_number(other, nothing):
-        yield from conjuncts(condition)
+        yield from (_Zero(each, chosen) for each in conjuncts(condition))
         yield from _choices(chosen, nothing)
     elif _is_number(chosen, nothing) and isinstance(condition, e.Comparison):
-        yield Analyzer().simplify(e.logical_not(condition))
+        yield _Zero(Analyzer().simplify(e.logical_not(condition)), other)
         yield from _choices(other, nothing)
 
 
