@@ -54,18 +54,9 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import (
-    distributed,
-    has_terms,
-    is_separable,
-    times_of,
-)
+from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, times_of
 from minitvm.te.schedules.factors import factors_in
-from minitvm.te.schedules.hoist_values import (
-    Part,
-    operations_of,
-    parts_of,
-)
+from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.reassociation import reassociated

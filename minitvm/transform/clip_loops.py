@@ -7,7 +7,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import statements_run
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.functor import children
+from minitvm.tir.functor import contains
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 
@@ -48,7 +48,7 @@ class _ClipLoops(ScopedMutator):
     def visit_For(self, node: s.For) -> Stmt:
         if self._depth:
             node = self._clip(node)
-        if not _has_loop(node.body):
+        if not contains(s.For, node.body):
             return node
         self._depth += 1
         made = super().visit_For(node)
@@ -67,9 +67,3 @@ class _ClipLoops(ScopedMutator):
         return clipped(
             self._prover, node, [each for each in found if is_symbolic(self._prover, each.rest)]
         )
-
-
-def _has_loop(node: Stmt) -> bool:
-    return isinstance(node, s.For) or any(
-        _has_loop(each) for each in children(node) if isinstance(each, Stmt)
-    )

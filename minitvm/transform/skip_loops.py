@@ -10,7 +10,7 @@ from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.work import statements_run
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Var
-from minitvm.tir.functor import find
+from minitvm.tir.functor import contains
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
 _Scope = TypeVar("_Scope", s.For, s.LetStmt)
@@ -39,12 +39,11 @@ def skip_loops(func: PrimFunc) -> PrimFunc:
     moved out of it already (:mod:`minitvm.transform.hoist_conditions`). The loops were partitioned
     before: the main part, where no condition is left, needs no test.
     """
-    if not any(find(s.IfThenElse, func.body)):
-        return func
     return with_body(func, _SkipLoops(prover_of(func)).stmt(func.body))
 
 
 class _SkipLoops(ScopedMutator):
+    changes = (s.IfThenElse,)
     _outer = frozenset[Var]()  # the variables of the loops around, and names for values in them
 
     def visit_For(self, node: s.For) -> Stmt:
@@ -52,7 +51,9 @@ class _SkipLoops(ScopedMutator):
             found = gates(self._prover, node, self._outer)
             if found:
                 return under(found, node)
-        return self._around(node.loop_var, super().visit_For, node) if _has_loop(node) else node
+        if not contains(s.For, node.body):
+            return node
+        return self._around(node.loop_var, super().visit_For, node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
         return self._around(node.var, super().visit_LetStmt, node)
@@ -63,7 +64,3 @@ class _SkipLoops(ScopedMutator):
         made = visit(node)
         self._outer = outer
         return made
-
-
-def _has_loop(node: s.For) -> bool:
-    return any(find(s.For, node.body))

@@ -53,7 +53,7 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     beyond = [each for each in conditions if not _uses(each, own)]
     taken, others = list[PrimExpr](), list[PrimExpr]()
     for each in beyond:
-        (taken if inside is not None and is_taken_out(op, inside, each) else others).append(each)
+        (taken if inside is not None and _is_taken_out(op, inside, each) else others).append(each)
     if times is None and not taken:
         raise CompileError(
             f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
@@ -90,7 +90,7 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     return partial, _rest(op, reduce, value, all_of(True, *beyond), axes)
 
 
-def is_taken_out(op: ComputeOp, inside: PrimExpr, condition: PrimExpr) -> bool:
+def _is_taken_out(op: ComputeOp, inside: PrimExpr, condition: PrimExpr) -> bool:
     """Whether a condition on data that doesn't change in inner sums need not be one of theirs: it
     and their terms `inside` may be evaluated everywhere. The loops of a tensor's tiles end at a
     condition on axes alone, so that one stays."""

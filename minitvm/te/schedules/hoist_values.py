@@ -233,13 +233,13 @@ class _Parts:
 
     def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:
         is_number = value.dtype.is_float or (value.dtype.bits > 1 and found.element is not None)
-        is_lookup_ = isinstance(value, ProducerLoad)
+        is_load = isinstance(value, ProducerLoad)
         is_computed = isinstance(value, e.Arithmetic | Call | e.Select | ProducerLoad) and is_number
         is_some = 0 < found.axes < (1 << len(self._axes)) - 1
         if not (is_computed and is_some and found.is_pure):
             return None
         axes = tuple(axis for axis in self._axes if self._bits[axis.var] & found.axes)
-        if found.element is not None and not found.is_of_more and not is_lookup_:
+        if found.element is not None and not found.is_of_more and not is_load:
             return Part(value, axes, found.element)
         if inside or not self._is_defined(axes, value):
             return None

@@ -18,14 +18,13 @@ from functools import reduce as fold
 from math import prod
 from typing import TypeAlias
 
+from minitvm.arith.work import USUAL_TRIPS
 from minitvm.te.schedules.distribute_sums import times_of
 from minitvm.te.schedules.factors import Times
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
-
-_SIZE = 128  # taken for a symbolic extent
 
 _Axes: TypeAlias = frozenset[IterVar]
 _Factor: TypeAlias = tuple[PrimExpr, bool]
@@ -76,7 +75,7 @@ def _groups(op: ComputeOp, factors: Iterable[_Factor]) -> _Groups:
 
 def _size(axes: _Axes) -> int:
     extents = (e.const_int(domain_of(axis).extent) for axis in axes)
-    return prod(_SIZE if extent is None else extent for extent in extents)
+    return prod(USUAL_TRIPS if extent is None else extent for extent in extents)
 
 
 def _operands(node: PrimExpr, times: Times) -> tuple[PrimExpr, PrimExpr, bool] | None:

@@ -565,3 +565,13 @@ def _in_order(combiner: CommReducer, place: int | None) -> CommReducer:
 
 def cloned(axis: IterVar, name: str) -> IterVar:
     return IterVar(axis.dom, Var(name, axis.var.dtype, axis=True), axis.iter_type)
+
+
+def choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
+    """The condition and the two values of a choice; None for another expression."""
+    match node:
+        case e.Select(condition, chosen, other):
+            return condition, chosen, other
+        case e.Call(op="if_then_else", args=(condition, chosen, other)):
+            return condition, chosen, other
+    return None

@@ -13,7 +13,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.arith.linear import Affine
 from minitvm.te.schedules.congruences import without_congruences
 from minitvm.te.schedules.operation_graph import root_axes
-from minitvm.te.schedules.rewrite_operations import map_body, reduced
+from minitvm.te.schedules.rewrite_operations import choice_of, map_body, reduced
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import (
@@ -246,14 +246,11 @@ def _names_result(op: ComputeOp, condition: PrimExpr) -> bool:
 
 
 def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
-    match node:
-        case e.Select(condition, value, other):
-            return condition, value, other
-        case e.Call(op="if_then_else", args=(condition, value, other)):
-            return condition, value, other
-        case e.Cast(value=condition) if condition.dtype.is_bool:
-            return condition, const(1, node.dtype), const(0, node.dtype)
-    return None
+    """The condition and the two values of a choice; a number that says whether a condition holds is
+    one between 1 and 0."""
+    if isinstance(node, e.Cast) and node.value.dtype.is_bool:
+        return node.value, const(1, node.dtype), const(0, node.dtype)
+    return choice_of(node)
 
 
 def _by_place(op: ComputeOp, reduce: Reduce, known: Analyzer, outside: Analyzer) -> Reduce:

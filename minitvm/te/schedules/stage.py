@@ -361,14 +361,8 @@ class Stage(LoopNest, Attachable):
         >>> te.create_schedule(C.op)[C].omit_zeros().op.body[0]
         sum(L[i, k] * B[k, j], axis=[k], where=k <= i)
         """
-        made = without_zero_terms(self.op) if isinstance(self.op, ComputeOp) else None
-        if made is None:
-            found = self.op.body[0] if isinstance(self.op, ComputeOp) else type(self.op).__name__
-            raise CompileError(
-                f"omit_zeros of {self.name}: expected a sum, minimum or maximum of which "
-                f"conditions on reduction axes make terms neutral, got {found}"
-            )
-        self.schedule.now_computes(self, made)
+        expected = "a sum, minimum or maximum of which conditions on reduction axes make terms "
+        self._rewrite("omit_zeros", without_zero_terms, f"{expected}neutral")
         return self
 
     @primitive
@@ -402,15 +396,20 @@ class Stage(LoopNest, Attachable):
         >>> sch[C].reassociate().op.body[0].source[0]
         A[i, k] * s[k] * B[k, j]
         """
-        made = reassociated(self.op) if isinstance(self.op, ComputeOp) else None
+        expected = "a contraction of several factors, of which some that change along the same "
+        self._rewrite("reassociate", reassociated, f"{expected}axes stand apart")
+        return self
+
+    def _rewrite(
+        self, what: str, rewritten: Callable[[ComputeOp], ComputeOp | None], expected: str
+    ) -> None:
+        """Lets the stage compute its elements by other expressions; refused where there are
+        none."""
+        made = rewritten(self.op) if isinstance(self.op, ComputeOp) else None
         if made is None:
             found = self.op.body[0] if isinstance(self.op, ComputeOp) else type(self.op).__name__
-            raise CompileError(
-                f"reassociate of {self.name}: expected a contraction of several factors, of which "
-                f"some that change along the same axes stand apart, got {found}"
-            )
+            raise CompileError(f"{what} of {self.name}: expected {expected}, got {found}")
         self.schedule.now_computes(self, made)
-        return self
 
     @primitive
     def accumulate(self, axis: IterVar) -> None:

@@ -24,7 +24,9 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.record import record
+from minitvm.te.schedules.factors import number
 from minitvm.te.schedules.hoist_values import is_defined
+from minitvm.te.schedules.rewrite_operations import choice_of
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -96,14 +98,10 @@ def _neutral(reduce: Reduce) -> float | None:
     (result,), (identity,) = reduce.combiner.result, reduce.combiner.identity
     if not is_operator(reduce.combiner, e.Add, e.Min, e.Max):
         return None
-    number = 0.0
+    neutral = 0.0
     if not isinstance(result, e.Add):
-        number = _INFINITY if isinstance(result, e.Min) else -_INFINITY
-    return number if _is_number(identity, number) else None
-
-
-def _is_number(value: PrimExpr, number: float) -> bool:
-    return isinstance(value, e.IntImm | e.FloatImm) and value.value == number
+        neutral = _INFINITY if isinstance(result, e.Min) else -_INFINITY
+    return neutral if number(identity) == neutral else None
 
 
 def _is_of(op: ComputeOp, condition: PrimExpr) -> bool:
@@ -165,24 +163,15 @@ def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
 
 def _choices(value: PrimExpr, nothing: float) -> Iterator[_Zero]:
     """The conditions where each of which fails a choice is `nothing`."""
-    condition, chosen, other = _choice(value) or (None, None, None)
+    condition, chosen, other = choice_of(value) or (None, None, None)
     if condition is None or chosen is None or other is None:
         return
-    if _is_number(other, nothing):
+    if number(other) == nothing:
         yield from (_Zero(each, chosen) for each in conjuncts(condition))
         yield from _choices(chosen, nothing)
-    elif _is_number(chosen, nothing) and isinstance(condition, e.Comparison):
+    elif number(chosen) == nothing and isinstance(condition, e.Comparison):
         yield _Zero(Analyzer().simplify(e.logical_not(condition)), other)
         yield from _choices(other, nothing)
-
-
-def _choice(value: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
-    match value:
-        case e.Select(condition, chosen, other):
-            return condition, chosen, other
-        case e.Call(op="if_then_else", args=(condition, chosen, other)):
-            return condition, chosen, other
-    return None
 
 
 def _definition(load: ProducerLoad) -> PrimExpr | None:
@@ -238,12 +227,8 @@ class _Chosen(Mutator):
         self._around = (e.Mul, e.Div, e.Cast) if neutral == 0 else (e.Add, e.Sub)
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        choice = _choice(node)
-        if (
-            choice is not None
-            and _is_number(choice[2], self._neutral)
-            and self._all_hold(choice[0])
-        ):
+        choice = choice_of(node)
+        if choice is not None and number(choice[2]) == self._neutral and self._all_hold(choice[0]):
             return self.expr(choice[1])
         return super().expr(node) if isinstance(node, self._around) else node
 
