@@ -121,7 +121,8 @@ def sigmoid(x: Lanes) -> Lanes:
     n, r = reduced((-x).clamped(-end, end))
     grows = n > 0.0
     down = -abs(n)
-    small = power_of_two(down.clamped(-float(form.bias - 1), 0.0))
+    # A smaller one wouldn't change the result, and products with it would underflow.
+    small = power_of_two(down.clamped(-2.0 * form.digits - 16.0, 0.0))
     power = _exp_minus_one(r)
     least, lost = x.number(1.0).plus_smaller(small)
     total, low = least.plus_smaller(x.where(grows, 1.0, small).times_plus(power, lost))
@@ -184,12 +185,15 @@ def power_of_two(n: Lanes) -> Lanes:
 
 
 def scaled(x: Lanes, n: Lanes) -> Lanes:
-    """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
-    become infinite. Where n is minus twice the exponent's bias, both factors are zero: CPUs take a
-    hundred cycles and more for a product that underflows, but not for a product with zero."""
-    by_instruction = x.by_registers("scalef", x, n)
+    """``x * 2**n`` for a magnitude of x below 4: by two factors, so that subnormal results are
+    rounded once, and great ones become infinite. CPUs take a hundred cycles and more for a product
+    that underflows, but not for a product with zero. Both factors are zero where n is minus twice
+    the exponent's bias; an instruction gets a zero in the place of x where the result is zero."""
+    form = format_of(x)
+    least = x.where(n < -float(form.bias + form.digits + 2), 0.0, x)
+    by_instruction = x.by_registers("scalef", least, n)
     if by_instruction is not None:
         return by_instruction
-    rounder = format_of(x).rounder
+    rounder = form.rounder
     half = n.times_plus(0.5, rounder) - rounder
     return x * power_of_two(half) * power_of_two(n - half)

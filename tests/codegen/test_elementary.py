@@ -5,6 +5,7 @@ How exact they are is in test_intrinsics.py and test_accuracy.py.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 import struct
@@ -303,3 +304,28 @@ def test_parts_of_a_number() -> None:
     for form in (SINGLE, DOUBLE):
         high, low = map(Fraction, form.parts(1, 3, 2))
         assert abs(Fraction(1, 3) - high - low) < Fraction(2) ** (-2 * form.digits - 3)
+
+
+# -- Underflow --
+
+FE_UNDERFLOW = 0x10  # fenv.h of x86
+
+
+@pytest.mark.skipif(not IS_X86, reason="the flag's number is that of x86")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["exp", "exp2", "exp10", "sigmoid"])
+def test_results_of_zero_and_one_do_not_underflow(name: str, target: str, dtype: str) -> None:
+    """A product that underflows takes a hundred cycles and more, in a softmax for each element that
+    is masked."""
+    x = te.placeholder((64,), dtype, name="x")
+    y = te.compute((64,), lambda i: getattr(te, name)(x[i]), name="y")
+    function, found = build([y], [x, y], target), np.empty(64, dtype)
+    flags = ctypes.CDLL(None)
+    for value, expected in ((-1e4, 0.0), (-1e9, 0.0), (-math.inf, 0.0), (1e4, None)):
+        given = np.full(64, value, dtype)
+        flags.feclearexcept(FE_UNDERFLOW)
+        function(given, found)
+        assert not flags.fetestexcept(FE_UNDERFLOW), value
+        above = 1.0 if name == "sigmoid" else math.inf
+        np.testing.assert_array_equal(found, above if expected is None else expected)
