@@ -27,7 +27,7 @@ the same vectors of neighbours, one y after the other::
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import isqrt, prod
 from typing import final
 
@@ -43,7 +43,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.lines import divisors_along
+from minitvm.auto_scheduler.lines import bare_vars, divisors_along
 from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
 from minitvm.auto_scheduler.tiles import MOST_PAGES
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -54,8 +54,8 @@ from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, mentions
+from minitvm.tir.expr import IterVar, ProducerLoad
+from minitvm.tir.functor import mentions
 from minitvm.tir.structural_equal import structural_equal
 
 _FEW = 4  # rows, at most, that are mixed into one vector
@@ -235,7 +235,7 @@ def _joined(
         if not all(_goes_on(each, op, axis, found[0]) for each in loads):
             break
         found.insert(0, axis)
-    rest = {each for body in op.body for each in _outside_loads(body)}
+    rest = bare_vars(*op.body)
     return found if rest.isdisjoint(axis.var for axis in found) else found[-1:]
 
 
@@ -261,12 +261,3 @@ def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -
     is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
     size = None if inner.dom is None else inner.dom.extent
     return is_plain and size is not None and structural_equal(load.producer.shape[place], size)
-
-
-def _outside_loads(node: PrimExpr) -> Iterator[Var]:
-    """The variables in an expression that stand outside of indices."""
-    if isinstance(node, Var):
-        yield node
-    elif not isinstance(node, ProducerLoad):
-        for each in children(node):
-            yield from _outside_loads(each)

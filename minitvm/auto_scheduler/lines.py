@@ -88,6 +88,19 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
     return True
 
 
+def bare_vars(*nodes: PrimExpr) -> set[Var]:
+    """The variables that values or conditions depend on, outside of the indices of reads."""
+    found, seen, stack = set[Var](), set[PrimExpr](), [*nodes]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Var):
+            found.add(node)
+        elif node not in seen and not isinstance(node, ProducerLoad):
+            seen.add(node)
+            stack += [each for each in children(node) if isinstance(each, PrimExpr)]
+    return found
+
+
 def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:
     """The last of some axes: as many as together are a line, one at least."""
     return next((axes[i:] for i in range(len(axes)) if is_line(op, axes[i:])), axes[-1:])

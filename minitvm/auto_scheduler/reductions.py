@@ -51,7 +51,13 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import divisors_along, gathered, last_line, request_gathered
+from minitvm.auto_scheduler.lines import (
+    bare_vars,
+    divisors_along,
+    gathered,
+    last_line,
+    request_gathered,
+)
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -123,9 +129,15 @@ def rows_of(op: ComputeOp, target: Target) -> int:
 
 def _line_of(op: ComputeOp) -> int:
     """The number of last data axes that together run along one line of memory in every read. No
-    range of a sum depends on the outer ones. In a window of several columns, too, only the steps of
-    a reduction leave the line."""
-    return len(line_of(op.axis, factors_of(op), uneven_axes(op)))
+    range of a sum depends on the outer ones, and no condition or value on any, since the digits of
+    their common index are dear. In a window of several columns, too, only the steps of a reduction
+    leave the line."""
+    if op.axis[-1].var in bare_vars(*op.body):
+        return 1
+    # The guard of a last part, which rfactor makes, leaves the main part alone.
+    bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
+    outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
+    return len(line_of(op.axis, factors_of(op), outside))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:

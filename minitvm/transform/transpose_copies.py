@@ -11,7 +11,7 @@ from typing import final
 
 from minitvm.arith.accesses import neighbours, step_of
 from minitvm.arith.atoms import is_pure, structural_key
-from minitvm.arith.effects import is_stable, loads
+from minitvm.arith.effects import is_lazy, is_stable, loads
 from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import clipped, conjuncts, limits
 from minitvm.arith.prover import Prover
@@ -165,6 +165,16 @@ class _Nest:
         (first, *_), store = self.turned, self.store
         return first.value is store.value and not first.conditions and self.body is store
 
+    def computed_along(self) -> _Nest | None:
+        """The nest with the whole value computed along the rows; None where that can't be, or is
+        wider than what is read, and for a store under conditions."""
+        value = self.store.value
+        across = _Across(self.along.loop_var, self.across.loop_var)
+        narrow = across.bytes_read(value)
+        if self.body is not self.store or not narrow or value.dtype.itemsize > narrow:
+            return None
+        return replace(self, turned=(_Turned((value,), ()),))
+
 
 def _nest_of(along: s.For, vector_bytes: int) -> _Nest | None:
     """A loop as a nest to go through by blocks; None for any other loop."""
@@ -261,7 +271,8 @@ def _mixed_nest(nest: _Nest, rows: int) -> _Nest | None:
     store, along, across = nest.store, nest.along, nest.across
     k, j = along.loop_var, across.loop_var
     few = _FEW if nest.vector_bytes <= VECTOR_BYTES else _MORE
-    if not 1 < rows <= few or not nest.is_copy or not _is_whole(store, across, rows):
+    whole = nest.computed_along() if 1 < rows <= few else None
+    if whole is None or not _is_whole(store, across, rows):
         return None
     outer, row = _row_of(store)
     if step_of(row, k) != 1 or mentions(k, *outer) or mentions(j, *outer, row):
@@ -270,7 +281,7 @@ def _mixed_nest(nest: _Nest, rows: int) -> _Nest | None:
     if size is None:
         return None
     counted = with_fields(across, extent=e.const(rows, across.extent.dtype))
-    return replace(nest, across=counted, height=size, width=None)
+    return replace(whole, across=counted, height=size, width=None)
 
 
 def _is_whole(access: BufferLoad | BufferStore, loop: s.For, count: int) -> bool:
@@ -322,6 +333,11 @@ class _Across:
             found[key] = _Turned(places, under)
         return self._shared(value, conditions, list(found.values()))
 
+    def bytes_read(self, value: PrimExpr) -> int:
+        """The bytes of the elements that a value computed along a row reads; 0 for other values."""
+        read = {structural_key(load): load.dtype.itemsize for load in self._loads(value)}
+        return sum(read.values()) if self._is_row(value) else 0
+
     def _shared(
         self, value: PrimExpr, conditions: tuple[PrimExpr, ...], found: Sequence[_Turned]
     ) -> tuple[_Turned, ...]:
@@ -344,15 +360,25 @@ class _Across:
     def _parts(
         self, node: PrimExpr, conditions: tuple[PrimExpr, ...]
     ) -> Iterator[tuple[PrimExpr, tuple[PrimExpr, ...]]]:
-        if self._is_row(node):
-            loads = {structural_key(load): load for load in self._loads(node)}
-            if not loads:
-                return
-            narrow = sum(load.dtype.itemsize for load in loads.values())
-            is_whole = isinstance(node, BufferLoad) or not mentions(self._k, *conditions)
-            if is_whole and node.dtype.itemsize <= narrow:
-                yield node, conditions
-                return
+        """The largest parts; but what takes no fewer transposed vectors is left to the lanes of
+        the result, which are more than those of a row."""
+        is_row = self._is_row(node)
+        if is_row and next(self._loads(node), None) is None:
+            return
+        is_load = isinstance(node, BufferLoad)
+        can_be_part = is_row and (is_load or not mentions(self._k, *conditions))
+        if can_be_part and (is_load or is_lazy(node)):
+            yield node, conditions
+            return
+        inner = [*self._parts_inside(node, conditions)]
+        parts = {structural_key(part): part.dtype.itemsize for part, _ in inner}
+        if can_be_part and sum(parts.values()) > node.dtype.itemsize:
+            inner = [(node, conditions)]
+        yield from inner
+
+    def _parts_inside(
+        self, node: PrimExpr, conditions: tuple[PrimExpr, ...]
+    ) -> Iterator[tuple[PrimExpr, tuple[PrimExpr, ...]]]:
         match node:
             case e.And() | e.Or() | e.Let() | BufferLoad():  # these may leave operands unevaluated
                 return

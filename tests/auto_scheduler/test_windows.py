@@ -232,3 +232,28 @@ def test_mirrored_indices_are_linear_in_pieces(border: int) -> None:
     assert f"j.outer * 8 - {border}, 1, 8)]" in str(
         tvm.lower(tvm.auto_schedule(Y, "llvm -mcpu=haswell"), [X, Y])
     )
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 7), (2, 40, 24), (5, 1, 3), (0, 4, 9)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_padded_windows_keep_their_rows(shape: tuple[int, int, int], dtype: str) -> None:
+    """Rows that follow each other in memory aren't one line where conditions ask for the place in a
+    row: each lane would divide the common index."""
+    X = te.placeholder(shape, dtype, name="X")
+    channels, h, w = shape
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+    least = te.min_value(dtype)
+
+    def element(c: Any, y: Any, x: Any) -> Any:
+        inside = te.all(y + r >= 1, y + r <= h, x + q >= 1, x + q <= w)
+        return te.max(te.if_then_else(inside, X[c, y + r - 1, x + q - 1], least), axis=[r, q])
+
+    Y = te.compute(shape, element, name="Y")
+    assert not channels or ".vectorize(x_" in tvm.auto_schedule(Y).trace()
+    x = np.random.default_rng(3).integers(-99, 99, shape).astype(dtype)
+    found = np.empty(shape, dtype)
+    tvm.build([Y], [X, Y])(x, found)
+    border = -np.inf if dtype == "float32" else -128
+    padded = np.pad(x, [(0, 0), (1, 1), (1, 1)], constant_values=border)
+    expected = sliding_window_view(padded, (3, 3), (1, 2)).max((-2, -1), initial=border)
+    np.testing.assert_array_equal(found, expected)
