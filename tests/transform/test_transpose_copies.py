@@ -132,6 +132,17 @@ def test_a_row_is_read_as_a_whole_or_not_at_all() -> None:
     )
 
 
+def test_functions_are_computed_in_the_lanes_of_the_result() -> None:
+    """These are more than those of a row. Rows are combined first where that saves a transpose."""
+    for value, row in (
+        (te.exp(B[j, k]), "row = B["),
+        (te.exp(B[j, k] * C[j, k]) * (B[j, k] * C[j, k]), "row = B[j_begin, ramp(k_begin, 1, 2)] *"),
+    ):
+        made = str(transpose_copies(func(nest(store(P, value, k, j)))))
+        assert row in made
+        assert "= exp(vector_extract(lanes" in made
+
+
 def test_16_bit_floats_are_shuffled_as_bits() -> None:
     source, target = (decl_buffer((64, 64), "float16", name) for name in "GH")
     body = nest(BufferStore(target, source[j, k], (k, j)))
