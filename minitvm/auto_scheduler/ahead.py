@@ -291,7 +291,8 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     for each in conjuncts(reduce.condition):
         (on_data if reads_tensors(each) else on_axes).append(each)
     if times is not None:
-        groups = _best_groups(op, factors_in(reduce.source[0], times), on_data, on_axes, target)
+        factors = (each for each, _ in factors_in(reduce.source[0], times))
+        groups = _best_groups(op, factors, on_data, on_axes, target)
     elif on_data and contraction_of(op) is not None:
         groups = (frozenset(op.reduce_axis),)
     else:
