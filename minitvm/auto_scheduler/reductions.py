@@ -29,6 +29,7 @@ from math import lcm, prod
 
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.work import value_operations
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -176,15 +177,13 @@ def cycles_along(
 # -- Places that are found in blocks --
 
 
-def write_found_blocks(
-    s: Schedule, stage: Stage, target: Target, strict: bool
-) -> list[Stage] | None:
+def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets a reduction along lines that finds a place, as an argmax does, find its block first, if
     that takes fewer cycles; returns the stages of the blocks. The values of all blocks have more
     lanes than the places, and fewer operations."""
-    op = compute_of(stage)
+    s, target, op = program.schedule, program.target, compute_of(stage)
     place = place_found(op) if stage.time is None else None
-    if place is None or is_in_order(op, strict) or runs_in_columns(op, target):
+    if place is None or is_in_order(op, program.strict) or runs_in_columns(op, target):
         return None
     (k,), reduce = op.reduce_axis, reduce_of(op)
     steps = extent_of(k)

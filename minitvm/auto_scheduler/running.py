@@ -28,7 +28,7 @@ from functools import partial
 from math import prod
 
 from minitvm.auto_scheduler.across import write_across
-from minitvm.auto_scheduler.attempts import Attempt
+from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
 from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
@@ -173,29 +173,27 @@ def _write_reduction(s: Schedule, scan: Stage, kept: Container[Stage]) -> bool |
     return True
 
 
-def write_steps(
-    attempt: Attempt, stages: Iterable[Stage], by_hand: Container[Stage], target: Target
-) -> tuple[list[Stage], set[Stage]]:
+def write_steps(attempt: Attempt, program: Program, stages: Iterable[Stage]) -> list[Stage]:
     """Lets the stages inside of scans be computed for one step. Returns those of `stages` that can
-    be scheduled then, and the stages that are computed before a scan which reads them. Stages that
-    a user scheduled, `by_hand`, stay as they are."""
+    be scheduled then."""
     s = attempt.schedule
     for scan in _scans(s):
-        attempt.follow("steps", scan, partial(_write_step, s, scan, by_hand, target))
+        attempt.follow("steps", scan, partial(_write_step, program, scan))
     inside = find_scans(s).inside
-    left = [stage for stage in stages if stage not in inside or stage.time is not None]
-    read = {s[tensor] for stage in inside for tensor in stage.op.input_tensors} - inside.keys()
-    return left, read
+    read = {s[tensor] for stage in inside for tensor in stage.op.input_tensors}
+    program.whole.update(read - inside.keys())
+    return [stage for stage in stages if stage not in inside or stage.time is not None]
 
 
-def _write_step(s: Schedule, scan: Stage, by_hand: Container[Stage], target: Target) -> bool | None:
-    stages = [stage for stage in stages_of_step(s, scan) if stage not in by_hand]
+def _write_step(program: Program, scan: Stage) -> bool | None:
+    s = program.schedule
+    stages = [stage for stage in stages_of_step(s, scan) if stage not in program.by_hand]
     if not stages:
         return None
     choose(s, "strategy", "the stages of a step run in loops of their own", stage=scan.name)
     for stage in stages:
         for tensor in stage.op.input_tensors:
-            _write_transposed(s, stage, tensor, target)
+            _write_transposed(s, stage, tensor, program.target)
     s.drop_time(scan.op.output(0), [stage.op.output(0) for stage in stages])
     return True
 

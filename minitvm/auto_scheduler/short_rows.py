@@ -42,6 +42,7 @@ from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -286,13 +287,14 @@ _LEAST_PIECES = 16  # pieces, from which on one more step for each place in a pi
 _BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
-def write_short_lines(
-    s: Schedule, stage: Stage, target: Target, strict: bool
-) -> list[Stage] | None:
+def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
-    op, reduce = compute_of(stage), compute_of(stage).body[0]
-    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op) or is_in_order(op, strict):
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
+        return None
+    if is_in_order(op, program.strict):
         return None
     if not isinstance(reduce.condition, e.IntImm):
         return None

@@ -42,7 +42,7 @@ from minitvm.auto_scheduler.streams import (
     streamed_cycles,
     write_streamed,
 )
-from minitvm.auto_scheduler.sums import Sums
+from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
     cycles_of,
@@ -274,7 +274,7 @@ def together(sums: Sums) -> list[Sums] | None:
     if last is sums.stage or not is_tiled(sums):
         return None
     read = _read_by(s, last)
-    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
+    find = partial(sums_of, sums.program, kept=sums.kept, by_hand=sums.by_hand)
     found = [each for stage in s.stages if stage in read and (each := find(stage))]
     alike = [
         each for each in found if each.last is last and is_tiled(each) and are_alike(sums, each)

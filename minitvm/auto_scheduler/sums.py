@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from typing import TypeGuard, final
 
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     all_loads,
@@ -32,50 +33,6 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir.expr import Reduce
-
-
-@final
-@record()
-class Program:
-    """What is the same for all stages of a program.
-
-    Attributes
-    ----------
-    schedule, target
-        The schedule that is being written, and the target.
-    prepacked
-        The placeholders that are packed before the call.
-    strict
-        Whether floats are rounded as the program is written.
-    by_hand
-        The stages that a user scheduled.
-    copies
-        The copies of factors that contractions in another layout read.
-    """
-
-    schedule: Schedule
-    target: Target
-    prepacked: Collection[Tensor]
-    strict: bool
-    by_hand: Container[Stage] = ()
-    copies: Collection[Stage] = ()
-
-    def sums_of(
-        self, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
-    ) -> Sums | None:
-        """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are;
-        those of `by_hand` were scheduled by the user."""
-        s, contraction = self.schedule, contraction_of(stage.op)
-        if contraction is None or running_axis(contraction.op) is not None:
-            return None
-        columns = s[contraction.b.tensor]
-        inline_columns = columns not in kept and is_elementwise(columns.op)
-        inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-        inline_columns = inline_columns and can_be_copied(contraction, contraction.b)
-        if inline_columns and is_elementwise(columns.op):
-            inline_columns = not _is_read_apart(contraction, columns.op)
-        ahead = _ahead(s, contraction, self.prepacked, inline_columns)
-        return Sums(self, contraction, kept, by_hand, ahead, inline_columns)
 
 
 @final
@@ -164,6 +121,27 @@ class Sums:
         is_rounded = op.output(0).dtype.is_float
         begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
         return (self.program.strict and is_rounded) or begins or is_uneven(op)
+
+
+def sums_of(
+    program: Program, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
+) -> Sums | None:
+    """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are; those
+    of `by_hand` were scheduled by the user."""
+    s, contraction = program.schedule, contraction_of(stage.op)
+    if contraction is None or running_axis(contraction.op) is not None:
+        return None
+    columns = s[contraction.b.tensor]
+    inline_columns = (
+        columns not in kept
+        and is_elementwise(columns.op)
+        and s.readers(columns) == [stage]
+        and not columns.is_output
+        and can_be_copied(contraction, contraction.b)
+        and not _is_read_apart(contraction, columns.op)
+    )
+    ahead = _ahead(s, contraction, program.prepacked, inline_columns)
+    return Sums(program, contraction, kept, by_hand, ahead, inline_columns)
 
 
 def reads_in_order(reader: Stage, stage: Stage) -> bool:
