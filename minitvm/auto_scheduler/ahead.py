@@ -55,7 +55,7 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, times_of
+from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, operator_of
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
@@ -281,9 +281,10 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     """The axes of the sums that are done first, group after group."""
     if not 0 < len(op.reduce_axis) <= _MOST or 0 in map(extent_of, (*op.axis, *op.reduce_axis)):
         return []
-    times, reduce = times_of(op), op.body[0]
+    reduce = op.body[0]
     if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
+    times = operator_of(reduce)
     on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
     for each in conjuncts(reduce.condition):
         (on_data if reads_tensors(each) else on_axes).append(each)

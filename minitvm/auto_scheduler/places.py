@@ -170,6 +170,19 @@ def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.Floor
     return (node for node, by in _scaled_places_of(axis, *nodes) if by == 1)
 
 
+def _divisors_of(axis: IterVar, *nodes: PrimExpr) -> set[int]:
+    """The numbers by which places along an axis are divided; 0 for one that is not known."""
+    return {e.const_int(each.b) or 0 for each in _places_of(axis, *nodes)}
+
+
+def _size_of_digit(axis: IterVar, *nodes: PrimExpr) -> int:
+    """The least number by which places along an axis are divided, if it divides all the others and
+    the extent; 0 where there is none."""
+    extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *nodes)
+    size = min((n for n in sizes if 1 < n < extent), default=0)
+    return 0 if size and any(n % size for n in (extent, *sizes)) else size
+
+
 def _scaled_places_of(
     axis: IterVar, *nodes: PrimExpr
 ) -> Iterator[tuple[e.FloorDiv | e.FloorMod, int]]:
@@ -224,8 +237,7 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
     terms = [term for place in flat for term in Prover().affine(place).terms.items()]
 
     def planes(axis: IterVar) -> int:
-        extent, places = extent_of(axis) or 0, _places_of(axis, *op.body)
-        sizes = {e.const_int(each.b) or 0 for each in places}
+        extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *op.body)
         size = sizes.pop() if len(sizes) == 1 else 0
         are_apart = any(
             isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
@@ -250,9 +262,8 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
         extent = extent_of(op.axis[i])
         if extent is None or below >= lanes:
             return None
-        sizes = {e.const_int(each.b) or 0 for each in _places_of(op.axis[i], *op.body)}
-        size = min((n for n in sizes if 1 < n < extent), default=0)
-        if size > lanes and size * below % lanes and not any(n % size for n in (extent, *sizes)):
+        size = _size_of_digit(op.axis[i], *op.body)
+        if size > lanes and size * below % lanes:
             return i, size
         below *= extent
     return None
@@ -289,7 +300,7 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
     the place alone, or of which every so many do at the remainder; 0 where there is none, and where
     the elements that are read at one quotient overlap those of the next."""
     extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
-    period = max((e.const_int(each.b) or 0 for each in places), default=0)
+    period = max(_divisors_of(axis, *op.body), default=0)
     is_told = any(isinstance(each, e.FloorMod) for each in places)
     if not (is_told and 1 < period < extent) or extent % period:
         return 0
@@ -333,11 +344,8 @@ def _digits_of_steps(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     if not isinstance(reduce, Reduce) or len(op.body) > 1 or is_uneven(op):
         return None
     for i, axis in enumerate(op.reduce_axis):
-        extent = extent_of(axis) or 0
-        places = _places_of(axis, *reduce.source, reduce.condition)
-        sizes = {e.const_int(each.b) or 0 for each in places}
-        size = min((n for n in sizes if 1 < n < extent), default=0)
-        if size > target.lanes(reduce.dtype) and not any(n % size for n in (extent, *sizes)):
+        size = _size_of_digit(axis, *reduce.source, reduce.condition)
+        if size > target.lanes(reduce.dtype):
             return i, size
     return None
 

@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.cost import (
     steps_ahead,
     transfer_cycles,
     usual_bytes_of,
+    usual_product,
     usual_size,
 )
 from minitvm.auto_scheduler.loops import (
@@ -80,7 +81,7 @@ from minitvm.auto_scheduler.packing import (
     write_copy,
     write_panels,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,
@@ -503,9 +504,8 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     contraction = with_best_row(contraction, target)
     nest = nest_of(contraction, target)
     as_it_lies, in_panels = _cycles_of_ways(nest, target)
-    size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize
-    rows = prod(each or USUAL for each in nest.rows)
-    copied = size * rows if thrashes(nest, nest.depth, target) else 0
+    size = usual_product(nest.others) * nest.depth * nest.itemsize
+    copied = size * usual_product(nest.rows) if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
         is_packed = copied_axes(contraction, contraction.b) is not None
         return (min(as_it_lies, in_panels) if is_packed else as_it_lies) + copy_cycles(copied)

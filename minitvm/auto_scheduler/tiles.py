@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.cost import (
     lines_kept,
     packing_cycles,
     transfer_cycles,
+    usual_product,
     waiting_cycles,
 )
 from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_COLUMNS, is_version
@@ -279,7 +280,7 @@ def with_sums_kept(
         return blocks
     unit, outermost = _outermost_rows(nest, tile)
     width = min(blocks.columns or nest.width, nest.width)
-    each_row = width * prod(each or USUAL for each in nest.rows[1:]) * unit * nest.dtype.itemsize
+    each_row = width * usual_product(nest.rows[1:]) * unit * nest.dtype.itemsize
     whole = -(-(blocks.rows or outermost * unit) // unit)
     kept = min(whole, max(1, target.cache_bytes(2) // 2 // each_row))
     factor = nest.depth * nest.width * nest.itemsize
@@ -349,7 +350,7 @@ def _cycles_in(
     tile_cycles, panel_cycles = times
     cores, rows = target.num_cores, _outermost(nest)
     panels = -(-nest.width // tile.columns)
-    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
+    row_tiles = -(-usual_product(nest.rows) // tile.rows)
     column_parts = -(-nest.width // (blocks.columns or nest.width))
     row_parts = -(-rows // (blocks.rows or rows))
     tasks = prod(each or 1 for each in nest.others) * column_parts * row_parts
@@ -372,7 +373,7 @@ def _cycles_in(
 def _held(nest: Nest, target: Target) -> int:
     """The bytes that lie with the rows' factor in the cache from which it comes for each block of
     columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
-    rows, columns = prod(each or USUAL for each in nest.rows), nest.width
+    rows, columns = usual_product(nest.rows), nest.width
     size = rows * nest.depth * nest.itemsize
     if kept_level(size, target) < 3:
         return size
