@@ -282,7 +282,7 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
 
 
 def reduce_of(op: ComputeOp) -> Reduce:
-    """What a reduction computes; the first one of several results."""
+    """The expression of a reduction; of one with several results, that of the first."""
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
     return reduce
@@ -306,7 +306,7 @@ def factors_of(op: ComputeOp) -> list[Factor]:
 
 
 def factors_in_indices(op: ComputeOp, *loads: ProducerLoad) -> list[Factor]:
-    """The elements by which data choose what is read."""
+    """The elements in the indices of some reads: data that choose other elements."""
     inside = find(ProducerLoad, *(index for load in loads for index in load.indices))
     return [
         Factor(each.producer, each, distances_of(each, op), each.dtype)

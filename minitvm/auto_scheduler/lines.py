@@ -2,9 +2,9 @@
 
 :mod:`rows` decides which stages are computed in one row; this module writes the loop over its
 elements. Neighbours of ``X[i, 2 - c]`` with three channels c, or of ``X[i // 3]``, lie in a
-pattern: after a number of vectors each lane reads what the same lane read before, some elements on.
-The vectors of one such period are written out, each with constant lanes, which are picked from
-vectors of neighbours::
+pattern: some vectors later, each lane reads the element that lies a fixed distance behind the one
+it read before. The vectors of one such period are written out. Their elements are picked from
+vectors of neighbours, at places that are known when code is generated::
 
     for parts of the line, on all threads
         for vectors of a period, unrolled
@@ -59,7 +59,7 @@ from minitvm.tir.functor import children, find, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
-_WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
+_WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
 
 # -- Lines --

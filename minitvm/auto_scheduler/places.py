@@ -255,8 +255,9 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     """The axis along which the lanes of a vector may have different quotients, and the divisor of
-    these quotients. Vectors that go through all places of several quotients repeat themselves, and
-    need no digits."""
+    these quotients; None if there is none. No digits are needed if each vector lies within one
+    quotient, or if the divisor is so small that the quotients repeat themselves within a few
+    vectors."""
     lanes, below = target.lanes(op.body[0].dtype), 1
     for i in range(len(op.axis) - 1, -1, -1):
         extent = extent_of(op.axis[i])
@@ -270,9 +271,9 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
 
 
 def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
-    """Lets another stage, of which the result is a view, compute a reduction with an axis for each
-    digit of its places, where that tells rows apart that share elements; returns it. None for any
-    other stage."""
+    """Lets another stage compute a reduction with an axis for each digit of its places, if rows
+    that share elements then have an axis of their own. The result becomes a view of that stage,
+    which is returned. None for any other stage."""
     op = compute_of(stage)
     if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
         return None
@@ -296,9 +297,9 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
 
 
 def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
-    """The number of neighbours along an axis that share a factor which is read at the quotient of
-    the place alone, or of which every so many do at the remainder; 0 where there is none, and where
-    the elements that are read at one quotient overlap those of the next."""
+    """The number by which places along an axis are divided, if a factor is read at the quotient
+    alone, so that neighbours share its elements, or at the remainder alone. 0 if there is no such
+    number, or if the elements that are read at one quotient overlap those at the next."""
     extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
     period = max(_divisors_of(axis, *op.body), default=0)
     is_told = any(isinstance(each, e.FloorMod) for each in places)

@@ -1,9 +1,9 @@
-"""Running reductions, as prefix sums, and scans.
+"""Running reductions, such as prefix sums; and scans.
 
-Each result of a running reduction reduces one term more than its neighbour. Results along the last
-axis are computed in lanes, each from the lanes before it; so a row is read once, in order. Along
-any other axis, the running results of neighbours along the last axis lie in vectors in the L1
-cache::
+Each result of a running reduction reduces one term more than its neighbour. If the results lie
+along the last axis, the results in the lanes of a vector are computed from those in the lanes
+before, and a row is read once, in order. If they lie along another axis y, vectors lie along the
+last axis x, and the totals of a block of x stay in the L1 cache::
 
     for all other axes, and blocks of x, on all threads
         for y
@@ -11,9 +11,9 @@ cache::
                 total[x] += A[y, x]
                 C[y, x] = total[x]
 
-A scan that combines its state with one term a step is a running reduction, which is computed where
-its results are stored in the end. In any other scan, the stages of a step are scheduled as those of
-a program that computes one step. ::
+A scan that combines its state with one term in each step is a running reduction, and is computed in
+the memory of its results. In any other scan, the stages of a step are scheduled like those of a
+program that computes one step. ::
 
     for t:
         for tiles of rows and columns, on all threads

@@ -141,7 +141,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         is_plain = is_free and is_dense and is_one_line
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
-    # Pieces of several lines are a loop, of which one piece is written out.
+    # Of several pieces of lines, which are a loop, one is written out.
     piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
     steps = lanes * -(-piece // _width_of(op, target))
     is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes

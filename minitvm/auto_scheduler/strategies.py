@@ -95,13 +95,13 @@ class Strategy:
     name
         The name under which the strategy is tried and dropped.
     find
-        What the writer needs, such as a tile or an instruction; None or False if the strategy
-        doesn't fit, or another one of the table takes fewer cycles.
+        Returns the argument of the writer, such as a tile or an instruction; None or False if the
+        strategy doesn't fit, or another one of the table takes fewer cycles.
     cycles
         The cycles of one core, those of copies of the factors included. None for a strategy that
         fits only together with other stages.
     write
-        Writes the schedule, with what was found; returns the scheduled stages.
+        Writes the schedule, given the result of `find`; returns the scheduled stages.
     takes_epilogue
         Whether the stage that reads the sums takes them in the tiles.
     """

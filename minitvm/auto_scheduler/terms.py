@@ -162,8 +162,8 @@ class _Counter:
         return below + (_operations(node, self._target) if all(self._depends(node)) else 0.0)
 
     def registers(self, node: PrimExpr) -> int:
-        """The registers that evaluating an expression takes, beside those of what it reads
-        (Ershov's number, with leaves of none)."""
+        """The registers that evaluating an expression takes, beside those of the elements that it
+        reads (Ershov's number, with 0 for a leaf)."""
         if isinstance(node, ProducerLoad) or not all(self._depends(node)):
             return 0
         most, *others = sorted(map(self.registers, children(node)), reverse=True) or [0]

@@ -1,4 +1,4 @@
-"""Contractions by register tiles, which read panels of one factor.
+"""Contractions by register tiles, which read panels of the columns' factor.
 
 ::
 
@@ -12,8 +12,8 @@
                         sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
                     C[...] += sums
 
-A small factor is not packed: the tiles read it as it lies. For an argument that is packed ahead of
-the call, the loops are the same, without the line that packs.
+A small factor isn't packed: the tiles read the tensor itself. If an argument is packed ahead of the
+call, the loops are the same, without the line that packs.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def write_tiled(
 ) -> tuple[IterVar | None, list[tuple[Contraction, Factor, Stage]]]:
     """Writes the schedule of a contraction, and of the stage that reads its sums (the contraction
     itself, or an epilogue); or of several contractions that one epilogue reads, whose sums are
-    computed in the same tiles. `part`: what is computed at a time; the loop over parts is returned,
-    and the panels, which the caller places."""
+    computed in the same tiles. `part`: the part of the stage that is computed at a time. Returns
+    the loop over parts, and the panels, which the caller places then."""
     group = [*map(_with_rows_cast, group)]
     first = group[0]
     s, target, last = first.schedule, first.target, first.last.op.output(0)

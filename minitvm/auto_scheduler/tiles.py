@@ -154,7 +154,8 @@ _chooser: ContextVar[_Chooser | None] = ContextVar("_chooser", default=None)
 
 @contextmanager
 def chosen_by(chooser: _Chooser) -> Iterator[None]:
-    """Lets `chooser` choose tiles, given the cycles of each, to measure what the model predicts."""
+    """Lets `chooser` choose tiles, given the cycles of each, to compare the model with the
+    clock."""
     token = _chooser.set(chooser)
     try:
         yield
@@ -409,7 +410,8 @@ def balanced(size: int, most: int) -> int:
 
 def _depth_and_cut(nest: Nest, most: int) -> tuple[int | None, int]:
     """The steps of a block of about `most` steps, along the reduction axis that is cut, and its
-    place: the first one of which a block may have a step. A block has one step of those before."""
+    place: that of the first axis along which a block may have a step or more. A block has one step
+    along the axes before."""
     places = range(len(nest.steps))
     cut = next((each for each in places if nest.inside(each) <= most), 0)
     depth = _depth(nest.steps[cut], max(1, most // nest.inside(cut)))

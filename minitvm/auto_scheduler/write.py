@@ -1,15 +1,16 @@
 """The order of the decisions for a program.
 
-1. The program is rewritten: indices are simplified, and stages that only move elements become part
-   of others (:mod:`inlining`).
-2. Other stages compute parts of a stage ahead of it (``AHEAD``), and each stage gets the order of
-   its axes (:mod:`layouts`).
-3. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
-4. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
-   the stage that reads its sums.
-5. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
+1. Each stage gets simpler indices, and loses terms that are 0 (``SIMPLER``).
+2. Stages that only move elements become part of other stages. Parts of a stage become stages of
+   their own, which are computed ahead of it. Cheap stages are inlined (``AHEAD``).
+3. Scans, and reductions by groups, are recognised (:mod:`running`, :mod:`streams`).
+4. Each remaining stage gets the order of its axes (``LAYOUTS``).
+5. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
+6. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
+   its epilogue.
+7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
-6. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
+8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
 """
 
 from __future__ import annotations
@@ -397,7 +398,7 @@ def _write_inlined(program: Program, stage: Stage) -> bool | None:
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
     for each in s.readers(stage):
-        # The loops of a reduction are chosen for what it reads.
+        # The loops of a reduction are chosen for the elements that it reads.
         if compute_of(each).reduce_axis and stays_a_reduction(each, s.inlined):
             each.simplify()
     return True
