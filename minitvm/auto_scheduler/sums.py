@@ -38,12 +38,17 @@ from minitvm.tir.expr import Reduce
 @final
 @record()
 class Sums:
-    """A contraction that is to be scheduled.
+    """A contraction that is to be scheduled, or whose cycles are asked for.
 
     Attributes
     ----------
-    program, contraction
-        The program, and the contraction in its schedule.
+    contraction, target
+        The contraction, and the target.
+    strict
+        Whether floats are summed in order, and rounded as the program is written.
+    program
+        The program; None where the cycles of the contraction by itself are asked for. The other
+        attributes depend on it.
     kept
         The stages that stay as they are.
     by_hand
@@ -55,20 +60,19 @@ class Sums:
         elementwise, each element once.
     """
 
-    program: Program
     contraction: Contraction
-    kept: Collection[Stage]
-    by_hand: Container[Stage]
-    ahead: Tensor | None
-    inline_columns: bool
+    target: Target
+    strict: bool = False
+    program: Program | None = None
+    kept: Collection[Stage] = ()
+    by_hand: Container[Stage] = ()
+    ahead: Tensor | None = None
+    inline_columns: bool = False
 
     @property
     def schedule(self) -> Schedule:
+        assert self.program is not None
         return self.program.schedule
-
-    @property
-    def target(self) -> Target:
-        return self.program.target
 
     @property
     def stage(self) -> Stage:
@@ -86,7 +90,7 @@ class Sums:
         """Whether the columns' factor is a prepacked placeholder, or its elements are moved from
         one for this contraction alone. Not if its size is symbolic: padded panels of different
         sizes may be of one shape."""
-        if bytes_of(self.contraction.b.tensor) is None:
+        if self.program is None or bytes_of(self.contraction.b.tensor) is None:
             return False
         s, tensor, reader = self.schedule, self.contraction.b.tensor, self.stage
         while tensor not in self.program.prepacked:
@@ -101,6 +105,7 @@ class Sums:
     def moved(self) -> list[Stage]:
         """The stages that move elements to a factor, for this contraction alone: they may be
         computed in its loops."""
+        assert self.program is not None
         s, copies = self.schedule, self.program.copies
         stages = [s[each.tensor] for each in (self.contraction.a, self.contraction.b)]
         return [
@@ -120,7 +125,7 @@ class Sums:
         op = self.contraction.op
         is_rounded = op.output(0).dtype.is_float
         begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
-        return (self.program.strict and is_rounded) or begins or is_uneven(op)
+        return (self.strict and is_rounded) or begins or is_uneven(op)
 
 
 def sums_of(
@@ -141,7 +146,8 @@ def sums_of(
         and not _is_read_apart(contraction, columns.op)
     )
     ahead = _ahead(s, contraction, program.prepacked, inline_columns)
-    return Sums(program, contraction, kept, by_hand, ahead, inline_columns)
+    target, strict = program.target, program.strict
+    return Sums(contraction, target, strict, program, kept, by_hand, ahead, inline_columns)
 
 
 def reads_in_order(reader: Stage, stage: Stage) -> bool:

@@ -298,8 +298,7 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     last = group[0].last
     part = fused.parts[last]
     if part is None:
-        alone = replace(group[0].program, target=on_one_core(group[0].target))
-        group = [replace(each, program=alone) for each in group]
+        group = [replace(each, target=on_one_core(each.target)) for each in group]
     choose_products(group)
     loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:

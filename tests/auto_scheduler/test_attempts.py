@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import attempts, rows, strategies, write
-from minitvm.auto_scheduler.strategies import STRATEGIES, Case
+from minitvm.auto_scheduler.strategies import STRATEGIES
 from minitvm.lowering.lower import lower
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
@@ -257,7 +257,7 @@ def test_an_error_of_the_program_is_that_of_its_plain_loops(
 
 
 def test_interrupts_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Case) -> Any:
+    def interrupted(_: Any) -> Any:
         raise KeyboardInterrupt
 
     (first, *_) = STRATEGIES
