@@ -39,6 +39,7 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     bytes_of,
     distances_of,
+    divisors_along,
     extent_of,
     long_axes,
     product_of_extents,
@@ -55,7 +56,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, find, mentions, walk_once
+from minitvm.tir.functor import children, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
@@ -186,17 +187,9 @@ def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target)
             break
         below *= extent
         period = lcm(period, max(1, below)) if below < lanes else period
-    period = lcm(period, *(each for each in divisors_along(op, line) if each <= lanes))
+    period = lcm(period, *(each for each in divisors_along(line, *op.body) if each <= lanes))
     vectors = period // gcd(period, lanes)
     return vectors if vectors <= target.vector_registers // 2 else 0
-
-
-def divisors_along(op: ComputeOp, axes: Sequence[IterVar]) -> list[int]:
-    """The numbers of steps along some axes after which a quotient or a remainder of an operation
-    repeats itself."""
-    nodes = find((e.FloorDiv, e.FloorMod), *op.body)
-    found = (e.const_int(each.b) for each in nodes if any(mentions(a.var, each) for a in axes))
-    return [each for each in found if each is not None and each > 0]
 
 
 # -- Rows in pieces --

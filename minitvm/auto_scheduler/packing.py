@@ -22,6 +22,7 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
     all_loads,
+    divisors_along,
     extent_of,
     is_uneven,
     plain_axes_of,
@@ -77,13 +78,9 @@ def _part_of_line(line: int, lanes: int) -> int:
 def line_of_digits(op: ComputeOp) -> int | None:
     """The neighbours along the last axis of an elementwise stage that are neighbours in all tensors
     which are read at digits of this axis; None if there are no digits."""
-    column, loads = op.axis[-1].var, [*all_loads(op)]
-    divisors = {
-        divisor
-        for node in walk_once(*(index for load in loads for index in load.indices))
-        if isinstance(node, e.FloorDiv | e.FloorMod) and mentions(column, node.a)
-        if (divisor := e.const_int(node.b)) is not None and divisor > 1
-    }
+    loads = [*all_loads(op)]
+    indices = (index for load in loads for index in load.indices)
+    divisors = {each for each in divisors_along(op.axis[-1:], *indices) if each > 1}
     for divisor in sorted(divisors, reverse=True):
         if all(_is_line(op, load, divisor) for load in loads):
             return divisor

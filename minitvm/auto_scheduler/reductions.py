@@ -36,6 +36,7 @@ from minitvm.auto_scheduler.contraction import (
     NEAR,
     Factor,
     contraction_of,
+    divisors_along,
     extent_of,
     factors_in_indices,
     factors_of,
@@ -52,7 +53,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import divisors_along, gathered, last_line, request_gathered
+from minitvm.auto_scheduler.lines import gathered, last_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -406,7 +407,7 @@ def _in_digits(op: ComputeOp, stage: Stage, reduced: Sequence[IterVar]) -> list[
     to unroll, that have one quotient. Elements that data choose are loaded one by one in any
     case."""
     *outer, k = reduced
-    sizes = [] if k.dom is None else divisors_along(op, op.reduce_axis)
+    sizes = [] if k.dom is None else divisors_along(op.reduce_axis, *op.body)
     size = min((n for n in sizes if n > _MOST_UNROLLED), default=0)
     extent = extent_in(stage, k) or 0
     is_even = size and size < extent and not any(n % size and size % n for n in (extent, *sizes))
@@ -421,7 +422,7 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
-    extent, period = extent_of(k), lcm(*divisors_along(op, op.reduce_axis))
+    extent, period = extent_of(k), lcm(*divisors_along(op.reduce_axis, *op.body))
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
