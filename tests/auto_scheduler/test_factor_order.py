@@ -236,8 +236,9 @@ def test_divisors_are_taken_out_of_sums() -> None:
         (n, n), lambda i, j: te.sum(A[i, k] / (u[k] * v[m]) * B[m, j], axis=[k, m]), name="C"
     )
     assert taken_out(C) > 0
-    a, b, x, y = (np.random.default_rng(i).uniform(1, 2, s).astype("float32")
-                  for i, s in enumerate([(n, n), (n, n), n, n]))  # fmt: skip
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(1, 2, (n, n)).astype("float32") for _ in range(2))
+    x, y = (rng.uniform(1, 2, n).astype("float32") for _ in range(2))
     got = np.empty((n, n), "float32")
     tvm.build([C], [A, B, u, v, C])(a, b, x, y, got)
     expected = np.outer((a / x).astype("float64").sum(1), (b / y[:, None]).astype("float64").sum(0))
