@@ -23,7 +23,7 @@ _MANY = 4  # nests: LLVM compiles fewer in about the time that the rest of a bui
 
 
 def nests_alike(body: Stmt) -> set[Stmt]:
-    """The outermost serial loops of which there are several of the same kind."""
+    """The outermost serial loops that aren't the only ones of their kind."""
     nests = [each for each in _outermost(body) if not needs_the_gil(each)]
     if len(nests) < _MANY:
         return set()

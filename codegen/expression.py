@@ -73,9 +73,9 @@ def _goes_around(node: e.FloorMod) -> bool:
 
 
 def _emit_around(emitter: Emitter, node: e.FloorMod) -> Value:
-    """``(x + lane) % n``. A single division gives the first lane. If n is no less than the number
-    of lanes, the others exceed n once at most; else each is divided, as it is where x + lane
-    wraps."""
+    """``(x + lane) % n`` by a single division, of the first lane. If n is no less than the number
+    of lanes, each other lane exceeds n at most once. If n is less, or if ``x + lane`` wraps, each
+    lane is divided."""
     assert isinstance(node.a, e.Ramp) and isinstance(node.b, e.Broadcast)
     text, lanes, element = emitter.text, node.dtype.lanes, node.dtype.element
     values, divisor = emitter.emit(node.a), emitter.emit(node.b)
@@ -122,9 +122,9 @@ def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
 
 
 def _opaque(emitter: Emitter, node: PrimExpr, value: Value) -> Value:
-    """A vector of equal elements, of which LLVM doesn't know that they are equal. A choice between
-    vectors by a comparison of single numbers would be a branch, which no processor predicts if data
-    decide."""
+    """A vector of equal elements, whose equality is hidden from LLVM. LLVM would make a branch of a
+    choice between vectors by a comparison of single numbers, and no processor predicts a branch
+    that depends on data."""
     text, element = emitter.text, {32: "float", 64: "double"}.get(node.dtype.bits)
     if element is None:
         return value

@@ -251,7 +251,7 @@ def symbol(name: str) -> str:
 
 
 AS_IT_IS = "nounwind noinline optnone "
-"""The attributes of a function that LLVM isn't to spend time on, since it is good as it is."""
+"""The attributes of a function whose text needs no optimisation by LLVM."""
 
 OWN_COPIES = 'nounwind "no-builtin-memcpy" "no-builtin-memmove" '
 """The attributes of a function of loops, which LLVM doesn't replace by calls of ``memcpy``."""
@@ -259,11 +259,11 @@ OWN_COPIES = 'nounwind "no-builtin-memcpy" "no-builtin-memmove" '
 _OWN_FILLS = '"no-builtin-memset" '  # of a function with tiles, which every call loses
 
 _KEEPING = ("sdiv", "srem")  # give numbers that aren't negative from such numbers
-_BETWEEN = {"smin": all, "smax": any}  # of which arguments a result is that isn't negative
+_BETWEEN = {"smin": all, "smax": any}  # the arguments that must not be negative for such a result
 _KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
-_HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # in a name that its number makes unique
+_HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # a name, and the number behind it
 _NOTHING: frozenset[object] = frozenset()
-_Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key, and what each needs
+_Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key; each with its conditions
 
 
 class FunctionText:

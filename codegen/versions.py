@@ -74,7 +74,7 @@ def _choice_in(loop: s.For) -> Choice | None:
     bound = {loop.loop_var, *(each.loop_var for each in find(s.For, loop.body))}
     bound |= {each.var for each in find((s.LetStmt, e.Let), loop.body)}
     choices = [each for each in find(_ORDER, loop.body) if _is_same_in_all(each, bound)]
-    # Stores past the caches are for rows of which few choices matter.
+    # Where stores go past the caches, rows are long, and other choices matter little.
     return min(choices, key=lambda each: _ORDER.index(type(each)), default=None)
 
 
@@ -98,7 +98,7 @@ def _is_same_in_all(choice: Choice, bound: set[Var]) -> bool:
 
 @final
 class _Chosen(Mutator):
-    """Replaces equal choices by what is chosen where they are met, or aren't."""
+    """Replaces each choice that equals a given one by the branch that is taken for one outcome."""
 
     def __init__(self, choice: Choice, is_met: bool) -> None:
         super().__init__()

@@ -435,17 +435,17 @@ class Target:
         CompileError
             When there is none and `allow_none` is false.
         """
-        stack = _stack()
+        stack = _around.targets
         if not stack and not allow_none:
             raise CompileError("target: expected a `with Target(...):` around, found none")
         return stack[-1] if stack else None
 
     def __enter__(self) -> Target:
-        _stack().append(self)
+        _around.targets.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _stack().pop()
+        _around.targets.pop()
 
     def __str__(self) -> str:
         return self.target
@@ -480,14 +480,14 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-_current = threading.local()
+class _Around(threading.local):
+    """The targets of the ``with`` statements around, of each thread."""
+
+    def __init__(self) -> None:
+        self.targets = list[Target]()
 
 
-def _stack() -> list[Target]:
-    if not hasattr(_current, "stack"):
-        _current.stack = []
-    stack: list[Target] = _current.stack
-    return stack
+_around = _Around()
 
 
 def _text(target: Any) -> str:

@@ -332,7 +332,7 @@ def allocate(prototype: ptr[DLTensor], out: ptr[ptr], context: ptr, set_error: p
     call(void, set_error, context, error, message)
     return -1
 
-# Null, or what is wrong.
+# Null, or the message of an error.
 def allocated(prototype: ptr[DLTensor], out: ptr[ptr]) -> ptr:
     if not is_here(prototype):
         return "NDArray: expected a prototype in memory of cpu(0), got another device"

@@ -146,7 +146,7 @@ class Results:
         if len(args) > len(names) or missing:
             raise TypeError(
                 f"{self.name}: expected {_count(len(names), 'input')} ({', '.join(names)}), got "
-                f"{len(args) + len(kwargs)}: what it writes is returned"
+                f"{len(args) + len(kwargs)}: outputs are returned, not passed"
             )
         return [*args, *(given[name] for name in names[len(args) :])]
 
@@ -274,6 +274,6 @@ def results_of(function: Any) -> Results:
     if not isinstance(called, ToldResults):
         kind = type(function).__name__
         raise TypeError(
-            f"expected a function of minitvm.build, which says what it writes, got {kind}"
+            f"expected a function of minitvm.build, which knows its outputs, got {kind}"
         )
     return called.results()

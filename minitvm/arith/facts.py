@@ -138,7 +138,7 @@ class Facts:
         self._read_anew()
 
     def _read_anew(self) -> None:
-        """Forgets the forms of expressions, and what was asked about them: with a new fact they may
+        """Forgets the forms of expressions, and the answers about them: with a new fact, both may
         be more precise."""
         self._known.forms.clear()
         self._known.conditions.clear()

@@ -43,8 +43,8 @@ class Forms(Proofs):
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
-        """Alternative systems, of which at least one holds when `condition` is `truth`; and whether
-        the alternatives are equivalent to it."""
+        """Alternative systems of inequalities: at least one of them holds when `condition` is
+        `truth`. Also whether the converse is true."""
         made = self._known.conditions.get((condition, truth))
         if made is None:
             made = self._alternatives(condition, truth)

@@ -100,9 +100,9 @@ def gates(prover: Prover, loop: s.For, outer: Set[Var]) -> list[PrimExpr]:
     """The conditions on `outer` variables, the same in all iterations, that hold wherever a loop
     has an effect, and that aren't known to hold.
 
-    A condition in the loop that doesn't depend on loops inside isn't among them, since it can move
-    out as it is. The others are as weak as in the iteration of the loops inside where they are
-    weakest::
+    A condition that doesn't depend on the loops inside of `loop` isn't returned, since it can move
+    out unchanged. Any other condition is returned for those iterations of the loops inside in which
+    it is weakest::
 
         for k in range(512):                       # i * 6 + 5 - j * 16 >= 0
             for r in range(6):

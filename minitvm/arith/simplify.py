@@ -377,9 +377,9 @@ class Simplifier(ScopedMutator):
     def _where(
         self, condition: PrimExpr, value: PrimExpr, done: Mapping[PrimExpr, PrimExpr]
     ) -> PrimExpr:
-        """`value` where `condition` held before it. Parts that the condition computes are `done`:
-        otherwise a chain of choices, each of which has the one before in its condition and its
-        branches, would be simplified again for each of them."""
+        """`value`, simplified under `condition`. The parts that the condition contains are `done`.
+        Without them, the time for a chain of choices, each with the one before in its condition and
+        in its branches, would grow exponentially."""
         outermost = not self._in_choice
         self._scopes = 0 if outermost else self._scopes + 1
         if self._scopes > _MAX_SCOPES or not is_stable(condition, value):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TypeAlias, TypeGuard, final
 
+from minitvm.arith.effects import is_lazy
 from minitvm.arith.fused_index import joined
 from minitvm.runtime.dtype import FLOAT64
 from minitvm.tir import expr as e
@@ -50,9 +51,7 @@ def value_operations(*roots: PrimExpr) -> Iterator[tuple[Kind, PrimExpr]]:
             continue
         if isinstance(node, e.Arithmetic) or (isinstance(node, e.Call) and _is_function(node)):
             yield _kind(node), node
-        is_choice = isinstance(node, e.Select) or (
-            isinstance(node, e.Call) and node.op == "if_then_else"
-        )
+        is_choice = isinstance(node, e.Select) or is_lazy(node)
         waiting += [*children(node)][1 if is_choice else 0 :]
 
 
@@ -94,9 +93,9 @@ def _is_load(node: object) -> bool:
 
 def _name(node: PrimExpr) -> str:
     """The kind of an operation on values; None for a node that computes nothing."""
+    if is_lazy(node):
+        return "selections"
     if isinstance(node, e.Call):
-        if node.op == "if_then_else":
-            return "selections"
         if _is_function(node):
             return str(_kind(node))
         return node.op if node.op in INTRINSICS else ""

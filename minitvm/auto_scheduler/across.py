@@ -38,12 +38,13 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     bytes_of,
     distances_of,
+    divisors_along,
     extent_of,
     long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.lines import bare_vars, divisors_along
+from minitvm.auto_scheduler.lines import bare_vars
 from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
 from minitvm.auto_scheduler.tiles import MOST_PAGES
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -111,7 +112,7 @@ def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     x, y = fused(stage, found.columns), fused(stage, found.rows)
     is_by_lines = _is_by_lines(compute_of(stage), found, target)
     part = width if width and is_by_lines else _part(width, line, wanted, height)
-    digits = {n for n in divisors_along(compute_of(stage), found.columns) if n % line == 0}
+    digits = {n for n in divisors_along(found.columns, *compute_of(stage).body) if n % line == 0}
     if len(digits) == 1 and not is_by_lines:  # conditions on quotients are the same in a block
         (part,), wanted = digits, 1
     if width is None or part < width:

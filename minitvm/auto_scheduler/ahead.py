@@ -24,7 +24,7 @@ that are done, not on their order. So the search is exact: the best way from eac
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 from math import lcm, prod
 from typing import TypeAlias
@@ -33,6 +33,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.arith.work import USUAL_TRIPS
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     contraction_of,
@@ -54,13 +55,12 @@ from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
-from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, times_of
+from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, operator_of
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.reassociation import reassociated
-from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
@@ -83,17 +83,17 @@ _Groups: TypeAlias = tuple[_Axes, ...]
 # -- Values that are computed once --
 
 
-def write_hoisted(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+def write_hoisted(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets other stages compute parts of a stage once; returns them. None if none is worth it."""
     if stage.time is not None:
         return None
-    made = list[Stage]()
+    s, target, made = program.schedule, program.target, list[Stage]()
     while (part := _best_part(compute_of(stage), target)) is not None:
         axes = ", ".join(axis.name for axis in part.axes)
         text = "the part that changes along {axes} alone is computed once"
         choose(s, "parts", text, stage=stage.name, axes=axes)
         new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
-        made += [*(write_hoisted(s, new, target) or ()), new]
+        made += [*(write_hoisted(program, new) or ()), new]
     return made or None
 
 
@@ -158,17 +158,16 @@ def _read_apart(op: ComputeOp, part: Part) -> int:
 # -- Reductions that share dear terms --
 
 
-def write_joined(
-    s: Schedule, stage: Stage, by_hand: Container[Stage], target: Target, strict: bool
-) -> list[Stage] | None:
+def write_joined(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets one stage compute a reduction together with others that need a dear part of its terms,
     too; returns it. None if there are no such others, or if their loops are shared as they are."""
+    s = program.schedule
     mine, place, group = _dear_parts(stage), s.stages.index(stage), [stage]
-    if not mine or _may_share_loops(compute_of(stage), target, strict):
+    if not mine or _may_share_loops(compute_of(stage), program.target, program.strict):
         return None
     for other in s.stages[place + 1 :]:
         op = other.op
-        is_kept = other in by_hand or other.is_named
+        is_kept = other in program.by_hand or other.is_named
         if is_kept or not isinstance(op, ComputeOp) or not can_be_joined(compute_of(stage), op):
             continue
         is_free = all(s.stages.index(s[tensor]) < place for tensor in op.input_tensors)
@@ -219,14 +218,14 @@ def _dear_parts(stage: Stage) -> set[Hashable]:
 # -- Symmetric results --
 
 
-def write_mirrored(s: Schedule, stage: Stage, target: Target, strict: bool) -> list[Stage] | None:
+def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage compute half of a contraction whose rows and columns can be exchanged;
     returns it. None where the copy of the other half takes longer, and for any other stage."""
-    op = compute_of(stage)
+    s, target, op = program.schedule, program.target, compute_of(stage)
     found = contraction_of(op) if stage.time is None else None
     if found is None or not found.rows or not is_symmetric(op, found.rows[-1], found.column):
         return None
-    cycles = cycles_in_tiles(found, target, strict=strict)
+    cycles = cycles_in_tiles(found, target, strict=program.strict)
     if cycles is None or block_of_half(reduce_of(op).condition, op.axis) is not None:
         return None
     tile = best_tile(nest_of(found, target), target)
@@ -247,14 +246,12 @@ def write_mirrored(s: Schedule, stage: Stage, target: Target, strict: bool) -> l
 # -- The order of sums --
 
 
-def write_factor_order(
-    s: Schedule, stage: Stage, target: Target, strict: bool
-) -> list[Stage] | None:
+def write_factor_order(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets other stages compute inner sums of a stage, in the order that takes the fewest cycles;
     returns them. None for a stage that is best as it is, or whose sums have an order (`strict`)."""
-    if strict or stage.time is not None:
+    if program.strict or stage.time is not None:
         return None
-    groups = _groups_of(compute_of(stage), target)
+    s, groups = program.schedule, _groups_of(compute_of(stage), program.target)
     made = list[Stage]()
     for group in groups:
         names = ", ".join(axis.name for axis in group)
@@ -265,17 +262,17 @@ def write_factor_order(
     return made or None
 
 
-def write_reassociated(s: Schedule, stage: Stage, strict: bool) -> list[Stage] | None:
+def write_reassociated(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets a contraction of several rows multiply factors first that change along the same axes: a
     tile computes their product once for several results, or another stage does ahead. None for any
     other stage; and where products are rounded as they are written (`strict`)."""
     found = contraction_of(stage.op) if stage.time is None else None
-    if strict or found is None or product_of_extents(found.rows) == 1:
+    if program.strict or found is None or product_of_extents(found.rows) == 1:
         return None
     if reassociated(found.op) is None:
         return None
     text = "factors that change along the same axes are multiplied first"
-    choose(s, "factors", text, stage=stage.name)
+    choose(program.schedule, "factors", text, stage=stage.name)
     stage.reassociate()
     return []
 
@@ -284,14 +281,16 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     """The axes of the sums that are done first, group after group."""
     if not 0 < len(op.reduce_axis) <= _MOST or 0 in map(extent_of, (*op.axis, *op.reduce_axis)):
         return []
-    times, reduce = times_of(op), op.body[0]
+    reduce = op.body[0]
     if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
+    times = operator_of(reduce)
     on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
     for each in conjuncts(reduce.condition):
         (on_data if reads_tensors(each) else on_axes).append(each)
     if times is not None:
-        groups = _best_groups(op, factors_in(reduce.source[0], times), on_data, on_axes, target)
+        factors = (each for each, _ in factors_in(reduce.source[0], times))
+        groups = _best_groups(op, factors, on_data, on_axes, target)
     elif on_data and contraction_of(op) is not None:
         groups = (frozenset(op.reduce_axis),)
     else:

@@ -7,13 +7,15 @@ the plain loops fail, too, the error is the program's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, TypeVar, final
 
 from minitvm.auto_scheduler.choice import choose
+from minitvm.runtime.record import record
+from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Operation
+from minitvm.te.tensor import Operation, Tensor
 
 _T = TypeVar("_T")
 Step: TypeAlias = tuple[Operation, str]
@@ -21,6 +23,43 @@ Step: TypeAlias = tuple[Operation, str]
 Begin: TypeAlias = Callable[[], Schedule]
 LOGGER = "minitvm.auto_scheduler"
 """The name of the logger that gets a record of level INFO for each strategy that is dropped."""
+
+
+@final
+@record()
+class Program:
+    """What the strategies know of a program.
+
+    Attributes
+    ----------
+    schedule, target
+        The schedule that is being written, and the target.
+    prepacked
+        The placeholders that are packed before the call.
+    strict
+        Whether floats are rounded as the program is written.
+    by_hand
+        The stages that a user scheduled.
+    kept
+        The stages that stay stages of their own. Strategies add to these and to the following.
+    copies
+        The copies of factors that contractions in another layout read.
+    whole
+        The stages that are computed before a scan, or a reduction by groups, which reads them.
+    """
+
+    schedule: Schedule
+    target: Target
+    prepacked: Collection[Tensor]
+    strict: bool
+    by_hand: set[Stage]
+    kept: set[Stage]
+    copies: set[Stage]
+    whole: set[Stage]
+
+    def is_free(self, stage: Stage) -> bool:
+        """Whether a stage may be computed in the loops of others."""
+        return stage not in self.kept and not stage.is_output and not stage.inlined
 
 
 @final

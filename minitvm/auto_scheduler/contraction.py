@@ -30,7 +30,7 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
-from minitvm.tir.functor import children, contains, find, free_vars, substitute
+from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute
 from minitvm.tir.structural_equal import structural_equal
 
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -282,7 +282,7 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
 
 
 def reduce_of(op: ComputeOp) -> Reduce:
-    """What a reduction computes; the first one of several results."""
+    """The expression of a reduction; of one with several results, that of the first."""
     reduce = op.body[0]
     assert isinstance(reduce, Reduce)
     return reduce
@@ -306,7 +306,7 @@ def factors_of(op: ComputeOp) -> list[Factor]:
 
 
 def factors_in_indices(op: ComputeOp, *loads: ProducerLoad) -> list[Factor]:
-    """The elements by which data choose what is read."""
+    """The elements in the indices of some reads: data that choose other elements."""
     inside = find(ProducerLoad, *(index for load in loads for index in load.indices))
     return [
         Factor(each.producer, each, distances_of(each, op), each.dtype)
@@ -462,6 +462,14 @@ def is_at_digits(load: ProducerLoad) -> bool:
     """Whether an element is read at quotients or remainders, or data choose it: a vector of such
     elements is no vector of neighbours."""
     return is_lookup(load) or contains((e.FloorDiv, e.FloorMod), *load.indices)
+
+
+def divisors_along(axes: Sequence[IterVar], *nodes: PrimExpr) -> list[int]:
+    """The numbers of steps along some axes after which a quotient or a remainder in expressions
+    repeats itself."""
+    divisions = find((e.FloorDiv, e.FloorMod), *nodes)
+    found = (e.const_int(x.b) for x in divisions if any(mentions(a.var, x) for a in axes))
+    return [each for each in found if each is not None and each > 0]
 
 
 def _flat_index(load: ProducerLoad) -> PrimExpr | None:

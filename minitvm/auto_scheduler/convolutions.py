@@ -39,7 +39,6 @@ from typing import final
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
-    FAR,
     NEAR,
     Contraction,
     Factor,
@@ -82,7 +81,13 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import cast_to, in_panels, write_copy, write_panels
+from minitvm.auto_scheduler.packing import (
+    cast_to,
+    in_panels,
+    write_cast,
+    write_image,
+    write_panels,
+)
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
@@ -357,7 +362,7 @@ def write_convolution(given: Sums, _: bool) -> list[Stage]:
         image = s[contraction.b.tensor]
         if _is_own(image, kept) and _pads_by_channel(s, contraction, image):
             image.compute_at(s[contraction.op], at)
-            _write_image(image, target)
+            write_image(image, target)
             done.append(image)
         return done
     last, takes_sums = given.last, given.last is given.stage
@@ -378,7 +383,7 @@ def write_convolution(given: Sums, _: bool) -> list[Stage]:
         if is_own and _pads_by_channel(s, found, image):
             image.compute_at(last, last.leaf_iter_vars[0])
     if is_own and not compute_of(image).reduce_axis:
-        _write_image(image, target)
+        write_image(image, target)
         done.append(image)
     return done
 
@@ -560,11 +565,8 @@ class _Writer:
         once for all tiles. Returns the copy's stage, if there is one."""
         found = contraction_of(self.s[self.sums].op)
         assert found is not None
-        if not found.a.is_cast:
-            return []
-        copy = self.s[self.s.cache_read(found.a.tensor, "global", [self.sums], found.a.copied)]
-        _write_image(copy, self.target)
-        return [copy]
+        cast = found.a.is_cast
+        return [write_cast(self.s, self.sums, found.a, self.target)] if cast else []
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""
@@ -604,17 +606,6 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
         and bool(outer)
         and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
     )
-
-
-def _write_image(image: Stage, target: Target) -> None:
-    """Pads an image: rows in vectors, channels in parallel."""
-    *outer, column = compute_of(image).axis
-    if (extent_of(column) or FAR) > target.lanes(image.op.output(0).dtype):
-        write_copy(image, target)
-    else:
-        image.vectorize(column)
-    if image.attach_stage is None and outer:
-        image.parallel(image.fuse(*outer[:2]) if len(outer) > 2 else outer[0])
 
 
 def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:

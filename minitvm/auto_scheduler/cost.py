@@ -185,7 +185,7 @@ class Nest:
     @property
     def outer(self) -> int:
         """The number of the planes of rows and columns."""
-        return _usual_product((*self.others, *self.rows[:-1]))
+        return usual_product((*self.others, *self.rows[:-1]))
 
     @property
     def width(self) -> int:
@@ -193,7 +193,7 @@ class Nest:
 
     @property
     def depth(self) -> int:
-        return _usual_product(self.steps)
+        return usual_product(self.steps)
 
     def bytes_of_columns(self, width: int, steps: int) -> float:
         """The bytes of the columns' factors for some columns and steps. As it lies, a factor of
@@ -212,7 +212,7 @@ class Nest:
 
     def inside(self, place: int) -> int:
         """The steps of the sum for one of the reduction axis at a place."""
-        return _usual_product(self.steps[place + 1 :])
+        return usual_product(self.steps[place + 1 :])
 
     def steps_of(self, depth: int | None, cut: int) -> int:
         """The steps of the sum in a block: see :class:`Blocks`."""
@@ -220,7 +220,7 @@ class Nest:
 
 
 @lru_cache(maxsize=1024)  # asked for each tile that is considered
-def _usual_product(extents: tuple[int | None, ...]) -> int:
+def usual_product(extents: tuple[int | None, ...]) -> int:
     """The product of extents; a symbolic one is of the usual size."""
     return prod(each or USUAL for each in extents)
 
@@ -421,7 +421,7 @@ def cycles_of_evicted_pieces(
 
 def packing_cycles(nest: Nest, target: Target) -> float:
     """The cycles in which the columns' factor is copied into panels, block by block in L2."""
-    others = prod(each or USUAL for each in nest.others)
+    others = usual_product(nest.others)
     size = nest.depth * nest.width * nest.itemsize
     held = min(size, target.cache_bytes(2) // 2)
     return others * _packing(nest, size, nest.width, nest.depth, held, target)

@@ -36,6 +36,7 @@ from math import inf, prod
 from typing import Any, TypeAlias, final
 
 from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     NEAR,
@@ -68,7 +69,7 @@ from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.strategies import cycles_of_strategy
-from minitvm.auto_scheduler.sums import Program, epilogue_of
+from minitvm.auto_scheduler.sums import epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -107,12 +108,24 @@ class Layout:
     copies: tuple[_Dimensions | None, ...]
 
 
-def write_layouts(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
+def write_layouts(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets a contraction be computed in another order, where that takes fewer cycles, and another
-    reduction in the order in which its operand lies. Returns the stages of the copied factors; and
-    those of the reduction and, if it has the same order, its epilogue. None of them is scheduled
-    yet. A result that `stays` as it is becomes a copy."""
+    reduction in the order in which its operand lies. Returns the stages of the copied factors, of
+    the reduction and, if it has the same order, of its epilogue. None of them is scheduled yet. A
+    result that others need as it is becomes a copy."""
+    stays = not program.is_free(stage) or bool(stage.whole_readers)
+    made = _written(program, stage, stays=stays) if stage.time is None else None
+    copied, computed = made or ([], [])
+    program.copies.update(copied)
+    return [*copied, *computed] or None
+
+
+def _written(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     s, target, contraction = program.schedule, program.target, contraction_of(stage.op)
+    if any(each in program.prepacked for each in stage.op.input_tensors) and (
+        contraction is None or not multiplies_dtypes(contraction, target)
+    ):
+        return None  # panels are made of the tensor itself
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
@@ -274,10 +287,10 @@ def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
     return order if is_short and is_cut else []
 
 
-def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
+def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
     """Copies the operands of a stage that lie across the order in which it reads them several
     times; returns the stages of the copies. None for a contraction, which has a layout."""
-    op, made = compute_of(stage), list[Stage]()
+    s, op, made = program.schedule, compute_of(stage), list[Stage]()
     axes = _order_of(op)
     if not axes or stage.time is not None or contraction_of(op) is not None:
         return None
@@ -307,6 +320,7 @@ def write_operands(s: Schedule, stage: Stage) -> list[Stage] | None:
             choose(s, "layout", text, stage=stage.name, tensor=tensor.name, again=again)
             made.append(copy)
             op = compute_of(stage)
+    program.kept.update(made)
     return made or None
 
 

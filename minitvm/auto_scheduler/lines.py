@@ -2,9 +2,9 @@
 
 :mod:`rows` decides which stages are computed in one row; this module writes the loop over its
 elements. Neighbours of ``X[i, 2 - c]`` with three channels c, or of ``X[i // 3]``, lie in a
-pattern: after a number of vectors each lane reads what the same lane read before, some elements on.
-The vectors of one such period are written out, each with constant lanes, which are picked from
-vectors of neighbours::
+pattern: some vectors later, each lane reads the element that lies a fixed distance behind the one
+it read before. The vectors of one such period are written out. Their elements are picked from
+vectors of neighbours, at places that are known when code is generated::
 
     for parts of the line, on all threads
         for vectors of a period, unrolled
@@ -39,6 +39,7 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     bytes_of,
     distances_of,
+    divisors_along,
     extent_of,
     long_axes,
     product_of_extents,
@@ -55,11 +56,11 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, find, mentions, walk_once
+from minitvm.tir.functor import children, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
-_WASTE = 8  # times the elements behind the end of a line are as many as those of the line, at most
+_WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
 
 # -- Lines --
@@ -199,17 +200,9 @@ def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target)
             break
         below *= extent
         period = lcm(period, max(1, below)) if below < lanes else period
-    period = lcm(period, *(each for each in divisors_along(op, line) if each <= lanes))
+    period = lcm(period, *(each for each in divisors_along(line, *op.body) if each <= lanes))
     vectors = period // gcd(period, lanes)
     return vectors if vectors <= target.vector_registers // 2 else 0
-
-
-def divisors_along(op: ComputeOp, axes: Sequence[IterVar]) -> list[int]:
-    """The numbers of steps along some axes after which a quotient or a remainder of an operation
-    repeats itself."""
-    nodes = find((e.FloorDiv, e.FloorMod), *op.body)
-    found = (e.const_int(each.b) for each in nodes if any(mentions(a.var, each) for a in axes))
-    return [each for each in found if each is not None and each > 0]
 
 
 # -- Rows in pieces --

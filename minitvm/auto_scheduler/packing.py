@@ -18,14 +18,16 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.contraction import (
+    FAR,
     Contraction,
     Factor,
     all_loads,
+    divisors_along,
     extent_of,
     is_uneven,
     plain_axes_of,
 )
-from minitvm.auto_scheduler.loops import compute_of, lie_along
+from minitvm.auto_scheduler.loops import compute_of, fused, lie_along
 from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
@@ -33,7 +35,7 @@ from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, ProducerLoad, Range, Var
 from minitvm.tir.functor import mentions, substitute, walk_once
@@ -76,13 +78,9 @@ def _part_of_line(line: int, lanes: int) -> int:
 def line_of_digits(op: ComputeOp) -> int | None:
     """The neighbours along the last axis of an elementwise stage that are neighbours in all tensors
     which are read at digits of this axis; None if there are no digits."""
-    column, loads = op.axis[-1].var, [*all_loads(op)]
-    divisors = {
-        divisor
-        for node in walk_once(*(index for load in loads for index in load.indices))
-        if isinstance(node, e.FloorDiv | e.FloorMod) and mentions(column, node.a)
-        if (divisor := e.const_int(node.b)) is not None and divisor > 1
-    }
+    loads = [*all_loads(op)]
+    indices = (index for load in loads for index in load.indices)
+    divisors = {each for each in divisors_along(op.axis[-1:], *indices) if each > 1}
     for divisor in sorted(divisors, reverse=True):
         if all(_is_line(op, load, divisor) for load in loads):
             return divisor
@@ -128,12 +126,22 @@ def place_copy(stage: Stage, at: Place) -> None:
         stage.compute_ahead()
 
 
-def write_cast(s: Schedule, op: ComputeOp, factor: Factor, target: Target) -> Stage:
+def write_image(image: Stage, target: Target) -> None:
+    """Writes a padded image, or a copy of a whole tensor: rows in vectors, channels in parallel."""
+    *outer, column = compute_of(image).axis
+    if (extent_of(column) or FAR) > target.lanes(image.op.output(0).dtype):
+        write_copy(image, target)
+    else:
+        image.vectorize(column)
+    if image.attach_stage is None and outer:
+        image.parallel(fused(image, outer[:2]) if len(outer) > 2 else outer[0])
+
+
+def write_cast(s: Schedule, reader: Operation | Tensor, factor: Factor, target: Target) -> Stage:
     """Lets an operation read a copy of a factor's whole tensor, with its elements cast; returns the
     copy's stage."""
-    copy = s[s.cache_read(factor.tensor, "global", [op], factor.copied)]
-    write_copy(copy, target)
-    place_copy(copy, None)
+    copy = s[s.cache_read(factor.tensor, "global", [reader], factor.copied)]
+    write_image(copy, target)
     return copy
 
 

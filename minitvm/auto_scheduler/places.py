@@ -53,6 +53,7 @@ from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -70,7 +71,6 @@ from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, element_of, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
-from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.schedules.window_reads import read_by_sums
@@ -86,13 +86,14 @@ _FEWEST = 4  # places of a phase, from which on phases are worth the copy that i
 # -- Places --
 
 
-def write_unstacked(s: Schedule, stage: Stage) -> list[Stage] | None:
+def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets other stages compute the places along an axis; returns them. None where all places sum
     alike terms."""
     op = compute_of(stage)
     axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
     if axis is None or stage.time is not None:
         return None
+    s = program.schedule
     choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
            stage=stage.name, axis=axis.name)  # fmt: skip
     return [s[each] for each in s.unstack(op.output(0), axis)]
@@ -121,7 +122,7 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
 # -- Phases --
 
 
-def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
+def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage compute the elements of each phase; returns it. None for a stage whose
     terms don't depend on remainders of its places."""
     op, reduce = compute_of(stage), compute_of(stage).body[0]
@@ -130,6 +131,7 @@ def write_phases(s: Schedule, stage: Stage) -> list[Stage] | None:
     periods = [_period(op, reduce, axis) for axis in op.axis]
     if not any(periods):
         return None
+    s = program.schedule
     choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
            axes=" and ".join(f"{axis.name} % {period}" for axis, period
                              in zip(op.axis, periods, strict=True) if period))  # fmt: skip
@@ -168,6 +170,19 @@ def _places_of(axis: IterVar, *nodes: PrimExpr) -> Iterator[e.FloorDiv | e.Floor
     return (node for node, by in _scaled_places_of(axis, *nodes) if by == 1)
 
 
+def _divisors_of(axis: IterVar, *nodes: PrimExpr) -> set[int]:
+    """The numbers by which places along an axis are divided; 0 for one that is not known."""
+    return {e.const_int(each.b) or 0 for each in _places_of(axis, *nodes)}
+
+
+def _size_of_digit(axis: IterVar, *nodes: PrimExpr) -> int:
+    """The least number by which places along an axis are divided, if it divides all the others and
+    the extent; 0 where there is none."""
+    extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *nodes)
+    size = min((n for n in sizes if 1 < n < extent), default=0)
+    return 0 if size and any(n % size for n in (extent, *sizes)) else size
+
+
 def _scaled_places_of(
     axis: IterVar, *nodes: PrimExpr
 ) -> Iterator[tuple[e.FloorDiv | e.FloorMod, int]]:
@@ -182,11 +197,11 @@ def _scaled_places_of(
 # -- Digits --
 
 
-def write_digits(s: Schedule, stage: Stage, target: Target) -> list[Stage] | None:
+def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage have an axis for each digit of places, and the result be a view of it;
     returns the new stage. None for a contraction, and for a stage whose vectors lie within the
     digits."""
-    op = compute_of(stage)
+    s, target, op = program.schedule, program.target, compute_of(stage)
     is_read = not stage.is_output or s.readers(stage) or stage.time is not None
     if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
         return None
@@ -222,8 +237,7 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
     terms = [term for place in flat for term in Prover().affine(place).terms.items()]
 
     def planes(axis: IterVar) -> int:
-        extent, places = extent_of(axis) or 0, _places_of(axis, *op.body)
-        sizes = {e.const_int(each.b) or 0 for each in places}
+        extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *op.body)
         size = sizes.pop() if len(sizes) == 1 else 0
         are_apart = any(
             isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
@@ -241,25 +255,25 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     """The axis along which the lanes of a vector may have different quotients, and the divisor of
-    these quotients. Vectors that go through all places of several quotients repeat themselves, and
-    need no digits."""
+    these quotients; None if there is none. No digits are needed if each vector lies within one
+    quotient, or if the divisor is so small that the quotients repeat themselves within a few
+    vectors."""
     lanes, below = target.lanes(op.body[0].dtype), 1
     for i in range(len(op.axis) - 1, -1, -1):
         extent = extent_of(op.axis[i])
         if extent is None or below >= lanes:
             return None
-        sizes = {e.const_int(each.b) or 0 for each in _places_of(op.axis[i], *op.body)}
-        size = min((n for n in sizes if 1 < n < extent), default=0)
-        if size > lanes and size * below % lanes and not any(n % size for n in (extent, *sizes)):
+        size = _size_of_digit(op.axis[i], *op.body)
+        if size > lanes and size * below % lanes:
             return i, size
         below *= extent
     return None
 
 
-def write_digits_of_rows(s: Schedule, stage: Stage) -> list[Stage] | None:
-    """Lets another stage, of which the result is a view, compute a reduction with an axis for each
-    digit of its places, where that tells rows apart that share elements; returns it. None for any
-    other stage."""
+def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets another stage compute a reduction with an axis for each digit of its places, if rows
+    that share elements then have an axis of their own. The result becomes a view of that stage,
+    which is returned. None for any other stage."""
     op = compute_of(stage)
     if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
         return None
@@ -272,6 +286,7 @@ def write_digits_of_rows(s: Schedule, stage: Stage) -> list[Stage] | None:
     if not any(sizes):
         return None
     names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
+    s = program.schedule
     choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
            stage=stage.name, axes=names)  # fmt: skip
     made = cached(s, stage, "global")
@@ -282,11 +297,11 @@ def write_digits_of_rows(s: Schedule, stage: Stage) -> list[Stage] | None:
 
 
 def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
-    """The number of neighbours along an axis that share a factor which is read at the quotient of
-    the place alone, or of which every so many do at the remainder; 0 where there is none, and where
-    the elements that are read at one quotient overlap those of the next."""
+    """The number by which places along an axis are divided, if a factor is read at the quotient
+    alone, so that neighbours share its elements, or at the remainder alone. 0 if there is no such
+    number, or if the elements that are read at one quotient overlap those at the next."""
     extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
-    period = max((e.const_int(each.b) or 0 for each in places), default=0)
+    period = max(_divisors_of(axis, *op.body), default=0)
     is_told = any(isinstance(each, e.FloorMod) for each in places)
     if not (is_told and 1 < period < extent) or extent % period:
         return 0
@@ -307,10 +322,10 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
     return period if shares else 0
 
 
-def write_digits_of_steps(s: Schedule, stage: Stage, target: Target) -> bool | None:
+def write_digits_of_steps(program: Program, stage: Stage) -> bool | None:
     """Lets a reduction have an axis for each digit of its steps, along which neighbours are read;
     None for any other stage."""
-    op, found = compute_of(stage), False
+    s, target, op, found = program.schedule, program.target, compute_of(stage), False
     while (digits := _digits_of_steps(op, target)) is not None and stage.time is None:
         axis, size = digits
         choose(s, "digits", "the steps along {axis} have an axis for each {size} of them, along "
@@ -330,11 +345,8 @@ def _digits_of_steps(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     if not isinstance(reduce, Reduce) or len(op.body) > 1 or is_uneven(op):
         return None
     for i, axis in enumerate(op.reduce_axis):
-        extent = extent_of(axis) or 0
-        places = _places_of(axis, *reduce.source, reduce.condition)
-        sizes = {e.const_int(each.b) or 0 for each in places}
-        size = min((n for n in sizes if 1 < n < extent), default=0)
-        if size > target.lanes(reduce.dtype) and not any(n % size for n in (extent, *sizes)):
+        size = _size_of_digit(axis, *reduce.source, reduce.condition)
+        if size > target.lanes(reduce.dtype):
             return i, size
     return None
 
@@ -346,10 +358,10 @@ _MOST_COPIED = 2.25  # times the elements of the tensor, and a few more, in a co
 _READ = 8  # reads of each element for which a copy in the order of the steps pays
 
 
-def write_windows(s: Schedule, stage: Stage) -> list[Stage] | None:
+def write_windows(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets a reduction read copies of tensors with their borders; returns the copies. None for a
     stage that reads no such windows."""
-    op = compute_of(stage)
+    s, op = program.schedule, compute_of(stage)
     if not isinstance(op.body[0], Reduce) or is_uneven(op):
         return None
     made = list[Stage]()

@@ -29,12 +29,14 @@ from math import lcm, prod
 
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.work import value_operations
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
     contraction_of,
+    divisors_along,
     extent_of,
     factors_in_indices,
     factors_of,
@@ -51,13 +53,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import (
-    bare_vars,
-    divisors_along,
-    gathered,
-    last_line,
-    request_gathered,
-)
+from minitvm.auto_scheduler.lines import bare_vars, gathered, last_line, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -188,15 +184,13 @@ def cycles_along(
 # -- Places that are found in blocks --
 
 
-def write_found_blocks(
-    s: Schedule, stage: Stage, target: Target, strict: bool
-) -> list[Stage] | None:
+def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets a reduction along lines that finds a place, as an argmax does, find its block first, if
     that takes fewer cycles; returns the stages of the blocks. The values of all blocks have more
     lanes than the places, and fewer operations."""
-    op = compute_of(stage)
+    s, target, op = program.schedule, program.target, compute_of(stage)
     place = place_found(op) if stage.time is None else None
-    if place is None or is_in_order(op, strict) or runs_in_columns(op, target):
+    if place is None or is_in_order(op, program.strict) or runs_in_columns(op, target):
         return None
     (k,), reduce = op.reduce_axis, reduce_of(op)
     steps = extent_of(k)
@@ -419,7 +413,7 @@ def _in_digits(op: ComputeOp, stage: Stage, reduced: Sequence[IterVar]) -> list[
     to unroll, that have one quotient. Elements that data choose are loaded one by one in any
     case."""
     *outer, k = reduced
-    sizes = [] if k.dom is None else divisors_along(op, op.reduce_axis)
+    sizes = [] if k.dom is None else divisors_along(op.reduce_axis, *op.body)
     size = min((n for n in sizes if n > _MOST_UNROLLED), default=0)
     extent = extent_in(stage, k) or 0
     is_even = size and size < extent and not any(n % size and size % n for n in (extent, *sizes))
@@ -434,7 +428,7 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
-    extent, period = extent_of(k), lcm(*divisors_along(op, op.reduce_axis))
+    extent, period = extent_of(k), lcm(*divisors_along(op.reduce_axis, *op.body))
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)

@@ -1,9 +1,10 @@
 """Stages other than contractions: elementwise ones and reductions, computed row by row.
 
-Stages that meet in one row (a softmax's maximum, exponentials, sum and quotient) are computed for
-each row together, so that a row is in the cache when the next stage reads it. Data axes run in
-vectors: where a sum runs down the columns of a matrix, a vector of sums stays in a register. A sum
-along neighbours is left as a plain loop, which LLVM turns into vectors of partial sums.
+Stages that read rows of each other are computed together: all of them for one row, then for the
+next, so that a row is in the cache when the next stage reads it. The maximum, the exponentials, the
+sum and the quotients of a softmax are such stages. Vectors lie along data axes: of sums down the
+columns of a matrix, a vector stays in a register. A sum along neighbours is a plain loop, of which
+LLVM makes vectors of partial sums.
 
 ::
 
@@ -296,7 +297,7 @@ class _Rows:
             return
         how = "each along its line of memory"
         if not op.reduce_axis or runs_in_columns(op, self.target):
-            how = "in vectors of what lies side by side"
+            how = "in vectors of neighbours in memory"
         choose(self.s, "strategy", f"row by row, {how}", stage=self.root.name)
 
     def _short_rows(self, rows: int) -> list[Stage]:

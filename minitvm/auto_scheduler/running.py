@@ -1,9 +1,9 @@
-"""Running reductions, as prefix sums, and scans.
+"""Running reductions, such as prefix sums; and scans.
 
-Each result of a running reduction reduces one term more than its neighbour. Results along the last
-axis are computed in lanes, each from the lanes before it; so a row is read once, in order. Along
-any other axis, the running results of neighbours along the last axis lie in vectors in the L1
-cache::
+Each result of a running reduction reduces one term more than its neighbour. If the results lie
+along the last axis, the results in the lanes of a vector are computed from those in the lanes
+before, and a row is read once, in order. If they lie along another axis y, vectors lie along the
+last axis x, and the totals of a block of x stay in the L1 cache::
 
     for all other axes, and blocks of x, on all threads
         for y
@@ -11,9 +11,9 @@ cache::
                 total[x] += A[y, x]
                 C[y, x] = total[x]
 
-A scan that combines its state with one term a step is a running reduction, which is computed where
-its results are stored in the end. In any other scan, the stages of a step are scheduled as those of
-a program that computes one step. ::
+A scan that combines its state with one term in each step is a running reduction, and is computed in
+the memory of its results. In any other scan, the stages of a step are scheduled like those of a
+program that computes one step. ::
 
     for t:
         for tiles of rows and columns, on all threads
@@ -28,7 +28,7 @@ from functools import partial
 from math import prod
 
 from minitvm.auto_scheduler.across import write_across
-from minitvm.auto_scheduler.attempts import Attempt
+from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
 from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
@@ -173,29 +173,27 @@ def _write_reduction(s: Schedule, scan: Stage, kept: Container[Stage]) -> bool |
     return True
 
 
-def write_steps(
-    attempt: Attempt, stages: Iterable[Stage], by_hand: Container[Stage], target: Target
-) -> tuple[list[Stage], set[Stage]]:
+def write_steps(attempt: Attempt, program: Program, stages: Iterable[Stage]) -> list[Stage]:
     """Lets the stages inside of scans be computed for one step. Returns those of `stages` that can
-    be scheduled then, and the stages that are computed before a scan which reads them. Stages that
-    a user scheduled, `by_hand`, stay as they are."""
+    be scheduled then."""
     s = attempt.schedule
     for scan in _scans(s):
-        attempt.follow("steps", scan, partial(_write_step, s, scan, by_hand, target))
+        attempt.follow("steps", scan, partial(_write_step, program, scan))
     inside = find_scans(s).inside
-    left = [stage for stage in stages if stage not in inside or stage.time is not None]
-    read = {s[tensor] for stage in inside for tensor in stage.op.input_tensors} - inside.keys()
-    return left, read
+    read = {s[tensor] for stage in inside for tensor in stage.op.input_tensors}
+    program.whole.update(read - inside.keys())
+    return [stage for stage in stages if stage not in inside or stage.time is not None]
 
 
-def _write_step(s: Schedule, scan: Stage, by_hand: Container[Stage], target: Target) -> bool | None:
-    stages = [stage for stage in stages_of_step(s, scan) if stage not in by_hand]
+def _write_step(program: Program, scan: Stage) -> bool | None:
+    s = program.schedule
+    stages = [stage for stage in stages_of_step(s, scan) if stage not in program.by_hand]
     if not stages:
         return None
     choose(s, "strategy", "the stages of a step run in loops of their own", stage=scan.name)
     for stage in stages:
         for tensor in stage.op.input_tensors:
-            _write_transposed(s, stage, tensor, target)
+            _write_transposed(s, stage, tensor, program.target)
     s.drop_time(scan.op.output(0), [stage.op.output(0) for stage in stages])
     return True
 

@@ -84,7 +84,7 @@ class _Loops:
 def _fits(
     s: Schedule, loops: _Loops, group: Sequence[_Loops], groups: Sequence[Sequence[_Loops]]
 ) -> bool:
-    """Whether a reduction may be computed with others, and reads what the first of them reads."""
+    """Whether a reduction may be computed with others, and shares a read with the first of them."""
     first = group[0]
     if loops.key != first.key or len(group) >= _MOST or first.reads.isdisjoint(loops.reads):
         return False

@@ -42,6 +42,7 @@ from typing import TypeAlias
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     FAR,
@@ -140,7 +141,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         is_plain = is_free and is_dense and is_one_line
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
-    # Pieces of several lines are a loop, of which one piece is written out.
+    # Of several pieces of lines, which are a loop, one is written out.
     piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
     steps = lanes * -(-piece // _width_of(op, target))
     is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes
@@ -286,13 +287,14 @@ _LEAST_PIECES = 16  # pieces, from which on one more step for each place in a pi
 _BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
-def write_short_lines(
-    s: Schedule, stage: Stage, target: Target, strict: bool
-) -> list[Stage] | None:
+def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
-    op, reduce = compute_of(stage), compute_of(stage).body[0]
-    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op) or is_in_order(op, strict):
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or reduce.init or is_uneven(op):
+        return None
+    if is_in_order(op, program.strict):
         return None
     if not isinstance(reduce.condition, e.IntImm):
         return None

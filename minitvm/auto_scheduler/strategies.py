@@ -16,7 +16,7 @@ from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, is_in_order, reused_axis
+from minitvm.auto_scheduler.contraction import Contraction, reused_axis
 from minitvm.auto_scheduler.convolutions import (
     cycles_of_convolution,
     is_convolution,
@@ -42,7 +42,7 @@ from minitvm.auto_scheduler.streams import (
     streamed_cycles,
     write_streamed,
 )
-from minitvm.auto_scheduler.sums import Sums
+from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
     cycles_of,
@@ -67,26 +67,6 @@ TOGETHER = "tiles together"
 
 @final
 @record()
-class Case:
-    """A contraction for which a strategy is chosen. `strict`: floats are summed in order, and
-    rounded as the program is written. `sums`: the contraction in the schedule that is written; None
-    where its cycles are asked for in an order of axes that it doesn't have."""
-
-    contraction: Contraction
-    target: Target
-    strict: bool = False
-    sums: Sums | None = None
-
-    @property
-    def in_order(self) -> bool:
-        """Whether sums must not be computed in parts."""
-        if self.sums is not None:
-            return self.sums.in_order
-        return is_in_order(self.contraction.op, self.strict)
-
-
-@final
-@record()
 class Strategy:
     """A way to compute a contraction.
 
@@ -95,32 +75,32 @@ class Strategy:
     name
         The name under which the strategy is tried and dropped.
     find
-        What the writer needs, such as a tile or an instruction; None or False if the strategy
-        doesn't fit, or another one of the table takes fewer cycles.
+        Returns the argument of the writer, such as a tile or an instruction; None or False if the
+        strategy doesn't fit, or another one of the table takes fewer cycles.
     cycles
         The cycles of one core, those of copies of the factors included. None for a strategy that
         fits only together with other stages.
     write
-        Writes the schedule, with what was found; returns the scheduled stages.
+        Writes the schedule, given the result of `find`; returns the scheduled stages.
     takes_epilogue
         Whether the stage that reads the sums takes them in the tiles.
     """
 
     name: str
-    find: Callable[[Case], Any]
-    cycles: Callable[[Case, Any], float] | None
+    find: Callable[[Sums], Any]
+    cycles: Callable[[Sums, Any], float] | None
     write: Callable[[Sums, Any], Iterable[Stage]]
     takes_epilogue: bool = True
 
 
 def strategy_for(sums: Sums) -> Strategy:
     """The strategy of a contraction by itself."""
-    return _first(_case_of(sums), STRATEGIES)[0]
+    return _first(sums, STRATEGIES)[0]
 
 
 def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool) -> float:
     """The cycles of a contraction by the strategy that it gets."""
-    return _cycles(Case(contraction, target, strict), STRATEGIES)
+    return _cycles(Sums(contraction, target, strict), STRATEGIES)
 
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
@@ -129,7 +109,7 @@ def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
     :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
-        found = strategy.find(_case_of(sums))
+        found = strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
     for each in STRATEGIES:
@@ -141,7 +121,7 @@ def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
 
 def cycles_in_tiles(contraction: Contraction, target: Target, *, strict: bool) -> float | None:
     """The cycles of a contraction that is computed by tiles of sums; None of any other."""
-    strategy, _ = _first(Case(contraction, target, strict), STRATEGIES)
+    strategy, _ = _first(Sums(contraction, target, strict), STRATEGIES)
     is_tiled = contraction.rows and strategy.name == TILES
     return _cycles_of_tiles(contraction, target) if is_tiled else None
 
@@ -151,25 +131,21 @@ def is_tiled(sums: Sums) -> bool:
     return bool(sums.contraction.rows) and strategy_for(sums).name == TILES
 
 
-def _case_of(sums: Sums) -> Case:
-    return Case(sums.contraction, sums.target, sums.program.strict, sums)
-
-
-def _first(case: Case, table: Sequence[Strategy]) -> tuple[Strategy, Any]:
+def _first(sums: Sums, table: Sequence[Strategy]) -> tuple[Strategy, Any]:
     alone = (each for each in table if each.cycles is not None)
-    return next((each, found) for each in alone if (found := each.find(case)))
+    return next((each, found) for each in alone if (found := each.find(sums)))
 
 
-def _cycles(case: Case, table: Sequence[Strategy]) -> float:
-    strategy, found = _first(case, table)
+def _cycles(sums: Sums, table: Sequence[Strategy]) -> float:
+    strategy, found = _first(sums, table)
     assert strategy.cycles is not None
-    return strategy.cycles(case, found)
+    return strategy.cycles(sums, found)
 
 
 # -- Long sums in the lanes of vectors --
 
 
-def _in_lanes(case: Case) -> tuple[Tile, float] | None:
+def _in_lanes(sums: Sums) -> tuple[Tile, float] | None:
     """The tile of sums whose lanes are steps, and its cycles, if those are fewer than the others'.
 
     >>> from minitvm import te
@@ -178,13 +154,13 @@ def _in_lanes(case: Case) -> tuple[Tile, float] | None:
     >>> k = te.reduce_axis((0, 4096), name="k")
     >>> C = te.compute((16, 16), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
     >>> znver3 = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver3")
-    >>> _in_lanes(Case(contraction_of(C.op), znver3))[0]
+    >>> _in_lanes(Sums(contraction_of(C.op), znver3))[0]
     Tile(rows=6, columns=2)
     """
-    if case.in_order or _is_packed(case) or (case.sums and case.sums.inline_columns):
+    if sums.in_order or sums.ahead is not None or sums.inline_columns:
         return None
-    found = best_in_lanes(case.contraction, case.target)
-    return found if found and found[1] * ALIKE < _cycles(case, STRATEGIES[1:]) else None
+    found = best_in_lanes(sums.contraction, sums.target)
+    return found if found and found[1] * ALIKE < _cycles(sums, STRATEGIES[1:]) else None
 
 
 def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
@@ -196,13 +172,8 @@ def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
 # -- Reductions, and streams --
 
 
-def _is_packed(case: Case) -> bool:
-    """Whether the columns' factor is packed before the call."""
-    return case.sums is not None and case.sums.ahead is not None
-
-
-def _is_plain(case: Case) -> bool:
-    return not _is_packed(case) and is_plain_reduction(case.contraction)
+def _is_plain(sums: Sums) -> bool:
+    return sums.ahead is None and is_plain_reduction(sums.contraction)
 
 
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
@@ -221,8 +192,8 @@ def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
     return ()
 
 
-def _is_streamed(case: Case) -> bool:
-    return not _is_packed(case) and is_streamed(case.contraction, case.target)
+def _is_streamed(sums: Sums) -> bool:
+    return sums.ahead is None and is_streamed(sums.contraction, sums.target)
 
 
 def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -241,22 +212,22 @@ def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
 # -- Instructions for narrow numbers --
 
 
-def _by_matrix_products(case: Case) -> MatrixProduct | None:
-    return _allowed(case, matrix_product_for(case.contraction, case.target))
+def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
+    return _allowed(sums, matrix_product_for(sums.contraction, sums.target))
 
 
-def _by_dot_products(case: Case) -> DotProduct | None:
-    ahead = case.sums is not None and case.sums.is_packed_ahead
-    return _allowed(case, dot_product_for(case.contraction, case.target, ahead))
+def _by_dot_products(sums: Sums) -> DotProduct | None:
+    found = dot_product_for(sums.contraction, sums.target, sums.is_packed_ahead)
+    return _allowed(sums, found)
 
 
-def _allowed(case: Case, found: _By | None) -> _By | None:
+def _allowed(sums: Sums, found: _By | None) -> _By | None:
     """An instruction, if floats may be rounded as it does."""
-    return None if found is None or (case.strict and found.sum == "float32") else found
+    return None if found is None or (sums.strict and found.sum == "float32") else found
 
 
-def _cycles_by(case: Case, by: DotProduct | MatrixProduct) -> float:
-    return cycles_by(by, case.contraction, case.target)
+def _cycles_by(sums: Sums, by: DotProduct | MatrixProduct) -> float:
+    return cycles_by(by, sums.contraction, sums.target)
 
 
 def _write_by(sums: Sums, by: DotProduct | MatrixProduct) -> Iterable[Stage]:
@@ -273,8 +244,9 @@ def together(sums: Sums) -> list[Sums] | None:
     s, last = sums.schedule, sums.last
     if last is sums.stage or not is_tiled(sums):
         return None
+    assert sums.program is not None
     read = _read_by(s, last)
-    find = partial(sums.program.sums_of, kept=sums.kept, by_hand=sums.by_hand)
+    find = partial(sums_of, sums.program, kept=sums.kept, by_hand=sums.by_hand)
     found = [each for stage in s.stages if stage in read and (each := find(stage))]
     alike = [
         each for each in found if each.last is last and is_tiled(each) and are_alike(sums, each)
@@ -327,8 +299,8 @@ def choose_products(group: Sequence[Sums]) -> None:
 
 
 def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
-    """A function of a case, whose contraction and target `value` takes."""
-    return lambda case, *_: value(case.contraction, case.target)
+    """A function of sums, whose contraction and target `value` takes."""
+    return lambda sums, *_: value(sums.contraction, sums.target)
 
 
 # fmt: off
@@ -339,7 +311,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by),
     Strategy("convolution", _of(is_convolution), _of(cycles_of_convolution), write_convolution),
-    Strategy(TOGETHER, lambda case: case.sums and together(case.sums), None, _write_group),
+    Strategy(TOGETHER, together, None, _write_group),
     Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),
 )
 # fmt: on

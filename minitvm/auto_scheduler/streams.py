@@ -39,6 +39,7 @@ from math import prod
 
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -296,10 +297,10 @@ def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
     return None
 
 
-def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) -> bool | None:
+def write_grouped(program: Program, stage: Stage) -> bool | None:
     """Schedules a reduction by groups; None for any other, or one of few groups."""
-    op = compute_of(stage)
-    found = group_of(op)
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    found = group_of(op) if not stage.inlined and stage.time is None else None
     if found is None:
         return None
     group, key = found
@@ -308,12 +309,13 @@ def write_grouped(s: Schedule, stage: Stage, target: Target, *, strict: bool) ->
     is_compared = group is op.axis[-1] or others == 1
     if groups is None or groups <= (lanes if is_compared else _FEW):
         return None  # groups of a symbolic number keep their loop
+    program.whole.update(s[tensor] for tensor in op.input_tensors)
     choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
            "name", stage=stage.name, groups=groups)  # fmt: skip
     place = op.axis.index(group)
     outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
     work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
-    parts = 1 if is_in_order(op, strict) else parts_of_rows(op, target)
+    parts = 1 if is_in_order(op, program.strict) else parts_of_rows(op, target)
     is_long = work is not None and work >= 2 * target.task_operations
     tasks: list[IterVar] = []
     if parts > 1 and is_long and not outside:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from typing import TypeGuard, final
 
+from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     all_loads,
@@ -36,57 +37,18 @@ from minitvm.tir.expr import Reduce
 
 @final
 @record()
-class Program:
-    """What is the same for all stages of a program.
-
-    Attributes
-    ----------
-    schedule, target
-        The schedule that is being written, and the target.
-    prepacked
-        The placeholders that are packed before the call.
-    strict
-        Whether floats are rounded as the program is written.
-    by_hand
-        The stages that a user scheduled.
-    copies
-        The copies of factors that contractions in another layout read.
-    """
-
-    schedule: Schedule
-    target: Target
-    prepacked: Collection[Tensor]
-    strict: bool
-    by_hand: Container[Stage] = ()
-    copies: Collection[Stage] = ()
-
-    def sums_of(
-        self, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
-    ) -> Sums | None:
-        """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are;
-        those of `by_hand` were scheduled by the user."""
-        s, contraction = self.schedule, contraction_of(stage.op)
-        if contraction is None or running_axis(contraction.op) is not None:
-            return None
-        columns = s[contraction.b.tensor]
-        inline_columns = columns not in kept and is_elementwise(columns.op)
-        inline_columns = inline_columns and s.readers(columns) == [stage] and not columns.is_output
-        inline_columns = inline_columns and can_be_copied(contraction, contraction.b)
-        if inline_columns and is_elementwise(columns.op):
-            inline_columns = not _is_read_apart(contraction, columns.op)
-        ahead = _ahead(s, contraction, self.prepacked, inline_columns)
-        return Sums(self, contraction, kept, by_hand, ahead, inline_columns)
-
-
-@final
-@record()
 class Sums:
-    """A contraction that is to be scheduled.
+    """A contraction that is to be scheduled, or whose cycles are asked for.
 
     Attributes
     ----------
-    program, contraction
-        The program, and the contraction in its schedule.
+    contraction, target
+        The contraction, and the target.
+    strict
+        Whether floats are summed in order, and rounded as the program is written.
+    program
+        The program; None where the cycles of the contraction by itself are asked for. The other
+        attributes depend on it.
     kept
         The stages that stay as they are.
     by_hand
@@ -98,20 +60,19 @@ class Sums:
         elementwise, each element once.
     """
 
-    program: Program
     contraction: Contraction
-    kept: Collection[Stage]
-    by_hand: Container[Stage]
-    ahead: Tensor | None
-    inline_columns: bool
+    target: Target
+    strict: bool = False
+    program: Program | None = None
+    kept: Collection[Stage] = ()
+    by_hand: Container[Stage] = ()
+    ahead: Tensor | None = None
+    inline_columns: bool = False
 
     @property
     def schedule(self) -> Schedule:
+        assert self.program is not None
         return self.program.schedule
-
-    @property
-    def target(self) -> Target:
-        return self.program.target
 
     @property
     def stage(self) -> Stage:
@@ -129,7 +90,7 @@ class Sums:
         """Whether the columns' factor is a prepacked placeholder, or its elements are moved from
         one for this contraction alone. Not if its size is symbolic: padded panels of different
         sizes may be of one shape."""
-        if bytes_of(self.contraction.b.tensor) is None:
+        if self.program is None or bytes_of(self.contraction.b.tensor) is None:
             return False
         s, tensor, reader = self.schedule, self.contraction.b.tensor, self.stage
         while tensor not in self.program.prepacked:
@@ -144,6 +105,7 @@ class Sums:
     def moved(self) -> list[Stage]:
         """The stages that move elements to a factor, for this contraction alone: they may be
         computed in its loops."""
+        assert self.program is not None
         s, copies = self.schedule, self.program.copies
         stages = [s[each.tensor] for each in (self.contraction.a, self.contraction.b)]
         return [
@@ -163,7 +125,29 @@ class Sums:
         op = self.contraction.op
         is_rounded = op.output(0).dtype.is_float
         begins = isinstance(op.body[0], Reduce) and bool(op.body[0].init)
-        return (self.program.strict and is_rounded) or begins or is_uneven(op)
+        return (self.strict and is_rounded) or begins or is_uneven(op)
+
+
+def sums_of(
+    program: Program, stage: Stage, kept: Collection[Stage], by_hand: Container[Stage]
+) -> Sums | None:
+    """A stage as a contraction to schedule, or None. The stages of `kept` stay as they are; those
+    of `by_hand` were scheduled by the user."""
+    s, contraction = program.schedule, contraction_of(stage.op)
+    if contraction is None or running_axis(contraction.op) is not None:
+        return None
+    columns = s[contraction.b.tensor]
+    inline_columns = (
+        columns not in kept
+        and is_elementwise(columns.op)
+        and s.readers(columns) == [stage]
+        and not columns.is_output
+        and can_be_copied(contraction, contraction.b)
+        and not _is_read_apart(contraction, columns.op)
+    )
+    ahead = _ahead(s, contraction, program.prepacked, inline_columns)
+    target, strict = program.target, program.strict
+    return Sums(contraction, target, strict, program, kept, by_hand, ahead, inline_columns)
 
 
 def reads_in_order(reader: Stage, stage: Stage) -> bool:

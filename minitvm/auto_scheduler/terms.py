@@ -8,7 +8,7 @@ for all rows. Neither of them counts.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from itertools import product
 from math import prod
 from typing import final
@@ -31,7 +31,6 @@ from minitvm.tir.intrinsics import INTRINSICS
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
 _CAST = 2.0  # operations that convert a vector of narrower elements: it is widened, and converted
-_FEW_TERMS = 256  # of a condition that are counted
 _PLACES = 9  # along an axis, at which conditions are looked at
 _FUNCTION = 8  # registers of a function's polynomial
 
@@ -101,24 +100,21 @@ def share_of_terms(op: ComputeOp, weights: Factor) -> float:
     """The part of the terms that is left by conditions on axes that a factor reads alone, such as
     the ends of windows whose length depends on the phase of a place. Loops one inside the other are
     clipped by them."""
-    share = 1.0
-    for condition in conjuncts(reduce_of(op).condition):
-        axes = [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, condition)]
-        extents = [extent_of(axis) or 0 for axis in axes]
-        if not axes or not all(map(weights.reads, axes)) or not 0 < prod(extents) <= _FEW_TERMS:
-            continue
-        places = [*product(*map(range, extents))]
-        begins = [(axis.var, domain_of(axis).min) for axis in axes]
-        at = ({v: first + i for (v, first), i in zip(begins, x, strict=True)} for x in places)
-        left = [e.const_int(Analyzer().simplify(substitute(condition, x))) != 0 for x in at]
-        share *= sum(left) / len(places)
-    return share
+    others = [axis.var for axis in (*op.axis, *op.reduce_axis) if not weights.reads(axis)]
+    conditions = [*conjuncts(reduce_of(op).condition)]
+    return prod(_share_where(op, [each]) for each in conditions
+                if not any(mentions(var, each) for var in others))  # fmt: skip
 
 
 def share_of_steps(op: ComputeOp) -> float:
-    """About the part of a reduction's steps in which its conditions on axes hold, from a few places
-    along each axis. An unknown extent counts as 128."""
-    conditions = [each for each in conjuncts(reduce_of(op).condition) if not reads_tensors(each)]
+    """About the part of a reduction's steps in which its conditions on axes hold."""
+    conditions = conjuncts(reduce_of(op).condition)
+    return _share_where(op, [each for each in conditions if not reads_tensors(each)])
+
+
+def _share_where(op: ComputeOp, conditions: Sequence[PrimExpr]) -> float:
+    """About the part of the iterations in which some conditions hold, from a few places along each
+    axis that they mention. An unknown extent counts as 128."""
     names = {x for x in walk_once(*conditions) if isinstance(x, Var)}
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if axis.var in names]
     sizes = dict.fromkeys(names - {axis.var for axis in axes}, USUAL_TRIPS)
@@ -166,8 +162,8 @@ class _Counter:
         return below + (_operations(node, self._target) if all(self._depends(node)) else 0.0)
 
     def registers(self, node: PrimExpr) -> int:
-        """The registers that evaluating an expression takes, beside those of what it reads
-        (Ershov's number, with leaves of none)."""
+        """The registers that evaluating an expression takes, beside those of the elements that it
+        reads (Ershov's number, with 0 for a leaf)."""
         if isinstance(node, ProducerLoad) or not all(self._depends(node)):
             return 0
         most, *others = sorted(map(self.registers, children(node)), reverse=True) or [0]

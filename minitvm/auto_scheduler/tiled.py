@@ -1,4 +1,4 @@
-"""Contractions by register tiles, which read panels of one factor.
+"""Contractions by register tiles, which read panels of the columns' factor.
 
 ::
 
@@ -12,8 +12,8 @@
                         sums[i, j] += A[i, k] * panels[j // columns, k, j % columns]
                     C[...] += sums
 
-A small factor is not packed: the tiles read it as it lies. For an argument that is packed ahead of
-the call, the loops are the same, without the line that packs.
+A small factor isn't packed: the tiles read the tensor itself. If an argument is packed ahead of the
+call, the loops are the same, without the line that packs.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.cost import (
     steps_ahead,
     transfer_cycles,
     usual_bytes_of,
+    usual_product,
     usual_size,
 )
 from minitvm.auto_scheduler.loops import (
@@ -80,7 +81,7 @@ from minitvm.auto_scheduler.packing import (
     write_copy,
     write_panels,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,
@@ -108,8 +109,8 @@ def write_tiled(
 ) -> tuple[IterVar | None, list[tuple[Contraction, Factor, Stage]]]:
     """Writes the schedule of a contraction, and of the stage that reads its sums (the contraction
     itself, or an epilogue); or of several contractions that one epilogue reads, whose sums are
-    computed in the same tiles. `part`: what is computed at a time; the loop over parts is returned,
-    and the panels, which the caller places."""
+    computed in the same tiles. `part`: the part of the stage that is computed at a time. Returns
+    the loop over parts, and the panels, which the caller places then."""
     group = [*map(_with_rows_cast, group)]
     first = group[0]
     s, target, last = first.schedule, first.target, first.last.op.output(0)
@@ -503,9 +504,8 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     contraction = with_best_row(contraction, target)
     nest = nest_of(contraction, target)
     as_it_lies, in_panels = _cycles_of_ways(nest, target)
-    size = prod(each or USUAL for each in nest.others) * nest.depth * nest.itemsize
-    rows = prod(each or USUAL for each in nest.rows)
-    copied = size * rows if thrashes(nest, nest.depth, target) else 0
+    size = usual_product(nest.others) * nest.depth * nest.itemsize
+    copied = size * usual_product(nest.rows) if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
         is_packed = copied_axes(contraction, contraction.b) is not None
         return (min(as_it_lies, in_panels) if is_packed else as_it_lies) + copy_cycles(copied)

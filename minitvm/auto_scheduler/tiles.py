@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.cost import (
     lines_kept,
     packing_cycles,
     transfer_cycles,
+    usual_product,
     waiting_cycles,
 )
 from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_COLUMNS, is_version
@@ -153,7 +154,8 @@ _chooser: ContextVar[_Chooser | None] = ContextVar("_chooser", default=None)
 
 @contextmanager
 def chosen_by(chooser: _Chooser) -> Iterator[None]:
-    """Lets `chooser` choose tiles, given the cycles of each, to measure what the model predicts."""
+    """Lets `chooser` choose tiles, given the cycles of each, to compare the model with the
+    clock."""
     token = _chooser.set(chooser)
     try:
         yield
@@ -279,7 +281,7 @@ def with_sums_kept(
         return blocks
     unit, outermost = _outermost_rows(nest, tile)
     width = min(blocks.columns or nest.width, nest.width)
-    each_row = width * prod(each or USUAL for each in nest.rows[1:]) * unit * nest.dtype.itemsize
+    each_row = width * usual_product(nest.rows[1:]) * unit * nest.dtype.itemsize
     whole = -(-(blocks.rows or outermost * unit) // unit)
     kept = min(whole, max(1, target.cache_bytes(2) // 2 // each_row))
     factor = nest.depth * nest.width * nest.itemsize
@@ -349,7 +351,7 @@ def _cycles_in(
     tile_cycles, panel_cycles = times
     cores, rows = target.num_cores, _outermost(nest)
     panels = -(-nest.width // tile.columns)
-    row_tiles = -(-prod(each or USUAL for each in nest.rows) // tile.rows)
+    row_tiles = -(-usual_product(nest.rows) // tile.rows)
     column_parts = -(-nest.width // (blocks.columns or nest.width))
     row_parts = -(-rows // (blocks.rows or rows))
     tasks = prod(each or 1 for each in nest.others) * column_parts * row_parts
@@ -372,7 +374,7 @@ def _cycles_in(
 def _held(nest: Nest, target: Target) -> int:
     """The bytes that lie with the rows' factor in the cache from which it comes for each block of
     columns: its own, if they stay in L2 beside the panels of a block; otherwise all."""
-    rows, columns = prod(each or USUAL for each in nest.rows), nest.width
+    rows, columns = usual_product(nest.rows), nest.width
     size = rows * nest.depth * nest.itemsize
     if kept_level(size, target) < 3:
         return size
@@ -408,7 +410,8 @@ def balanced(size: int, most: int) -> int:
 
 def _depth_and_cut(nest: Nest, most: int) -> tuple[int | None, int]:
     """The steps of a block of about `most` steps, along the reduction axis that is cut, and its
-    place: the first one of which a block may have a step. A block has one step of those before."""
+    place: that of the first axis along which a block may have a step or more. A block has one step
+    along the axes before."""
     places = range(len(nest.steps))
     cut = next((each for each in places if nest.inside(each) <= most), 0)
     depth = _depth(nest.steps[cut], max(1, most // nest.inside(cut)))

@@ -14,7 +14,7 @@ some size, applied to the program with symbolic extents, for which it is right a
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
 versions are one for multiples of the tiles, and one that pads the factors.
 
-Sums of rows have a version for short rows, several of which are summed together.
+Sums of rows have a version for short rows, which sums several rows together.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
-_SHORT = 16  # extents of which most would be padding
+_SHORT = 16  # an extent below would be padding for the most part
 # Extents that versions are made for, the first ones for which they are right.
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
@@ -107,7 +107,7 @@ def write_versions(
 
 
 def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
-    """The versions, of which neighbours with the same schedule are joined."""
+    """The versions, with one in place of neighbours that have the same schedule."""
     found = list[_Version]()
     for each in versions:
         before = found[-1] if found else None

@@ -1,15 +1,16 @@
 """The order of the decisions for a program.
 
-1. The program is rewritten: indices are simplified, and stages that only move elements become part
-   of others (:mod:`inlining`).
-2. Other stages compute parts of a stage ahead of it (``AHEAD``), and each stage gets the order of
-   its axes (:mod:`layouts`).
-3. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
-4. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
-   the stage that reads its sums.
-5. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
+1. Each stage gets simpler indices, and loses terms that are 0 (``SIMPLER``).
+2. Stages that only move elements become part of other stages. Parts of a stage become stages of
+   their own, which are computed ahead of it. Cheap stages are inlined (``AHEAD``).
+3. Scans, and reductions by groups, are recognised (:mod:`running`, :mod:`streams`).
+4. Each remaining stage gets the order of its axes (``LAYOUTS``).
+5. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
+6. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
+   its epilogue.
+7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
-6. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
+8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from minitvm.auto_scheduler.ahead import (
     write_factor_order,
@@ -26,12 +27,11 @@ from minitvm.auto_scheduler.ahead import (
     write_mirrored,
     write_reassociated,
 )
-from minitvm.auto_scheduler.attempts import Attempt, complete, first_that_works
+from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
-from minitvm.auto_scheduler.instructions import multiplies_dtypes
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
@@ -58,7 +58,7 @@ from minitvm.auto_scheduler.strategies import (
     write_contraction,
 )
 from minitvm.auto_scheduler.streams import is_plain_reduction, write_grouped
-from minitvm.auto_scheduler.sums import Program, Sums
+from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.terms import share_of_steps
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
@@ -73,9 +73,10 @@ from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
+Rewriting: TypeAlias = tuple[str, Callable[[Program, Stage], list[Stage] | bool | None]]
+"""A strategy that rewrites a stage, by its name. It returns the stages that compute parts of the
+stage, or copies for it; or True. None where it doesn't fit."""
 _MOST_LEFT = 0.8  # of the steps of a sum whose other terms are left out
-OPERANDS = "operands"
-"""The strategy that copies operands which lie across."""
 
 
 def auto_schedule(
@@ -158,7 +159,11 @@ def _write(
     for each in prepacked:
         _check_prepacked(s, each)
     is_whole = not s.is_touched
-    _write_program(attempt, Program(s, target, prepacked, strict), _kept(s, arguments))
+    given = _kept(s, arguments)
+    write_running_scans(attempt, given)
+    by_hand = {each for each in s.stages if each.is_touched}
+    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set())
+    _write_program(attempt, program, given)
     for each in prepacked:
         source = s[each]
         if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
@@ -202,44 +207,27 @@ def _write_unpacked(s: Schedule, source: Stage, target: Target) -> None:
     place_copy(copy, "ahead")
 
 
-def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None:
-    s, target, strict, given = program.schedule, program.target, program.strict, kept
-    write_running_scans(attempt, kept)
-    stages, by_hand = stages_to_write(s), {each for each in s.stages if each.is_touched}
-    program = replace(program, by_hand=by_hand)
-    for stage in stages:
-        attempt.follow("simplified", stage, partial(_write_simplified, s, stage))
-        attempt.follow("zeros", stage, partial(_write_zeros, s, stage, strict))
-        attempt.follow("steps", stage, partial(write_digits_of_steps, s, stage, target))
-    for stage in reversed(stages):
-        if stage not in kept and not stage.is_output:
-            attempt.follow("unread", stage, partial(_write_unread, s, stage))
-    stages = _behind(attempt, "dimensions of one element", stages, _write_flat, kept)
-    for stage in stages:
-        if stage not in kept and not stage.is_output and not stage.inlined:
-            attempt.follow("moves", stage, partial(_write_moves, s, stage, kept, by_hand))
-    stages = [stage for stage in stages if not (stage.inlined or stage.is_view)]
-    stages = _behind(attempt, "digits of rows", stages, write_digits_of_rows)
-    stages = [stage for stage in stages if not stage.is_view]
-    stages = _behind(attempt, "joined reductions", stages, write_joined, by_hand, target, strict)
-    for name, write in AHEAD:
-        before = stages
-        stages = _behind(attempt, name, stages, write, target, strict)
-        # Copies of operands are computed as wholes.
-        kept = kept | ({*stages} - {*before} if name == OPERANDS else set())
-    for stage in stages:
-        if stage not in kept and not stage.is_output:
-            attempt.follow("inlining", stage, partial(_write_inlined, s, stage, by_hand))
-    stages, read = write_steps(attempt, stages, by_hand, target)
-    stages, read_by_groups = _write_grouped(attempt, program, stages)
-    kept = kept | read | read_by_groups
-    copies = set[Stage]()
-    stages = _behind(attempt, "layout", stages, _write_layout, program, kept, copies)
-    stages = _behind(attempt, "digits", stages, write_digits, target)
-    stages = [stage for stage in stages if not stage.is_view]
-    kept, program = kept | copies, replace(program, copies=copies)
+def _write_program(attempt: Attempt, program: Program, given: Container[Stage]) -> None:
+    rewritten = partial(_rewritten, attempt, program)
+    stages = rewritten(stages_to_write(program.schedule), SIMPLER)
+    # A stage that only unread stages read is unread, too.
+    stages = rewritten(stages[::-1], (("unread", _write_unread),))[::-1]
+    stages = write_steps(attempt, program, rewritten(stages, AHEAD))
+    group = partial(partial, write_grouped, program)
+    stages = [each for each in stages if not attempt.follow("groups", each, group(each))]
+    program.kept.update(program.whole)
+    stages = rewritten(stages, LAYOUTS)
+    program.kept.update(program.copies)
+    _write_loops(attempt, program, stages, given)
+
+
+def _write_loops(
+    attempt: Attempt, program: Program, stages: Sequence[Stage], given: Container[Stage]
+) -> None:
+    """Schedules the stages of a program. The caller gets the results of `given`."""
+    s, kept, by_hand = program.schedule, program.kept, program.by_hand
     name = "blocks of rows"
-    find_blocks = partial(_fused, attempt, program, stages, kept, by_hand)
+    find_blocks = partial(_fused, attempt, program, stages)
     found = attempt.follow(name, stages[-1], find_blocks) if len(stages) > 1 else None
     fused = found or FusedBlocks(s, (), {})
     done: set[Stage] = set()
@@ -247,7 +235,7 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
         # The blocks were chosen for these last stages; by now other stages may be free to read
         # sums.
         whole = kept | fused.without_epilogue | done
-        find = partial(program.sums_of, stage, whole, by_hand | done)
+        find = partial(sums_of, program, stage, whole, by_hand | done)
         sums = attempt.follow("contraction", stage, find) if stage not in done else None
         if sums is not None and sums.last in fused.parts and is_tiled(sums):
             done |= set(_write_part(attempt, sums, fused))
@@ -255,8 +243,10 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
             done |= set(write_contraction(attempt, _beside_blocks(sums, fused)))
     rest = [stage for stage in stages if stage not in done and not stage.inlined]
     # An argument is whole after the call, in whatever loops its rows are computed.
-    whole = {each for each in kept if each.is_touched or each.is_named} | read | read_by_groups
-    fused.loops |= write_rows(attempt, rest, target, whole, fused.parts, given=given, strict=strict)
+    whole = program.whole | {each for each in kept if each.is_touched or each.is_named}
+    fused.loops |= write_rows(
+        attempt, rest, program.target, whole, fused.parts, given=given, strict=program.strict
+    )
     if found is not None:
         attempt.follow(name, stages[-1], found.attach)
     if len(stages) > 1:
@@ -264,15 +254,9 @@ def _write_program(attempt: Attempt, program: Program, kept: set[Stage]) -> None
         attempt.follow("shared loops", stages[-1], partial(write_shared_loops, s, ours))
 
 
-def _fused(
-    attempt: Attempt,
-    program: Program,
-    stages: Sequence[Stage],
-    kept: set[Stage],
-    by_hand: set[Stage],
-) -> FusedBlocks | None:
+def _fused(attempt: Attempt, program: Program, stages: Sequence[Stage]) -> FusedBlocks | None:
     """The stages that are computed together for blocks of rows."""
-    s, whole = attempt.schedule, kept
+    s, kept, whole, by_hand = program.schedule, program.kept, program.kept, program.by_hand
     here = [
         each
         for each in stages
@@ -281,7 +265,7 @@ def _fused(
     products: dict[Stage, Sums] = {}
     alone: set[Stage] = set()
     for stage in here:
-        sums = program.sums_of(stage, whole, by_hand) if stage not in products else None
+        sums = sums_of(program, stage, whole, by_hand) if stage not in products else None
         if sums is None:
             continue
         if is_tiled(sums):
@@ -314,8 +298,7 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     last = group[0].last
     part = fused.parts[last]
     if part is None:
-        alone = replace(group[0].program, target=on_one_core(group[0].target))
-        group = [replace(each, program=alone) for each in group]
+        group = [replace(each, target=on_one_core(each.target)) for each in group]
     choose_products(group)
     loop, panels = write_tiled(group, part or Part(0, None))
     if part is not None and loop is not None:
@@ -324,81 +307,70 @@ def _write_parts(group: Sequence[Sums], fused: FusedBlocks) -> Iterable[Stage]:
     return (*(each.stage for each in group), last)
 
 
-def _write_grouped(
-    attempt: Attempt, program: Program, stages: Sequence[Stage]
-) -> tuple[list[Stage], set[Stage]]:
-    """Schedules the reductions by groups. Returns the other stages, and those that are computed
-    before a reduction which reads them."""
-    s, left, read = attempt.schedule, list[Stage](), set[Stage]()
-    for stage in stages:
-        inputs = stage.op.input_tensors
-        write = partial(write_grouped, s, stage, program.target, strict=program.strict)
-        is_alone = not stage.inlined and stage.time is None
-        if is_alone and attempt.follow("groups", stage, write):
-            read |= {s[tensor] for tensor in inputs}
-        else:
-            left.append(stage)
-    return left, read
-
-
-def _behind(
-    attempt: Attempt,
-    name: str,
-    stages: Sequence[Stage],
-    write: Callable[..., Sequence[Stage] | None],
-    *more: object,
+def _rewritten(
+    attempt: Attempt, program: Program, stages: Sequence[Stage], table: Sequence[Rewriting]
 ) -> list[Stage]:
-    """The stages, each behind the new stages that a strategy makes for it: `write`, of the
-    schedule, the stage, and `more`."""
-    found = list[Stage]()
-    for stage in stages:
-        made = attempt.follow(name, stage, partial(write, attempt.schedule, stage, *more)) or ()
-        for each in {*made} - {stage}:
-            attempt.count_as(each, stage)
-        found += [*made, *(() if stage in made else (stage,))]
+    """The stages to schedule after each strategy of a table was tried on all stages: each stage
+    behind those that were made for it. Inlined stages and views are left out."""
+    found = [*stages]
+    for name, write in table:
+        before, found = found, []
+        for stage in before:
+            done = attempt.follow(name, stage, partial(write, program, stage))
+            made = done if isinstance(done, list) else []
+            for each in {*made} - {stage}:
+                attempt.count_as(each, stage)
+            found += [*made, *(() if stage in made else (stage,))]
+        found = [stage for stage in found if not (stage.inlined or stage.is_view)]
     return found
 
 
-def _write_simplified(s: Schedule, stage: Stage) -> bool | None:
+def _write_simplified(program: Program, stage: Stage) -> bool | None:
     op = compute_of(stage)
     made = simplified(op)
     # A contraction of one step stays one: it reads its elements for several results.
     is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
     if made is op or is_one_step:
         return None
-    choose(s, "indices", "simplified with the ranges of their axes", stage=stage.name)
+    choose(
+        program.schedule, "indices", "simplified with the ranges of their axes", stage=stage.name
+    )
     stage.simplify()
     return True
 
 
-def _write_zeros(s: Schedule, stage: Stage, strict: bool) -> bool | None:
+def _write_zeros(program: Program, stage: Stage) -> bool | None:
     """Leaves out the terms of a contraction that are 0, if these are a good part of them. Those at
     the borders of images are a small part, and padding is faster."""
     found = contraction_of(stage.op) if stage.time is None else None
-    made = None if strict or found is None else without_zero_terms(found.op)
+    made = None if program.strict or found is None else without_zero_terms(found.op)
     if found is None or made is None or share_of_steps(made) > _MOST_LEFT:
         return None
-    choose(s, "zeros", "terms that conditions on axes make 0 are left out", stage=stage.name)
+    choose(
+        program.schedule,
+        "zeros",
+        "terms that conditions on axes make 0 are left out",
+        stage=stage.name,
+    )
     stage.omit_zeros()
     return True
 
 
-def _write_unread(s: Schedule, stage: Stage) -> bool | None:
+def _write_unread(program: Program, stage: Stage) -> bool | None:
     """Computes a stage nowhere if nothing reads it any more."""
-    if stage.is_read:
+    if stage.is_read or not program.is_free(stage):
         return None
-    choose(s, "strategy", "not computed: nothing needs it", stage=stage.name)
+    choose(program.schedule, "strategy", "not computed: nothing needs it", stage=stage.name)
     stage.compute_inline()
     return True
 
 
-def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage] | None:
+def _write_flat(program: Program, stage: Stage) -> list[Stage] | None:
     """Leaves out a tensor's last dimensions of one element, so that its last axis has neighbours. A
     reduction whose result is kept as it is becomes a copy of it, a view if no other stage reads it;
     the stage of the reduction is returned. Contractions and their factors stay as they are."""
-    if stage.inlined:
-        return None
-    op, readers, stays = compute_of(stage), s.readers(stage), stage in kept or stage.is_output
+    s, op, stays = program.schedule, compute_of(stage), not program.is_free(stage)
+    readers = s.readers(stage)
     last = next((i + 1 for i, axis in enumerate(op.axis[::-1]) if extent_of(axis) != 1), 0)
     places = range(len(op.axis) - last + 1 if last else 1)
     is_kept = stays and (not op.reduce_axis or len(op.outputs) > 1 or not last)
@@ -418,62 +390,27 @@ def _write_flat(s: Schedule, stage: Stage, kept: Container[Stage]) -> list[Stage
     return made
 
 
-# The strategies by which other stages compute parts of a stage, or copies for it, by name, in the
-# order in which they are tried. Each returns these stages, or None where it doesn't fit.
-AHEAD: tuple[tuple[str, Callable[[Schedule, Stage, Target, bool], list[Stage] | None]], ...] = (
-    ("places", lambda s, stage, *_: write_unstacked(s, stage)),
-    ("order of factors", write_factor_order),
-    ("association", lambda s, stage, _, strict: write_reassociated(s, stage, strict)),
-    ("symmetry", write_mirrored),
-    ("parts ahead", lambda s, stage, target, _: write_hoisted(s, stage, target)),
-    ("phases", lambda s, stage, *_: write_phases(s, stage)),
-    ("borders", lambda s, stage, *_: write_windows(s, stage)),
-    (OPERANDS, lambda s, stage, *_: write_operands(s, stage)),
-    ("short lines", write_short_lines),
-    ("places in blocks", write_found_blocks),
-)
-
-
-def _write_layout(
-    s: Schedule, stage: Stage, program: Program, kept: Container[Stage], copies: set[Stage]
-) -> list[Stage] | None:
-    """Lets a stage be computed in another order; returns the stages that do, and those of the
-    copies that they read, which are added to `copies`."""
-    if stage.inlined or stage.time is not None:
-        return None
-    if any(each in program.prepacked for each in stage.op.input_tensors):
-        found = contraction_of(stage.op)
-        if found is None or not multiplies_dtypes(found, program.target):
-            return None  # panels are made of the tensor itself
-    stays = stage in kept or stage.is_output or bool(stage.whole_readers)
-    made = write_layouts(program, stage, stays=stays)
-    copied, computed = made or ([], [])
-    copies |= {*copied}
-    return [*copied, *computed] if made else None
-
-
-def _write_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool | None:
-    if not can_be_inlined(s, stage, by_hand):
+def _write_inlined(program: Program, stage: Stage) -> bool | None:
+    s = program.schedule
+    if not program.is_free(stage) or not can_be_inlined(s, stage, program.by_hand):
         return None
     choose(s, "strategy", "inlined where it is read", stage=stage.name)
     stage.compute_inline()
     for each in s.readers(stage):
-        # The loops of a reduction are chosen for what it reads.
+        # The loops of a reduction are chosen for the elements that it reads.
         if compute_of(each).reduce_axis and stays_a_reduction(each, s.inlined):
             each.simplify()
     return True
 
 
-def _write_moves(
-    s: Schedule, stage: Stage, kept: Container[Stage], by_hand: Container[Stage]
-) -> bool | None:
-    if not becomes_part(s, stage, by_hand):
+def _write_moves(program: Program, stage: Stage) -> bool | None:
+    s = program.schedule
+    if not program.is_free(stage) or not becomes_part(s, stage, program.by_hand):
         return None
     waiting = [*stage.op.input_tensors]
     while waiting:
         read = s[waiting.pop()]
-        is_free = read not in kept and not read.is_output and not read.inlined
-        if is_free and _write_inlined(s, read, by_hand):
+        if _write_inlined(program, read):
             waiting += read.op.input_tensors
     readers = s.readers(stage)
     choose(s, "strategy", "part of {readers}: elements are only moved between them",
@@ -493,3 +430,28 @@ def _beside_blocks(sums: Sums, fused: FusedBlocks) -> Sums:
         kept={*sums.kept, *fused.parts},
         inline_columns=sums.inline_columns and columns not in fused.parts,
     )
+
+
+SIMPLER: tuple[Rewriting, ...] = (
+    ("simplified", _write_simplified),
+    ("zeros", _write_zeros),
+    ("steps", write_digits_of_steps),
+)
+AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
+    ("dimensions of one element", _write_flat),
+    ("moves", _write_moves),
+    ("digits of rows", write_digits_of_rows),
+    ("joined reductions", write_joined),
+    ("places", write_unstacked),
+    ("order of factors", write_factor_order),
+    ("association", write_reassociated),
+    ("symmetry", write_mirrored),
+    ("parts ahead", write_hoisted),
+    ("phases", write_phases),
+    ("borders", write_windows),
+    ("operands", write_operands),
+    ("short lines", write_short_lines),
+    ("places in blocks", write_found_blocks),
+    ("inlining", _write_inlined),
+)
+LAYOUTS: tuple[Rewriting, ...] = (("layout", write_layouts), ("digits", write_digits))

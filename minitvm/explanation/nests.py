@@ -432,7 +432,7 @@ def _obstacles(
     if own and moves == 0:
         yield from _of_reduction(value, options)
     elif any(_is_from_before(each, leaf, var) for each in own):
-        yield f"each step of {var.name} reads what another one stores to {leaf.buffer.name}", True
+        yield f"each step of {var.name} reads elements of {leaf.buffer.name} from others", True
     yield from _apart_along(leaf.buffer, leaf.indices, "written", var)
 
 

@@ -60,7 +60,7 @@ class StageMemory:
     shared
         For parts of scans, the scans' results, whose memory they share.
     views
-        The stages that need no loops, since they share the memory of what they copy.
+        The stages that need no loops, since they share the memory of the tensor that they copy.
     """
 
     def __init__(self, schedule: Schedule, given: Mapping[Tensor, Buffer], scans: Scans) -> None:
@@ -106,8 +106,8 @@ class StageMemory:
                 self.shared[part] = tensor
 
     def _share_views(self) -> None:
-        """Lets views share the memory of what they copy; a tensor that a view copies into an
-        argument is computed in the argument."""
+        """Lets views share the memory of the tensors that they copy. A tensor that a view copies
+        into an argument is computed in the argument."""
         views = [each for each in self._schedule.stages if each.is_view and self._is_whole(each)]
         views = [each for each in views if not self._is_more_than_a_copy(each)]
         for stage in reversed(views):

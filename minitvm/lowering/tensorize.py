@@ -170,8 +170,8 @@ class _Matching:
         return made
 
     def _match_extent(self, found: PrimExpr, expected: PrimExpr) -> None:
-        """Lets a scalar stand for the number of parts of which an axis consists, if the intrinsic's
-        axis is a multiple of the scalar."""
+        """Lets a scalar of the intrinsic stand for the number of parts of an axis, if the
+        intrinsic's axis is a multiple of the scalar."""
         form = self._prover.affine(expected)
         match [*form.terms.items()]:
             case [(Var() as scalar, size)] if scalar in self._intrin.scalar_params:

@@ -10,6 +10,7 @@ from minitvm.operators.arrays import Described
 from minitvm.operators.parameters import Kind, Parameter
 from minitvm.operators.shapes import ANY_SHAPE, Arithmetic, Dimension, Letter
 from minitvm.runtime.record import record
+from minitvm.te.tensor import shape_text
 
 # The label of a dimension: a letter, or arithmetic that determines one, as "2*n" does where n is no
 # dimension. A dimension without a letter is labelled by its place: "..." and a position among the
@@ -146,12 +147,9 @@ class _Finder:
 
     def error(self, parameter: Parameter, shape: tuple[int, ...], more: str = "") -> ValueError:
         return ValueError(
-            f"{self.name}: {parameter}: expected shape {parameter.shape}{more}, got {_said(shape)}"
+            f"{self.name}: {parameter}: expected shape {parameter.shape}{more}, got "
+            f"{shape_text(shape)}"
         )
-
-
-def _said(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def extents_of(
@@ -227,7 +225,7 @@ def _leading(finder: _Finder, arrays: Mapping[int, Described], broadcast: bool) 
             found = common
         elif own != found:
             words = "that broadcasts with" if broadcast else "=="
-            more = f" with ... {words} {_said(found)} (as {first} has it)"
+            more = f" with ... {words} {shape_text(found)} (as {first} has it)"
             raise finder.error(parameter, array.shape, more)
     return found or ()
 

@@ -437,7 +437,8 @@ def broadcast_shapes(*shapes: Sequence[PrimExpr]) -> tuple[PrimExpr, ...]:
         dims = [_common_extent(a, b) for a, b in pairs]
         if any(dim is None for dim in dims):
             raise CompileError(
-                f"operands: expected shapes that broadcast, got {_text(made)} and {_text(shape)}"
+                f"operands: expected shapes that broadcast, got {shape_text(made)} and "
+                f"{shape_text(shape)}"
             )
         made = tuple(dim for dim in dims if dim is not None)
     return made
@@ -454,7 +455,8 @@ def _common_extent(a: PrimExpr, b: PrimExpr) -> PrimExpr | None:
     return a if same else None
 
 
-def _text(shape: Sequence[PrimExpr]) -> str:
+def shape_text(shape: Sequence[object]) -> str:
+    """A shape as a tuple of Python."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 

@@ -252,7 +252,7 @@ def _reads(op: Operation, numbers: set[Var]) -> bool:
 
 
 def _in_scans(order: Sequence[Operation], needing: set[Operation]) -> set[Operation]:
-    """The scans of the batch, and the stages of which they consist."""
+    """The scans that depend on the batch, and the stages of their steps."""
     scans = [op for op in order if isinstance(op, ScanOp) and op in needing]
     found: set[Operation] = set(scans)
     for scan in scans:

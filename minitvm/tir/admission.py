@@ -97,8 +97,8 @@ def classic_name(where: str, attributes: Mapping[Any, Any]) -> str | None:
         if key not in ("global_symbol", *_TRUE_OF_EACH):
             known = ", ".join(("global_symbol", *_TRUE_OF_EACH))
             raise CompileError(
-                f"{where}: expected an attribute among {known}, got {described(key)}: keep what a "
-                "pass of yours knows beside the function"
+                f"{where}: expected an attribute among {known}, got {described(key)}: keep the "
+                "findings of your own passes outside of the function"
             )
         if not (value in (True, 1) if key in _TRUE_OF_EACH else isinstance(value, str)):
             raise CompileError(f"{where}: {key}: expected {expected}, got {described(value)}")

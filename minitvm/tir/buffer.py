@@ -65,7 +65,7 @@ def decl_buffer(
     data_alignment : int
         Bytes to which `data` is aligned, a power of two; the element's own unless positive.
     offset_factor : int
-        A number of which `elem_offset` is a multiple.
+        A number that divides `elem_offset`.
     buffer_type : ``""`` or ``"auto_broadcast"``
         Whether a dimension of extent 1 stands for any extent.
     layout : ``"right"``, ``"left"``, ``"stride"`` or ``"stride_relaxed"``

@@ -103,8 +103,8 @@ def is_choice(combiner: CommReducer) -> bool:
 
 
 def plain_extremum(combiner: CommReducer) -> CommReducer:
-    """A combination that chooses the lesser or the greater of two integers, as the operator that
-    does so; any other as it is.
+    """A combination that chooses the lesser or the greater of two integers, as `Min` or `Max`; any
+    other combination unchanged.
 
     >>> from minitvm import te
     >>> A, k = te.placeholder((4,), "int8", name="A"), te.reduce_axis((0, 4), name="k")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from typing import Any, final
 
 from minitvm.arith.atoms import structural_key
@@ -136,12 +135,6 @@ class _Access:
             of = f"{self.buffer.name}.shape[{self.axis}]"
             return f"indices begin with 0: write {of} - {-place} to count from the end"
         return "guard the read with if_then_else (Select evaluates both sides) or change the shape"
-
-
-class _Verdict(Enum):
-    INSIDE = 0  # proved
-    AT_ENTRY = 1  # checks at entry suffice
-    AT_ACCESS = 2
 
 
 class _Checker(ScopedMutator):

@@ -131,7 +131,7 @@ def Filter(fcond: Callable[[_PrimFunc], Any]) -> _ModulePass:
 
 
 # Classic passes without a counterpart, and the reasons.
-_SIMPLIFIED = "tir.transform.Simplify removes what does nothing"
+_SIMPLIFIED = "tir.transform.Simplify removes statements without effect"
 _SHAPES = "buffers keep their shapes, and code generation computes addresses: leave it out"
 _OF_BUILD = "build makes the entry that checks the arguments: leave it out"
 _OF_DEVICES = "it is about kernels of GPUs, which are not made here"

@@ -65,8 +65,8 @@ class _EnterOnce(Mutator):
 @final
 @record()
 class _Equal:
-    """A value that a variable equals wherever a statement does something, and what it does there;
-    whether the statement surely reads the value."""
+    """The only value of a variable for which a statement has an effect; the statement `inside` of
+    this condition; and whether the statement reads the value in any case."""
 
     value: PrimExpr
     inside: Stmt

@@ -92,7 +92,7 @@ class _DoubleBuffer(Mutator):
             if any(getattr(each, "buffer", None) is buffer for each in walk_once(made.body)):
                 raise CompileError(
                     f"double_buffer of {buffer.name}: expected accesses in its loop, found one "
-                    "outside of it: copy what is to stay into another buffer"
+                    "outside of it: copy the elements that are read there into another buffer"
                 )
             return s.Allocate(self._halves[buffer], made.body)
         return made

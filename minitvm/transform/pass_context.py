@@ -119,15 +119,15 @@ class PassContext:
     @staticmethod
     def current() -> PassContext:
         """The context of the innermost ``with``, or one with every default."""
-        stack = _stack()
+        stack = _around.contexts
         return stack[-1] if stack else PassContext()
 
     def __enter__(self) -> PassContext:
-        _stack().append(self)
+        _around.contexts.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _stack().pop()
+        _around.contexts.pop()
 
     def run(self, passes: Sequence[Pass], func: PrimFunc) -> PrimFunc:
         """`func` after all passes that are not left out."""
@@ -205,11 +205,11 @@ class PassContext:
                 )
 
 
-_contexts = threading.local()
+class _Around(threading.local):
+    """The contexts of the ``with`` statements around, of each thread."""
+
+    def __init__(self) -> None:
+        self.contexts = list[PassContext]()
 
 
-def _stack() -> list[PassContext]:
-    if not hasattr(_contexts, "stack"):
-        _contexts.stack = []
-    stack: list[PassContext] = _contexts.stack
-    return stack
+_around = _Around()

@@ -81,7 +81,8 @@ def transpose_copies(func: PrimFunc, vector_bytes: int = VECTOR_BYTES) -> PrimFu
     The last block ends where the loop does, so it may compute elements of the block before it
     again. A row may continue from one dimension into the next, as in ``B[j, k // m, k % m]``. A
     part of the value that makes one row of several, or of wider elements, is computed before it is
-    transposed. All else is computed from the transposed lanes, as in ``P[k, j] = B[j, k] + C[k, j]``::
+    transposed. All else is computed from the transposed lanes, as in
+    ``P[k, j] = B[j, k] + C[k, j]``::
 
         for lane in vectorized(4):
             P[k_begin, j_begin + lane] = vector_extract(lanes_2, lane) + C[k_begin, j_begin + lane]

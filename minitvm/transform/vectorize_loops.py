@@ -290,7 +290,7 @@ class _Region:
 
 @final
 class _Lanes(LaneArithmetic):
-    """Rewrites the body of one loop: accesses and statements, of which some lanes may be off."""
+    """Rewrites the body of one loop. Some lanes of an access or a statement may be masked off."""
 
     def __init__(
         self,

@@ -358,7 +358,7 @@ class Allocator(_Managed):
         the cheapest way is tried first."""
         pool, sizes = self._pool, self._sizes()
         if sizes.most_at_once is not None and needed > sizes.most_at_once:
-            why = f"{needed} with what the device wants, which gives {sizes.most_at_once} at once"
+            why = f"{needed} with padding, and the device gives {sizes.most_at_once} at once"
             raise self._refusal(size, why, self._memory())
         if is_chunk:
             wishes = [needed]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import minitvm as tvm
 from minitvm import te
 from minitvm.auto_scheduler import attempts, rows, strategies, write
-from minitvm.auto_scheduler.strategies import STRATEGIES, Case
+from minitvm.auto_scheduler.strategies import STRATEGIES
 from minitvm.lowering.lower import lower
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
@@ -200,10 +200,13 @@ def test_the_plain_loops_are_the_last(monkeypatch: pytest.MonkeyPatch, dropped: 
     monkeypatch.setattr(strategies, "STRATEGIES", FAILING)
     monkeypatch.setattr(rows, "_place_of_readers", fails)
     monkeypatch.setattr(rows._Rows, "write", fails)
-    monkeypatch.setattr(write, "_write_inlined", fails)
-    f = tvm.build(tensors[-1], tensors, name="f")
     expected = [each.name for each in STRATEGIES]
-    expected += ["inlining", "blocks of rows", "rows of its readers", "rows"]
+    expected += ["blocks of rows", "rows of its readers", "rows"]
+    for table in ("SIMPLER", "AHEAD", "LAYOUTS"):
+        names = [name for name, _ in getattr(write, table)]
+        monkeypatch.setattr(write, table, tuple((name, fails) for name in names))
+        expected += names
+    f = tvm.build(tensors[-1], tensors, name="f")
     assert {each.split(": ")[1].removesuffix(" was dropped") for each in dropped} == {*expected}
     assert_computes(f, tensors)
     plain = tvm.build(tensors[-1], tensors, name="f", auto_schedule=False)
@@ -254,7 +257,7 @@ def test_an_error_of_the_program_is_that_of_its_plain_loops(
 
 
 def test_interrupts_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Case) -> Any:
+    def interrupted(_: Any) -> Any:
         raise KeyboardInterrupt
 
     (first, *_) = STRATEGIES

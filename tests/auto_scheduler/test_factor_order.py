@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import cache, partial
 from typing import Any
 
@@ -202,14 +203,15 @@ def test_special_numbers(which: int, special: float) -> None:
 @pytest.mark.covering(1)
 @pytest.mark.parametrize(("dtype", "pays"), [("float32", True), ("int32", False)])
 @pytest.mark.parametrize("reducer", ["min", "max"])
-def test_the_shortest_ways_over_two_edges(reducer: str, dtype: str, pays: bool) -> None:
+@pytest.mark.parametrize("later", [operator.add, operator.sub])
+def test_the_shortest_ways_over_two_edges(later: Any, reducer: str, dtype: str, pays: bool) -> None:
     """Additions of integers may wrap: then the least sum isn't the sum of the least."""
     n = 33
     A, B, D = (te.placeholder((n, n), dtype, name=name) for name in "ABD")
     k, m = te.reduce_axis((0, n), name="k"), te.reduce_axis((0, n), name="m")
     C = te.compute(
         (n, n),
-        lambda i, j: getattr(te, reducer)(A[i, k] + B[k, m] + D[m, j], axis=[k, m]),
+        lambda i, j: getattr(te, reducer)(later(A[i, k] + B[k, m], D[m, j]), axis=[k, m]),
         name="C",
     )
     assert bool(taken_out(C)) == pays
@@ -220,7 +222,26 @@ def test_the_shortest_ways_over_two_edges(reducer: str, dtype: str, pays: bool) 
     tvm.build([C], [A, B, D, C])(a, b, d, got)
     fold = getattr(np, reducer)
     first = fold(a[:, :, None] + b[None], axis=1)
-    expected = fold(first[:, :, None] + d[None], axis=1)
+    expected = fold(later(first[:, :, None], d[None]), axis=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_divisors_are_taken_out_of_sums() -> None:
+    """Of a product that divides, each factor moves by itself."""
+    n = 65
+    A, B = (te.placeholder((n, n), name=name) for name in "AB")
+    u, v = (te.placeholder((n,), name=name) for name in "uv")
+    k, m = te.reduce_axis((0, n), name="k"), te.reduce_axis((0, n), name="m")
+    C = te.compute(
+        (n, n), lambda i, j: te.sum(A[i, k] / (u[k] * v[m]) * B[m, j], axis=[k, m]), name="C"
+    )
+    assert taken_out(C) > 0
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(1, 2, (n, n)).astype("float32") for _ in range(2))
+    x, y = (rng.uniform(1, 2, n).astype("float32") for _ in range(2))
+    got = np.empty((n, n), "float32")
+    tvm.build([C], [A, B, u, v, C])(a, b, x, y, got)
+    expected = np.outer((a / x).astype("float64").sum(1), (b / y[:, None]).astype("float64").sum(0))
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 

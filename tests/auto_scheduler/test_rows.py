@@ -431,7 +431,7 @@ def triangle(x: Tensor) -> Tensor:
     [
         (total(1, matrix(1000, 12)), "rows together"),
         (total(1, matrix(10, 1200)), "each along its line"),
-        (total(0, matrix(40, 100)), "in vectors of what lies side by side"),
+        (total(0, matrix(40, 100)), "in vectors of neighbours in memory"),
         (total(0, matrix(4096, 4096)), "rows are read whole"),
         (prefix_sums(matrix(40, 100)), "goes on from the one before"),
         (triangle(matrix(100, 100, dtype="int8")), "in pieces"),

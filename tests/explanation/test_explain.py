@@ -371,7 +371,7 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "rows": (
         lambda: softmax(16, 64),
-        ("computed row by row within Y", "row by row, in vectors of what lies side by side"),
+        ("computed row by row within Y", "row by row, in vectors of neighbours in memory"),
     ),
     "inlined": (
         lambda: chain(),

@@ -119,7 +119,7 @@ def test_what_a_function_of_jax_refuses() -> None:
     f = to_jax_func(programs.scaled())
     x = jnp.zeros(3)
     for args, kwargs, text in (
-        ((x,), {}, r"scaled: expected 2 inputs \(X, a\), got 1: what it writes is returned"),
+        ((x,), {}, r"scaled: expected 2 inputs \(X, a\), got 1: outputs are returned, not passed"),
         ((x, 1.0, x), {}, r"expected 2 inputs \(X, a\), got 3"),
         ((x, 1.0), {"Y": x}, "expected inputs by name among none, got 'Y'"),
         ((x,), {"X": x}, "argument 0 'X': given by position and by name"),

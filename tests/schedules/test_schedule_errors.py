@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "pragma_value": (lambda p: p.s[p.C].pragma(p.i, "unroll_explicit", [1]), "C: pragma unroll_explicit: expected an expression or a number"),
     "prefetch_unread": (lambda p: p.s[p.C].prefetch(p.A, p.i, 1), "C: prefetch: expected a tensor that C reads or computes, got Tensor"),
     "prefetch_offset": (lambda p: p.s[p.C].prefetch(p.B, p.i, None), "C: prefetch: offset: expected an expression or a number"),
-    "tensorize_text": (lambda p: p.s[p.C].tensorize(p.i, "vadd"), "C: tensorize: expected what te.decl_tensor_intrin made, got 'vadd'"),
+    "tensorize_text": (lambda p: p.s[p.C].tensorize(p.i, "vadd"), "C: tensorize: expected an intrinsic made by te.decl_tensor_intrin, got 'vadd'"),
     # memory
     "scope_number": (lambda p: p.s[p.B].set_scope(3), "B: set_scope: expected a name, got 3"),
     "scope_output": (lambda p: p.s[p.D].set_scope("local"), "D: set_scope: expected a stage inside of the program, got an output"),

@@ -882,7 +882,7 @@ ONCE = "b = output_tensor((4,), a.dtype)\n{}\nreturn b"
 
 WRONG = [
     # what there is not
-    (LOOP.format("break"), "found Break: put what follows under an if"),
+    (LOOP.format("break"), "found Break: put the statements that follow under an if"),
     (LOOP.format("continue"), "found Continue"),
     (LOOP.format("b[0:2] = a[0:2]"), "found Slice: loop over the indices"),
     (LOOP.format("b[i] = [x for x in a]"), "found ListComp: loop with `for`, into an array"),

@@ -136,7 +136,7 @@ def test_functions_are_computed_in_the_lanes_of_the_result() -> None:
     """These are more than those of a row. Rows are combined first where that saves a transpose."""
     for value, row in (
         (te.exp(B[j, k]), "row = B["),
-        (te.exp(B[j, k] * C[j, k]) * (B[j, k] * C[j, k]), "row = B[j_begin, ramp(k_begin, 1, 2)] *"),
+        (te.exp(B[j, k] * C[j, k]) * (B[j, k] * C[j, k]), "ramp(k_begin, 1, 2)] * C[j_begin"),
     ):
         made = str(transpose_copies(func(nest(store(P, value, k, j)))))
         assert row in made

@@ -22,6 +22,7 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
+from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
@@ -34,7 +35,7 @@ from minitvm.te.schedules.factors import common_factor
 from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
-from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var, const_int
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
 from minitvm.tir.functor import find, substitute
 
 
@@ -112,7 +113,7 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
 
 def _unless_zero(value: PrimExpr) -> tuple[PrimExpr | None, PrimExpr]:
     """The condition without which a value is 0, and the value under the condition."""
-    if isinstance(value, Call) and value.op == "if_then_else":
+    if is_lazy(value):
         condition, inside, otherwise = value.args
         if functions.number(otherwise) == 0:
             return Analyzer().simplify(condition), inside

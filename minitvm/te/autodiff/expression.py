@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, final
 
+from minitvm.arith.effects import is_lazy
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
@@ -165,9 +166,8 @@ class _Backward:
 
     def _is_choice(self, node: PrimExpr) -> bool:
         """Whether `node` surrounds the adjoints below it."""
-        if isinstance(node, Call):
-            return node.op == "if_then_else"
-        return isinstance(node, Select | e.Min | e.Max) and not self._is_linear(node)
+        is_chosen = isinstance(node, Select | e.Min | e.Max) and not self._is_linear(node)
+        return is_lazy(node) or is_chosen
 
     def _is_linear(self, root: PrimExpr) -> bool:
         """Whether `root` consists of sums, multiples by numbers, and choices between these, so that
@@ -193,12 +193,11 @@ class _Backward:
     ) -> Iterator[ReadAdjoint]:
         """The adjoints below a choice, each surrounded by the choice. The choice has the value of
         its operand."""
-        is_lazy = isinstance(node, Call)
         for operand, condition, mine in _branches(node, adjoint):
             if not self._is_active(operand):
                 continue
             for each in self.below(operand, mine, known):
-                if is_lazy:
+                if is_lazy(node):
                     yield ReadAdjoint(each.load, each.value, (condition, *each.guards))
                 else:
                     zero = functions.zeros_like(each.value)

@@ -41,6 +41,7 @@ from minitvm.te.tensor import (
     Tensor,
     data_axes,
     domain_of,
+    shape_text,
 )
 from minitvm.te.vmap import vmap
 from minitvm.tir import expr as e
@@ -200,10 +201,6 @@ def is_same_shape(a: Sequence[PrimExpr], b: Sequence[PrimExpr]) -> bool:
     return len(a) == len(b) and all(
         known.can_prove(e.equal(x, y)) for x, y in zip(a, b, strict=True)
     )
-
-
-def shape_text(shape: Sequence[PrimExpr]) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _identity(result: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def reading_sums(adjoints: Sequence[Tensor], results: Sequence[Tensor]) -> list[
 
 
 def _without_zeros(op: Operation) -> Operation:
-    """`op`, or an operation like it without the terms of which a factor is a tensor of zeros."""
+    """An operation without the terms that have a tensor of zeros as a factor."""
     if not isinstance(op, ComputeOp) or len(op.body) > 1 or not isinstance(op.body[0], e.Add):
         return op
     zeros = {each for each in op.input_tensors if _is_zero(each)}
@@ -148,8 +148,8 @@ def _plain_sum_of(op: Operation) -> _Sum | None:
 
 
 def _rewritten(total: _Sum, known: _Known, forward: Collection[Operation]) -> ComputeOp | None:
-    """A sum as a multiple of one other sum, or of a known one; None where it is no such multiple,
-    or would be computed as it is."""
+    """A sum as a multiple of another sum, or of a known one; None if it is no such multiple, or if
+    this saves nothing."""
     parts = [*_Terms(total, known, forward).of(product_of(total.value))]
     if len(parts) > _MOST_TERMS:
         return None

@@ -10,8 +10,9 @@ stage that the program computes anyway::
 
     dx[i, j] = y[i, j] * (dy[i, j] - t[i])
 
-So an adjoint is rewritten where it has all factors of such a stage, and doesn't read them besides;
-otherwise it stays as it is. An adjoint that only one other reads, once, is seen as a part of that.
+So an adjoint that has all factors of such a stage reads the stage's element instead, unless it also
+reads these factors elsewhere. An adjoint that is read once, by one other adjoint, is treated as a
+part of that adjoint.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from minitvm.runtime.errors import CompileError
-from minitvm.te.autodiff.gradient import gradient, is_same_shape, shape_text, tensors_of_floats
+from minitvm.te.autodiff.gradient import gradient, is_same_shape, tensors_of_floats
 from minitvm.te.operation import placeholder
 from minitvm.te.schedules.operation_graph import in_order
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import Tensor, shape_text
 
 
 def jvp(outputs: Any, inputs: Any, tangents: Any) -> list[Tensor]:

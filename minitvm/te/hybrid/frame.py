@@ -19,8 +19,8 @@ from minitvm.tir.stmt import ForKind, Stmt
 
 # The advice for a construct without a meaning here: the one to write in its place.
 _ADVICE: dict[type[ast.AST], str] = {
-    ast.Break: "put what follows under an if, or loop with `while`",
-    ast.Continue: "put what follows under an if",
+    ast.Break: "put the statements that follow under an if, or loop with `while`",
+    ast.Continue: "put the statements that follow under an if",
     ast.Slice: "loop over the indices",
     ast.With: "hybrid functions have no contexts",
     ast.Try: "nothing is raised while a kernel runs: check with `assert`",
@@ -130,7 +130,7 @@ class Frame:
     def unsupported(self, node: ast.AST) -> CompileError:
         """The error for a construct without a meaning in hybrid functions."""
         kind = type(node).__name__
-        advice = _ADVICE.get(type(node), "see docs/hybrid.md for what there is")
+        advice = _ADVICE.get(type(node), "docs/hybrid.md lists the statements")
         return self.error(node, f"expected a construct of hybrid functions, found {kind}: {advice}")
 
     @contextmanager

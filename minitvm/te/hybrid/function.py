@@ -52,8 +52,8 @@ def script(pyfunc: Callable[..., Any]) -> HybridFunction:
     """
     if not isinstance(pyfunc, FunctionType) or pyfunc.__name__ == "<lambda>":
         raise CompileError(
-            f"hybrid.script: expected a function defined by `def`, got {pyfunc!r}: its text is "
-            "what gets compiled"
+            f"hybrid.script: expected a function defined by `def`, got {pyfunc!r}: the text "
+            "of the definition is compiled"
         )
     return HybridFunction(pyfunc)
 

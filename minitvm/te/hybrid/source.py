@@ -66,8 +66,8 @@ def read_source(function: Callable[..., Any]) -> Source:
         lines, first_line = inspect.getsourcelines(function)
     except (OSError, TypeError):
         raise CompileError(
-            f"{name}: expected the source of a hybrid function, which is what gets compiled, found "
-            "none: define it in a file or a notebook, rather than in the REPL or through exec"
+            f"{name}: expected the source of a hybrid function, which is compiled, found none: "
+            "define it in a file or a notebook, rather than in the REPL or through exec"
         ) from None
     head = "if True:\n" if lines[0][:1].isspace() else "\n"
     tree = ast.parse(head + "".join(lines))

@@ -160,8 +160,9 @@ def normalize_loops(stage: LoopNest, axis: IterVar) -> None:
     is_serial = all(kind in (ForKind.SERIAL, ForKind.UNROLLED) for kind in kinds)
     if places != sorted(places) or not is_serial:
         raise CompileError(
-            f"{_where(stage, axis)}: expected loops that go through {axis.name} in order, of which "
-            f"the innermost loop of all may be vectorized, found {names_of(stage.leaf_iter_vars)}"
+            f"{_where(stage, axis)}: expected loops that go through {axis.name} in order, and "
+            "aren't parallel; the innermost one may be vectorized; found "
+            f"{names_of(stage.leaf_iter_vars)}"
         )
     stage.rebase(found.step)
     if found.is_descending:

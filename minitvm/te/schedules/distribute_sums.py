@@ -107,7 +107,7 @@ def times_of(op: ComputeOp) -> Times | None:
     [<class 'minitvm.tir.nodes.Mul'>, <class 'minitvm.tir.nodes.Add'>]
     """
     reduce = op.body[0]
-    return _operator(reduce) if isinstance(reduce, Reduce) and is_separable(op) else None
+    return operator_of(reduce) if isinstance(reduce, Reduce) and is_separable(op) else None
 
 
 def is_separable(op: ComputeOp) -> bool:
@@ -125,7 +125,8 @@ def is_separable(op: ComputeOp) -> bool:
     )
 
 
-def _operator(reduce: Reduce) -> Times | None:
+def operator_of(reduce: Reduce) -> Times | None:
+    """The operator over which a separable reduction is distributive."""
     (result,), (identity,) = reduce.combiner.result, reduce.combiner.identity
     if not is_operator(reduce.combiner, e.Add, e.Min, e.Max):
         return None
@@ -140,7 +141,7 @@ def _operator(reduce: Reduce) -> Times | None:
 
 
 def _checked(op: ComputeOp, axes: Collection[IterVar]) -> tuple[Reduce, Times | None]:
-    reduce, times = op.body[0], times_of(op)
+    reduce = op.body[0]
     if not isinstance(reduce, Reduce) or not is_separable(op):
         raise CompileError(
             f"factor_out of {op.name}: expected one reduction over fixed ranges, got {op.body[0]}"
@@ -151,7 +152,7 @@ def _checked(op: ComputeOp, axes: Collection[IterVar]) -> tuple[Reduce, Times | 
             f"factor_out of {op.name}: expected some of its reduce axes ({names}), got "
             f"{[getattr(each, 'name', each) for each in axes]}"
         )
-    return reduce, times
+    return reduce, operator_of(reduce)
 
 
 def _refuse(op: ComputeOp, axes: Iterable[IterVar], expected: str) -> NoReturn:

@@ -5,8 +5,8 @@
     sum(dy[i, k] * w[k] * (rsqrt(v[i]) / n), k)    ->    sum(dy[i, k] * w[k], k) * (rsqrt(v[i]) / n)
 
 The remaining expression is a product or a sum of the usual forms, and has fewer operations. The
-same holds for the terms ``a + b`` of a minimum or a maximum, whose "factors" are the terms of the
-additions.
+same holds for the terms ``a + b`` and ``a - b`` of a minimum or a maximum, whose "factors" are the
+terms that are added and subtracted.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from minitvm.tir.functor import walk_once
 
 Times: TypeAlias = type[e.Mul] | type[e.Add]
 """The operator over which a reducer is distributive: the product for sums."""
+Factor: TypeAlias = tuple[PrimExpr, bool]
+"""A factor, or a divisor (True); a term that is added, or one that is subtracted."""
 
 
 def common_factor(value: PrimExpr, variables: Collection[Var]) -> tuple[PrimExpr, PrimExpr]:
@@ -55,33 +57,47 @@ def _divided(
 ) -> tuple[PrimExpr | None, PrimExpr | None]:
     if variables.isdisjoint(walk_once(node)):
         return None, node
-    if isinstance(node, times):
-        (a_in, a_out), (b_in, b_out) = (_divided(x, variables, times) for x in (node.a, node.b))
-        return _both(a_in, b_in, times), _both(a_out, b_out, times)
-    if times is e.Mul and isinstance(node, e.Div) and node.dtype.is_float:
-        a, b = node.a, node.b
-        a_in, a_out = _divided(a, variables, times)
-        if not variables.isdisjoint(walk_once(b)):
-            return (e.const(1, a.dtype) if a_in is None else a_in) / b, a_out
-        return a_in, (e.const(1, a.dtype) if a_out is None else a_out) / b
-    return node, None
+    operands = operands_of(node, times)
+    if operands is None:
+        return node, None
+    a, b, is_inverse = operands
+    (a_in, a_out), (b_in, b_out) = (_divided(x, variables, times) for x in (a, b))
+    return _both(a_in, b_in, times, is_inverse), _both(a_out, b_out, times, is_inverse)
 
 
-def _both(a: PrimExpr | None, b: PrimExpr | None, times: Times) -> PrimExpr | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return product(a, b) if times is e.Mul else e.add(a, b)
+def _both(
+    a: PrimExpr | None, b: PrimExpr | None, times: Times, is_inverse: bool
+) -> PrimExpr | None:
+    if b is None:
+        return a
+    if times is e.Mul:
+        if is_inverse:
+            return (e.const(1, b.dtype) if a is None else a) / b
+        return b if a is None else product(a, b)
+    if a is None:
+        return -b if is_inverse else b
+    return e.subtract(a, b) if is_inverse else e.add(a, b)
 
 
-def factors_in(value: PrimExpr, times: Times = e.Mul) -> Iterator[PrimExpr]:
-    """The factors and the divisors that :func:`divided` tells apart."""
-    is_quotient = times is e.Mul and isinstance(value, e.Div) and value.dtype.is_float
-    if isinstance(value, times) or is_quotient:
-        assert isinstance(value, e.Mul | e.Add | e.Div)
-        yield from factors_in(value.a, times)
-        yield from [value.b] if is_quotient else factors_in(value.b, times)
+def operands_of(node: PrimExpr, times: Times) -> tuple[PrimExpr, PrimExpr, bool] | None:
+    """The operands of a product or a quotient, and whether it is a quotient; or those of a sum or a
+    difference. None for any other expression."""
+    inverse = e.Div if times is e.Mul else e.Sub
+    if isinstance(node, times) or (isinstance(node, inverse) and node.dtype.is_float):
+        assert isinstance(node, e.Arithmetic)
+        return node.a, node.b, isinstance(node, inverse)
+    return None
+
+
+def factors_in(node: PrimExpr, times: Times, inverted: bool = False) -> Iterator[Factor]:
+    """The factors that :func:`divided` tells apart."""
+    operands = operands_of(node, times)
+    if operands is None:
+        yield node, inverted
     else:
-        yield value
+        a, b, is_inverse = operands
+        yield from factors_in(a, times, inverted)
+        yield from factors_in(b, times, inverted != is_inverse)
 
 
 def product(a: PrimExpr, b: PrimExpr) -> PrimExpr:

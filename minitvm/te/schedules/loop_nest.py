@@ -461,7 +461,7 @@ class LoopNest(Traced):
         self.leaf_index(f"{self.name}: tensorize", var)
         if not isinstance(tensor_intrin, TensorIntrin):
             raise CompileError(
-                f"{self.name}: tensorize: expected what te.decl_tensor_intrin made, got "
+                f"{self.name}: tensorize: expected an intrinsic made by te.decl_tensor_intrin, got "
                 f"{tensor_intrin!r}"
             )
         self._edit_attrs(var).intrin = tensor_intrin

@@ -20,16 +20,14 @@ from typing import TypeAlias
 
 from minitvm.arith.work import USUAL_TRIPS
 from minitvm.te.schedules.distribute_sums import times_of
-from minitvm.te.schedules.factors import Times
+from minitvm.te.schedules.factors import Factor, Times, factors_in, operands_of
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import walk_once
 
 _Axes: TypeAlias = frozenset[IterVar]
-_Factor: TypeAlias = tuple[PrimExpr, bool]
-"""A factor, or a divisor; a term that is added, or that is subtracted."""
-_Groups: TypeAlias = dict[_Axes, list[_Factor]]
+_Groups: TypeAlias = dict[_Axes, list[Factor]]
 
 
 def reassociated(op: ComputeOp) -> ComputeOp | None:
@@ -49,7 +47,7 @@ def reassociated(op: ComputeOp) -> ComputeOp | None:
     if times is None or not isinstance(reduce, Reduce):
         return None
     source = reduce.source[0]
-    groups = _groups(op, _factors(source, times))
+    groups = _groups(op, factors_in(source, times))
     if sum(not axes.isdisjoint(op.reduce_axis) for axes in groups) < 2:
         return None
     together = {frozenset(map(id, each)) for each in _parts(source, times)}
@@ -58,7 +56,7 @@ def reassociated(op: ComputeOp) -> ComputeOp | None:
     return replace(op, body=(replace(reduce, source=(_value(groups, times),)),))
 
 
-def _groups(op: ComputeOp, factors: Iterable[_Factor]) -> _Groups:
+def _groups(op: ComputeOp, factors: Iterable[Factor]) -> _Groups:
     """Factors by the axes along which they change."""
     groups = _Groups()
     for node, inverted in factors:
@@ -78,29 +76,10 @@ def _size(axes: _Axes) -> int:
     return prod(USUAL_TRIPS if extent is None else extent for extent in extents)
 
 
-def _operands(node: PrimExpr, times: Times) -> tuple[PrimExpr, PrimExpr, bool] | None:
-    """The operands of a product or a quotient, and whether it is a quotient."""
-    inverse = e.Div if times is e.Mul else e.Sub
-    if isinstance(node, times) or (isinstance(node, inverse) and node.dtype.is_float):
-        assert isinstance(node, e.Arithmetic)
-        return node.a, node.b, isinstance(node, inverse)
-    return None
-
-
-def _factors(node: PrimExpr, times: Times, inverted: bool = False) -> Iterator[_Factor]:
-    operands = _operands(node, times)
-    if operands is None:
-        yield node, inverted
-    else:
-        a, b, is_inverse = operands
-        yield from _factors(a, times, inverted)
-        yield from _factors(b, times, inverted != is_inverse)
-
-
 def _parts(node: PrimExpr, times: Times) -> Iterator[list[PrimExpr]]:
     """The factors of each product in a product, the whole one first."""
-    operands = _operands(node, times)
-    yield [each for each, _ in _factors(node, times)]
+    operands = operands_of(node, times)
+    yield [each for each, _ in factors_in(node, times)]
     for each in operands[:2] if operands is not None else ():
         yield from _parts(each, times)
 
@@ -112,11 +91,11 @@ def _value(groups: _Groups, times: Times) -> PrimExpr:
     return _product(parts, times)
 
 
-def _is_divisor(group: Iterable[_Factor]) -> bool:
+def _is_divisor(group: Iterable[Factor]) -> bool:
     return all(inverted for _, inverted in group)
 
 
-def _product(factors: Iterable[_Factor], times: Times) -> PrimExpr:
+def _product(factors: Iterable[Factor], times: Times) -> PrimExpr:
     """The product of some factors, divided by the divisors; of divisors alone, their product."""
     ordered = sorted(factors, key=lambda each: each[1])
     first, is_divisor = ordered[0]

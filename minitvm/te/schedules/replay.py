@@ -164,7 +164,7 @@ class _Reader:
                 return self._function(node)
             case ast.Call():
                 return self._call(node)
-        raise self.refusal(node, "what a trace prints")
+        raise self.refusal(node, "an expression of a trace")
 
     def _number(self, node: ast.expr) -> Any:
         """The operand of an operator: an expression, an axis or a number."""

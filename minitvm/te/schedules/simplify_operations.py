@@ -119,8 +119,8 @@ class _Quotients(Mutator):
 
 
 def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr:
-    """An expression with the facts of the axes. A sum may have no iterations, so their facts don't
-    hold for what it begins from, nor for its ranges."""
+    """An expression, simplified with the facts about the axes. A reduction may have no iterations,
+    so that the facts about its axes don't hold for its identity and its initial value."""
     made = known.simplify(value)
     if not isinstance(value, Reduce) or not isinstance(made, Reduce):
         return made
@@ -130,8 +130,8 @@ def _simplified(value: PrimExpr, known: Analyzer, outside: Analyzer) -> PrimExpr
 
 
 def _without_single_term(op: ComputeOp) -> ComputeOp:
-    """A reduction of one term as that term, combined with what the reduction begins with; another
-    reduction without the axes of one step."""
+    """A reduction of one term as this term, combined with the reduction's initial value; another
+    reduction without its axes of one step."""
     first, domains = op.body[0], [*map(domain_of, op.reduce_axis)]
     if not isinstance(first, Reduce) or len(op.body) > 1 or const_int(first.condition) != 1:
         return op
@@ -204,8 +204,8 @@ def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
 
 
 def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
-    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, where axes alone decide, or what is the same
-    for all terms of a result, or an element says which of the results a term belongs to."""
+    """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, if the condition c depends on axes alone, is
+    the same for all terms of a result, or compares an element with the place of the result."""
     choices = [_choice_of(each) for each in reduce.source]
     if None in choices:
         return reduce

@@ -361,7 +361,7 @@ class Stage(LoopNest, Attachable):
         >>> te.create_schedule(C.op)[C].omit_zeros().op.body[0]
         sum(L[i, k] * B[k, j], axis=[k], where=k <= i)
         """
-        expected = "a sum, minimum or maximum of which conditions on reduction axes make terms "
+        expected = "a sum, minimum or maximum with terms that conditions on reduction axes make "
         self._rewrite("omit_zeros", without_zero_terms, f"{expected}neutral")
         return self
 
@@ -377,16 +377,16 @@ class Stage(LoopNest, Attachable):
 
             for i: for j: for k: C[i, j] += A[i, k] * s[k] * B[k, j]
 
-        So ``s.hoist(C, [i, k])`` can compute ``A[i, k] * s[k]`` ahead. A factor joins those whose
-        axes include its own; of several such groups, the one of the fewest values. Divisors count
-        as factors. The reducer is a sum; or it is a minimum or a maximum of floats, and the factors
-        are the terms of a sum. Products are rounded in another order then.
+        So ``s.hoist(C, [i, k])`` can compute ``A[i, k] * s[k]`` ahead. A factor joins the group of
+        factors whose axes include its own; of several such groups, the one with the fewest values.
+        Divisors count as factors. The reducer is a sum; or it is a minimum or a maximum of floats,
+        and the "factors" are the terms of a sum. Results are rounded in another order.
 
         Raises
         ------
         CompileError
-            When the stage is no such reduction of integers or of floats of 32 bits or more, or no
-            factors that belong together stand apart.
+            When the stage is no such reduction of integers or of floats of 32 bits or more, or all
+            factors of each group are neighbours already.
 
         >>> from minitvm import te
         >>> A, B, s = (te.placeholder((8,) * n, name=x) for n, x in ((2, "A"), (2, "B"), (1, "s")))
@@ -396,8 +396,8 @@ class Stage(LoopNest, Attachable):
         >>> sch[C].reassociate().op.body[0].source[0]
         A[i, k] * s[k] * B[k, j]
         """
-        expected = "a contraction of several factors, of which some that change along the same "
-        self._rewrite("reassociate", reassociated, f"{expected}axes stand apart")
+        expected = "a contraction in which factors that change along the same axes aren't "
+        self._rewrite("reassociate", reassociated, f"{expected}neighbours")
         return self
 
     def _rewrite(
@@ -601,8 +601,8 @@ class Stage(LoopNest, Attachable):
         """Store only where a condition on the axes holds.
 
         A thread axis that a loop of this stage is bound to stands for this loop. All threads of a
-        reduction axis hold the reduction's result, of which the first one stores it:
-        ``tx.var.equal(0)``, as classic programs have it, lets it be stored.
+        reduction axis hold the result of the reduction. The condition ``tx.var.equal(0)`` lets the
+        first of these threads store the result, as in classic programs.
 
         Raises
         ------

@@ -113,7 +113,7 @@ def _is_of(op: ComputeOp, condition: PrimExpr) -> bool:
 
 
 def _zeros(value: PrimExpr, depth: int) -> Iterator[_Zero]:
-    """The conditions where each of which fails a value is 0."""
+    """Conditions on a value. Where one of them fails, the value is 0."""
     if not depth:
         return
     match value:
@@ -138,7 +138,7 @@ def _zeros(value: PrimExpr, depth: int) -> Iterator[_Zero]:
 
 
 def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
-    """The conditions where each of which fails a value is that infinity."""
+    """Conditions on a value. Where one of them fails, the value is an infinity."""
     if not depth:
         return
     match value:
@@ -162,7 +162,7 @@ def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
 
 
 def _choices(value: PrimExpr, nothing: float) -> Iterator[_Zero]:
-    """The conditions where each of which fails a choice is `nothing`."""
+    """Conditions of a choice. Where one of them fails, the choice is `nothing`."""
     condition, chosen, other = choice_of(value) or (None, None, None)
     if condition is None or chosen is None or other is None:
         return
