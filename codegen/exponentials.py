@@ -184,9 +184,22 @@ def power_of_two(n: Lanes) -> Lanes:
 
 
 def scaled(x: Lanes, n: Lanes) -> Lanes:
-    """``x * 2**n`` by two factors, so that subnormal results are rounded once, and great ones
-    become infinite. Where n is minus twice the exponent's bias, both factors are zero: CPUs take a
-    hundred cycles and more for a product that underflows, but not for a product with zero."""
+    """``x * 2**n`` for a positive x, rounded once; great results become infinite.
+
+    CPUs take a hundred cycles and more for a result below the normal numbers, also for 0 in place
+    of it. So such results are rounded to multiples of the least subnormal number as normal numbers
+    are: by the addition of a number whose last digit is 1. The sum's digits are the result's bits.
+    """
+    form = format_of(x)
+    is_small, one = n < 1.0 - form.bias, x.number(2.0**form.digits)
+    made = _times_power(x, n.where(is_small, n + (form.bias - 1.0 + form.digits), n))
+    bits = made.where(is_small, made + one, made).bits
+    units = x.text.binary("sub", bits, one.bits)
+    return x.of_bits(x.text.select(is_small, units, bits))
+
+
+def _times_power(x: Lanes, n: Lanes) -> Lanes:
+    """``x * 2**n``, a normal number or infinity, by two factors, since 2**n may be neither."""
     by_instruction = x.by_registers("scalef", x, n)
     if by_instruction is not None:
         return by_instruction
