@@ -94,8 +94,8 @@ def write_rows(
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
-            rows = compute_of(place.root).axis[: place.rows]
-            place = place if computes_all(s, stage, rows) else None
+            outer = compute_of(place.root).axis[: place.rows]
+            place = place if computes_all(s, stage, outer) else None
         if place is not None and place.root in turned:
             place = None
         if place is not None:

@@ -73,20 +73,21 @@ def _steps_of(node: s.Allocate) -> _Steps | None:
     buffer = node.buffer
     if len(buffer.shape) < 2 or buffer.strides:
         return None
-    loops = [each for each in _in_order(node.body) if _stores_steps(each, buffer)]
-    if len(loops) != 1 or any(each.buffer is buffer for each in find(BufferRef, node.body)):
+    in_order = _in_order(node.body)
+    loops = [x for x in in_order if isinstance(x, s.For) and _stores_steps(x, buffer)]
+    if not loops or any(each.buffer is buffer for each in find(BufferRef, node.body)):
         return None
-    (loop,) = loops
-    assert isinstance(loop, s.For)
+    loop = loops[-1]  # earlier ones store the first steps
     first, steps, back = const_int(loop.min), const_int(buffer.shape[0]), 0
     for each in _accesses(loop.body, buffer):
         distance = const_int(Analyzer().simplify(loop.loop_var - each.indices[0]))
         if distance is None or distance < 0 or (distance and isinstance(each, BufferStore)):
             return None
         back = max(back, distance)
-    if first is None or steps is None or max(first, back + 1) >= steps:
+    kept = None if first is None else max(first, back + 1)
+    if kept is None or (steps is not None and kept >= steps):
         return None
-    return _Steps(buffer, loop, max(first, back + 1))
+    return _Steps(buffer, loop, kept)
 
 
 def _in_order(body: Stmt) -> Iterator[Stmt]:
@@ -100,14 +101,10 @@ def _in_order(body: Stmt) -> Iterator[Stmt]:
         yield body
 
 
-def _stores_steps(node: Stmt, buffer: Buffer) -> bool:
-    return (
-        isinstance(node, s.For)
-        and node.kind == ForKind.SERIAL
-        and any(
-            isinstance(each, BufferStore) and each.indices[0] is node.loop_var
-            for each in _accesses(node.body, buffer)
-        )
+def _stores_steps(loop: s.For, buffer: Buffer) -> bool:
+    return loop.kind == ForKind.SERIAL and any(
+        isinstance(each, BufferStore) and each.indices[0] is loop.loop_var
+        for each in _accesses(loop.body, buffer)
     )
 
 
@@ -161,9 +158,9 @@ class _Fold(ScopedMutator):
 
     def _behind(self, node: BufferLoad | BufferStore) -> PrimExpr:
         loop, kept, step = self._steps.loop, self._steps.kept, node.indices[0]
-        is_kept = step + kept >= loop.min + loop.extent
+        self._fails = self._fails or isinstance(node, BufferStore)
         place = Analyzer().simplify(e.floormod(step, kept))
-        return self._proved(is_kept, place)
+        return self._proved(step + kept >= loop.min + loop.extent, place)
 
     def _proved(self, condition: PrimExpr, place: PrimExpr) -> PrimExpr:
         self._fails = self._fails or not self._prover.can_prove(condition)
