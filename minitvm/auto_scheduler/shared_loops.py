@@ -26,7 +26,7 @@ from typing import TypeAlias, final
 
 from minitvm.arith.atoms import structural_key
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads, product_of_extents
+from minitvm.auto_scheduler.contraction import all_loads, long_axes
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.rows import computes_all, readers_of
 from minitvm.runtime.dtype import DType
@@ -75,8 +75,8 @@ def _write_in_readers(s: Schedule, stages: Collection[Stage]) -> set[Stage]:
         op = compute_of(stage)
         readers = () if op.reduce_axis else tuple(readers_of(s, stage))
         theirs = found.get(readers[0]) if len(readers) == 1 else None
-        if theirs is None or theirs.key != loops.key or product_of_extents(op.axis) == 1:
-            continue
+        if theirs is None or theirs.key != loops.key or len(long_axes(op.axis)) != 1:
+            continue  # elements of several rows are no range of loops
         reader = theirs.stage
         if not computes_all(s, stage, compute_of(reader).axis):
             continue
