@@ -160,8 +160,8 @@ def _nearest(x: Lanes, log_base: int) -> Lanes:
 
 
 def _clamped(x: Lanes, log_base: int = ONE) -> Lanes:
-    """`x` limited to the range beyond which powers are infinite, or :func:`scaled` multiplies by
-    zero."""
+    """`x` limited to the range beyond which powers are infinite, or less than half of the least
+    subnormal number."""
     form, step = format_of(x), LN2 / log_base
     return x.clamped(-2 * form.bias * step, (form.bias + 2) * step)
 
