@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from minitvm.codegen.coefficients import LN2, ONE, format_of
 from minitvm.codegen.lanes import Lanes, Pair
+from minitvm.codegen.slow_lanes import mended
 
 
 def exponential(log_base: int) -> Callable[[Lanes], Lanes]:
@@ -189,13 +190,20 @@ def scaled(x: Lanes, n: Lanes) -> Lanes:
     CPUs take a hundred cycles and more for a result below the normal numbers, also for 0 in place
     of it. So such results are rounded to multiples of the least subnormal number as normal numbers
     are: by the addition of a number whose last digit is 1. The sum's digits are the result's bits.
+    Vectors without such results skip this.
     """
     form = format_of(x)
-    is_small, one = n < 1.0 - form.bias, x.number(2.0**form.digits)
-    made = _times_power(x, n.where(is_small, n + (form.bias - 1.0 + form.digits), n))
-    bits = made.where(is_small, made + one, made).bits
-    units = x.text.binary("sub", bits, one.bits)
-    return x.of_bits(x.text.select(is_small, units, bits))
+    least = 1.0 - form.bias
+
+    def rounded() -> Lanes:
+        is_small, one = n < least, x.number(2.0**form.digits)
+        made = _times_power(x, n.where(is_small, n + (form.digits - least), n))
+        bits = made.where(is_small, made + one, made).bits
+        units = x.text.binary("sub", bits, one.bits)
+        return x.of_bits(x.text.select(is_small, units, bits))
+
+    plain = _times_power(x, n.where(n < least, least, n))
+    return mended(n.compare("uge", least), plain, rounded)
 
 
 def _times_power(x: Lanes, n: Lanes) -> Lanes:
