@@ -10,6 +10,7 @@ The meaning of a conversion is that of :func:`minitvm.tir.scalars.cast`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from minitvm.codegen.llvm_text import (
     FunctionText,
@@ -75,7 +76,7 @@ class Conversions:
         if source.is_float:
             if target.is_float:
                 return self._float_to_float(value, source, target)
-            return self._float_to_int(value, target)
+            return self.float_to_int(value, target)
         if target.is_float:
             return self._int_to_float(value, source, target)
         return self._int_to_int(value, source, target)
@@ -155,19 +156,29 @@ class Conversions:
         large = text.icmp("ugt", magnitude, integer(value.type, 1 << 53))
         return text.select(text.binary("and", large, lost), sticky, value)
 
-    def _float_to_int(self, value: Value, target: DType) -> Value:
+    def float_to_int(
+        self, value: Value, target: DType, limits: tuple[float, float] = (-inf, inf)
+    ) -> Value:
         """A float rounded towards zero and limited to the range of `target`; NaN becomes 0. The
-        float is limited first: vectors of conversions within the range have instructions. The
-        greatest integer may be no float; whatever lies beyond becomes this integer afterwards."""
+        float is limited first, unless it is NaN or known to lie between `limits`: vectors of
+        conversions within the range have instructions. The greatest integer may be no float;
+        whatever lies beyond becomes this integer afterwards."""
         text, type = self._text, value.type
         digits = 53 if element_type(type) == "double" else 24
-        if target.is_int:
-            value = text.select(text.fcmp("ord", value, value), value, floating(type, 0.0))
+        is_number = text.fcmp("ord", value, value) if target.is_int else None
         low, high = (floating(type, float(bound)) for bound in (target.min(), target.max()))
-        value = text.select(text.fcmp("ogt", value, low), value, low)
         if target.bits <= digits and target != UINT32:
-            limited = text.select(text.fcmp("olt", value, high), value, high)
-            return text.convert("trunc", text.convert("fptosi", limited, "i32"), f"i{target.bits}")
+            if is_number is None or limits[0] < target.min():  # of NaN, too
+                value = text.select(text.fcmp("ogt", value, low), value, low)
+            if limits[1] > target.max():
+                value = text.select(text.fcmp("olt", value, high), value, high)
+            made = text.convert("fptosi", value, "i32")
+            if is_number is not None:
+                made = text.select(is_number, made, integer(made.type, 0))
+            return text.convert("trunc", made, f"i{target.bits}")
+        if is_number is not None:
+            value = text.select(is_number, value, floating(type, 0.0))
+        value = text.select(text.fcmp("ogt", value, low), value, low)
         beyond = text.fcmp("oge", value, floating(type, 2.0 ** (target.bits - target.is_int)))
         inside = text.select(beyond, low, value)
         made = text.convert("fptosi" if target.is_int else "fptoui", inside, f"i{target.bits}")

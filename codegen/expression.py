@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil, floor, inf, isinf
 from typing import Any
 
 from minitvm.codegen.accesses import emit_load, first_lanes, multiples, pointer_of
@@ -167,6 +168,9 @@ def _emit_let(emitter: Emitter, node: e.Let) -> Value:
     return result
 
 
+_ROUNDS = ("floor", "ceil", "trunc", "round", "nearbyint")
+
+
 def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
     """A conversion. Narrow lanes that are shifted right, each by a number of its own, are widened
     before: instructions that shift so have lanes of 32 bits or more on most processors."""
@@ -180,7 +184,27 @@ def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
     ):
         word = INT32.with_lanes(value.dtype.lanes)
         value = e.Call(word, value.op, tuple(e.Cast(word, each) for each in value.args))
+    if value.dtype.is_float and node.dtype.is_integral and not node.dtype.is_bool:
+        made = emitter.emit(value)
+        return emitter.conversions.float_to_int(made, node.dtype.element, _limits(value))
     return emitter.cast(value, node.dtype)
+
+
+def _limits(node: PrimExpr) -> tuple[float, float]:
+    """Numbers between which the value of a float lies, unless it is NaN."""
+    match node:
+        case e.FloatImm(value=value):
+            return (value, value) if value == value else (-inf, inf)
+        case e.Broadcast(value=value):
+            return _limits(value)
+        case e.Min(a, b) | e.Max(a, b):
+            choose = min if isinstance(node, e.Min) else max
+            (low, high), (other_low, other_high) = _limits(a), _limits(b)
+            return choose(low, other_low), choose(high, other_high)
+        case e.Call(op=op, args=(value,)) if op in _ROUNDS:
+            low, high = _limits(value)
+            return low if isinf(low) else floor(low), high if isinf(high) else ceil(high)
+    return -inf, inf
 
 
 def _emit_ramp(emitter: Emitter, node: e.Ramp) -> Value:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast, final
 
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_loop import symbolic_divisor, with_digits
+from minitvm.arith.work import products_in
 from minitvm.codegen.accesses import constant_lanes, emit_store, first_lanes, pointer_of
 from minitvm.codegen.alike import call_nest
 from minitvm.codegen.captures import Inside
@@ -535,7 +536,13 @@ class StatementEmitter:
         a, b = value.a, value.b
         if isinstance(value, e.Add) and _is_term_or_nothing(b):
             return emit(e.Select(b.condition, e.Add(a, b.true_value), a))
-        return arithmetic(self.expressions, value, emit(a), emit(b), "reassoc contract")
+        made, products = emit(a), [*products_in(b)] if _is_in_registers(node) else []
+        if isinstance(value, e.Mul) or len(products) < 2:
+            return arithmetic(self.expressions, value, made, emit(b), "reassoc contract")
+        for product, is_subtracted in products:
+            step = (e.Sub if is_subtracted else e.Add)(a, product)
+            made = arithmetic(self.expressions, step, made, emit(product), "reassoc contract")
+        return made
 
     def _emit_allocate(self, node: s.Allocate) -> None:
         size = constant_bytes(node.buffer)
@@ -618,6 +625,12 @@ def _reads_back(store: s.BufferStore, side: PrimExpr) -> bool:
             for a, b in zip(side.indices, store.indices, strict=True)
         )
     )
+
+
+def _is_in_registers(store: s.BufferStore) -> bool:
+    """Whether a vector of results is kept in registers, with others beside it: one operation need
+    not wait for the one before."""
+    return store.value.dtype.lanes > 1 and store.buffer.scope == "local"
 
 
 def _is_term_or_nothing(node: PrimExpr) -> TypeGuard[e.Select]:

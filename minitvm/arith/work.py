@@ -113,6 +113,23 @@ def _product_of(node: PrimExpr) -> e.Mul | None:
     return next((each for each in (node.a, node.b) if isinstance(each, e.Mul)), None)
 
 
+def products_in(term: PrimExpr, is_subtracted: bool = False) -> Iterator[tuple[PrimExpr, bool]]:
+    """The products that a term adds, and those that it subtracts (True), if it is a sum of products
+    alone; otherwise nothing. With multiply-adds, each of them takes one operation of a larger sum.
+    16-bit floats are rounded after each operation.
+
+    >>> x, y = Var("x", "float32"), Var("y", "float32")
+    >>> list(products_in(x * x - y * y)), list(products_in(x * x - y))
+    ([(x * x, False), (y * y, True)], [])
+    """
+    if isinstance(term, (e.Add, e.Sub)) and term.dtype.is_float and term.dtype.bits > 16:
+        a = [*products_in(term.a, is_subtracted)]
+        b = [*products_in(term.b, is_subtracted != isinstance(term, e.Sub))]
+        yield from (*a, *b) if a and b else ()
+    elif isinstance(term, e.Mul):
+        yield term, is_subtracted
+
+
 _NAMES: dict[type, str] = {
     e.Add: "additions",
     e.Sub: "additions",

@@ -187,11 +187,7 @@ def _may_share_loops(op: ComputeOp, target: Target, strict: bool) -> bool:
     and not through windows."""
     if contraction_of(op) is not None or product_of_extents(op.axis) == 1:
         return False
-    data, steps = ({axis.var for axis in axes} for axes in (op.axis, op.reduce_axis))
-    used = [{*walk_once(index)} for each in factors_of(op) for index in each.load.indices]
-    if any(data & each and steps & each for each in used):
-        return False
-    return not are_short_rows(op, target, strict=strict)
+    return not _is_in_windows(op) and not are_short_rows(op, target, strict=strict)
 
 
 def _dear_parts(stage: Stage) -> set[Hashable]:
@@ -284,6 +280,8 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or not is_separable(op):
         return []
+    if windows := _groups_of_windows(op, target):
+        return windows
     times = operator_of(reduce)
     on_data, on_axes = list[PrimExpr](), list[PrimExpr]()
     for each in conjuncts(reduce.condition):
@@ -302,6 +300,43 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     except CompileError:  # results would be others
         return []
     return listed
+
+
+def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
+    """The axes of a window, one after the other, whose inner sums belong to several windows."""
+    most = _most_kept(op, target)
+    made = list[list[IterVar]]()
+    while len(op.reduce_axis) > 1 and _is_in_windows(op):
+        least, best = _size((*op.axis, *op.reduce_axis)) / _GAIN, None
+        for axis in op.reduce_axis:
+            try:
+                sums, rest = distributed(op, [axis])
+            except CompileError:  # results would be others
+                continue
+            # The inner sums are stored and read.
+            steps = sum(_size((*each.axis, *each.reduce_axis)) for each in (sums, rest))
+            steps += 2 * _size(sums.axis)
+            if steps < least and _size(sums.axis) <= most:
+                least, best = steps, ([axis], rest)
+        if best is None:
+            break
+        made.append(best[0])
+        op = best[1]
+    return made
+
+
+def _most_kept(op: ComputeOp, target: Target) -> int:
+    """The elements of inner sums that may be kept between two steps: as many as the largest tensor
+    of the program or the L2 cache has."""
+    tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
+    return max(*tensors, target.cache_bytes(2) // op.body[0].dtype.itemsize)
+
+
+def _is_in_windows(op: ComputeOp) -> bool:
+    """Whether an index changes along both a data axis and a reduction axis."""
+    data, steps = ({axis.var for axis in axes} for axes in (op.axis, op.reduce_axis))
+    used = ({*walk_once(index)} for each in factors_of(op) for index in each.load.indices)
+    return any(data & each and steps & each for each in used)
 
 
 def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:
@@ -324,9 +359,7 @@ def _best_groups(
     conditions = [_axes_of(op, each) for each in on_axes]
     if len(all_factors) < 2:
         return ()
-    # The sums kept between two steps are no larger than the largest tensor of the program.
-    tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
-    largest = max(*tensors, target.cache_bytes(2) // dtype.itemsize)
+    largest = _most_kept(op, target)
 
     def cycles(axes: _Axes, factors: Sequence[_Axes]) -> float:
         """The cycles of the products of some factors, and of their sum: while the factors come from

@@ -84,6 +84,8 @@ from minitvm.tir.functor import walk_once
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
 _MOST_UNROLLED = 16  # steps: more take long to compile
+_MOST_WRITTEN = 128  # steps of neighbouring results
+_BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _ROWS_OF_LANE = 4  # sums of a lane
@@ -402,7 +404,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
-        row = fused(stage, axes)
+        is_plain = not partial and compute_of(stage) is op
+        row = fused(stage, _write_out(op, stage, target) if is_plain else axes)
         stage.parallel(row)
     for each in partial if axes else ():
         each.compute_at(stage, row if alone else axes[-1])
@@ -432,6 +435,20 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
+
+
+def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
+    """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
+    steps leave a remainder: LLVM then makes vectors across results. Returns the other data axes."""
+    steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
+    if not steps or steps > _MOST_UNROLLED or is_uneven(op):
+        return op.axis
+    results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
+    if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:
+        return op.axis
+    for loop in (*results, *(each for each in stage.leaf_iter_vars if each not in op.axis)):
+        stage.unroll(loop)
+    return op.axis[: len(op.axis) - len(results)]
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:

@@ -95,7 +95,8 @@ def write_rows(
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
-            place = place if _computes_all(s, stage, place) else None
+            outer = compute_of(place.root).axis[: place.rows]
+            place = place if computes_all(s, stage, outer) else None
         if place is not None and place.root in turned:
             place = None
         if place is not None:
@@ -167,10 +168,11 @@ def _is_single(root: Stage, rows: int) -> bool:
     return all(extent_of(axis) == 1 for axis in compute_of(root).axis[:rows])
 
 
-def _computes_all(s: Schedule, stage: Stage, place: _Place) -> bool:
-    """Whether the rows at `place` need all elements of a stage: one element in each row, as many
-    rows as elements, and no reader with a condition."""
-    op, rows = compute_of(stage), compute_of(place.root).axis[: place.rows]
+def computes_all(s: Schedule, stage: Stage, rows: Sequence[IterVar]) -> bool:
+    """Whether loops over `rows`, in which the readers of a stage are computed, need all of its
+    elements: one in each iteration, as many iterations as elements, and no reader with a
+    condition."""
+    op = compute_of(stage)
     if len(rows) != len(op.axis) or any(
         extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
         for a, b in zip(op.axis, rows, strict=True)

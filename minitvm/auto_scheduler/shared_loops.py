@@ -1,4 +1,4 @@
-"""Reductions that read the same elements in the same loops are computed together, in one pass.
+"""Stages that read the same elements in the same loops are computed together, in one pass.
 
 ::
 
@@ -6,6 +6,12 @@
     for i: for k: B[i] += x[i, k] * y[i, k]           for k:
                                                           A[i] += x[i, k]
                                                           B[i] += x[i, k] * y[i, k]
+
+So is a stage whose only reader has the same loops and reads each element where it stores its own::
+
+    for i: m[i] = 0.9 * M[i] + 0.1 * G[i]         for i:
+    for i: P[i] = p[i] - m[i]                         m[i] = 0.9 * M[i] + 0.1 * G[i]
+                                                      P[i] = p[i] - m[i]
 
 Loops are the same if they come from axes of the same extents by the same splits and fusions. That
 is asked after loops were chosen for each stage by itself, and each stage keeps them.
@@ -20,7 +26,9 @@ from typing import TypeAlias, final
 
 from minitvm.arith.atoms import structural_key
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import all_loads
+from minitvm.auto_scheduler.contraction import all_loads, long_axes
+from minitvm.auto_scheduler.loops import compute_of
+from minitvm.auto_scheduler.rows import computes_all, readers_of
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
@@ -39,11 +47,12 @@ _Key: TypeAlias = tuple[Hashable, ...]
 
 
 def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
-    """Lets reductions among `stages` share the loops of others that read the same; None where none
-    does."""
+    """Lets stages share the loops of their readers, or of others that read the same; None where
+    none does."""
+    inside = _write_in_readers(s, stages)
     found: list[list[_Loops]] = []
     for stage in s.stages:
-        loops = _loops_of(s, stage) if stage in stages else None
+        loops = _loops_of(s, stage) if stage in stages and stage not in inside else None
         if loops is None:
             continue
         group = next((each for each in found if _fits(s, loops, each, found)), None)
@@ -55,7 +64,27 @@ def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
                stage=stage.name, first=first.stage.name)  # fmt: skip
         stage.compute_with(first.stage, first.scope)
         group.append(loops)
-    return any(len(each) > 1 for each in found) or None
+    return bool(inside) or any(len(each) > 1 for each in found) or None
+
+
+def _write_in_readers(s: Schedule, stages: Collection[Stage]) -> set[Stage]:
+    """Computes elementwise stages in the loops of their only reader; returns them."""
+    found = {each: loops for each in stages if (loops := _loops_of(s, each)) is not None}
+    made: set[Stage] = set()
+    for stage, loops in found.items():
+        op = compute_of(stage)
+        readers = () if op.reduce_axis else tuple(readers_of(s, stage))
+        theirs = found.get(readers[0]) if len(readers) == 1 else None
+        if theirs is None or theirs.key != loops.key or len(long_axes(op.axis)) != 1:
+            continue  # elements of several rows are no range of loops
+        reader = theirs.stage
+        if not computes_all(s, stage, compute_of(reader).axis):
+            continue
+        choose(s, "place", "computed in the loops of {reader}, which reads it element by element",
+               stage=stage.name, reader=reader.name)  # fmt: skip
+        stage.compute_at(reader, theirs.scope)
+        made.add(stage)
+    return made
 
 
 @final
@@ -103,7 +132,7 @@ def _fits(
 def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
     """The loops of a reduction that may be shared; None for any other stage."""
     op = stage.op
-    if not isinstance(op, ComputeOp) or not op.reduce_axis or stage.inlined:
+    if not isinstance(op, ComputeOp) or stage.inlined:
         return None
     if stage.accumulates is not None or stage.time is not None or stage.store_predicate is not None:
         return None

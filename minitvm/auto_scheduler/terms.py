@@ -16,7 +16,7 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
-from minitvm.arith.work import USUAL_TRIPS
+from minitvm.arith.work import USUAL_TRIPS, products_in
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -77,7 +77,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         each for each in conjuncts(reduce.condition) if block_of_half(each, op.axis) is None
     ]
     roots = (*reduce.source, *conditions, *reduce.combiner.result)
-    fused = is_fused(reduce, target)
+    fused = _fused(reduce, target)
     lanes = target.lanes(op.output(0).dtype)
     ways = [
         (each.reads(contraction.column), any(map(each.reads, contraction.rows)))
@@ -91,7 +91,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         ways.count((True, False)),
         ways.count((True, True)),
         sum(-(-body.dtype.bits * lanes // target.vector_bits) for body in op.body),
-        max(sources - fused, sources - 1 + combiners - (len(op.body) == 1), 0),
+        max(sources - bool(fused), sources - 1 + combiners - (len(op.body) == 1), 0),
         _CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
     )
 
@@ -133,12 +133,15 @@ def _share_where(op: ComputeOp, conditions: Sequence[PrimExpr]) -> float:
 
 def is_fused(reduce: Reduce, target: Target) -> bool:
     """Whether a step ends in one multiply-add."""
-    return (
-        target.has_fused_multiply_add
-        and reduce.dtype.is_float
-        and is_operator(reduce.combiner, e.Add)
-        and isinstance(reduce.source[0], e.Mul)
-    )
+    return _fused(reduce, target) == 1
+
+
+def _fused(reduce: Reduce, target: Target) -> int:
+    """The multiply-adds in which a step ends."""
+    is_sum = reduce.dtype.is_float and is_operator(reduce.combiner, e.Add)
+    if not is_sum or not target.has_fused_multiply_add:
+        return 0
+    return len([*products_in(reduce.source[0])])
 
 
 @final

@@ -455,6 +455,8 @@ class BoundInference:
             spans.let(leaf.var, spans.of_range(range_))
         later = Var(loop.name, loop.var.dtype, axis=True)
         extent = around[place][0].extent
+        if e.const_int(extent) == 1:
+            return True
         prover.bind(later, Range.from_min_extent(loop.var + 1, extent - loop.var - 1))
 
         def at(form: Affine, low: bool) -> Affine | None:

@@ -28,6 +28,7 @@ from minitvm.transform.check_bounds import check_bounds
 from minitvm.transform.clip_loops import clip_loops
 from minitvm.transform.compute_padding import compute_padding
 from minitvm.transform.enter_once import enter_once
+from minitvm.transform.fold_storage import fold_storage
 from minitvm.transform.hoist_conditions import hoist_conditions
 from minitvm.transform.inject_double_buffer import inject_double_buffer
 from minitvm.transform.inject_prefetch import inject_prefetch
@@ -91,6 +92,7 @@ def pipeline(
                 partial(partition_loops, options=config.partition, mask_registers=mask_registers),
             ),
             ("simplify", partial(simplify, keep_trivial_loops=config.keep_trivial_loops)),
+            ("fold_storage", fold_storage),
             ("hoist_conditions", hoist_conditions),
             ("skip_loops", skip_loops),
             ("enter_once", enter_once),

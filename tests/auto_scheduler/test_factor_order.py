@@ -402,3 +402,122 @@ def test_the_result_is_read_and_its_schedule_replayed() -> None:
     tvm.build([C, D], [*inputs, C, D])(*values)  # C is an argument, too
     np.testing.assert_allclose(values[4], values[3] * 2 + 1, rtol=1e-6)
     assert "sums over k are done first" in str(tvm.explain(tvm.build(D, [*inputs, D])))
+
+
+# -- Windows, one axis after the other --
+
+SHAPE = (21, 30)
+
+
+def window(combine: Any, size: tuple[int, int], term: Any, dtype: str = "float32") -> list[Tensor]:
+    """An image, weights, and a reduction of a window at each place of the image where it fits."""
+    X = te.placeholder(SHAPE, dtype, name="X")
+    W = te.placeholder((max(size),), dtype, name="W")
+    r, q = (te.reduce_axis((0, n), name=name) for n, name in zip(size, "rq", strict=True))
+    shape = tuple(n - m + 1 for n, m in zip(SHAPE, size, strict=True))
+    Y = te.compute(shape, lambda i, j: combine(term(X, W, i, j, r, q), axis=[r, q]), name="Y")
+    return [X, W, Y]
+
+
+def windows(x: Any, size: tuple[int, int]) -> Any:
+    return np.lib.stride_tricks.sliding_window_view(x, size)
+
+
+def plain(X: Any, W: Any, i: Any, j: Any, r: Any, q: Any) -> Any:
+    return X[i + r, j + q]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float32", (5, 5)), ("float64", (7, 4)), ("int32", (4, 9)), ("uint8", (5, 5))],
+)
+@pytest.mark.parametrize(
+    ("combine", "term", "meaning"),
+    [
+        (te.sum, plain, lambda v, w: v.sum((2, 3))),
+        (te.max, plain, lambda v, w: v.max((2, 3))),
+        (te.min, plain, lambda v, w: v.min((2, 3))),
+        (
+            te.sum,
+            lambda X, W, i, j, r, q: X[i + r, j + q] * W[r] * W[q],
+            lambda v, w: (v * w[: v.shape[2], None] * w[: v.shape[3]]).sum((2, 3)),
+        ),
+        (
+            te.sum,
+            lambda X, W, i, j, r, q: X[i + r, j + q] * W[q],
+            lambda v, w: (v * w[: v.shape[3]]).sum((2, 3)),
+        ),
+    ],
+)
+def test_a_window_is_reduced_along_one_axis_after_the_other(
+    combine: Any, term: Any, meaning: Any, size: tuple[int, int], dtype: str
+) -> None:
+    X, W, Y = window(combine, size, term, dtype)
+    assert taken_out(Y) == 1
+    x, w = numbers(dtype, SHAPE), numbers(dtype, (max(size),))
+    y = np.empty([int(n) for n in Y.shape], dtype)
+    tvm.build([Y], [X, W, Y])(x, w, y)
+    wide = "float64" if dtype.startswith("float") else dtype
+    expected = meaning(windows(x.astype(wide), size), w.astype(wide)).astype(dtype)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("combine", "size", "term", "dtype"),
+    [
+        (te.sum, (3, 3), plain, "float32"),  # few terms are read as fast as inner sums
+        (te.sum, (5, 5), plain, "float16"),  # inner sums would be rounded
+        (te.max, (5, 5), lambda X, W, i, j, r, q: X[i + r, j + q] * W[q], "float32"),
+        (te.sum, (5, 5), lambda X, W, i, j, r, q: abs(X[i + r, j + q] - X[i, j]), "float32"),
+        (te.sum, (4, 4), lambda X, W, i, j, r, q: te.exp(X[i + r, j + q] * (r + q)), "float32"),
+    ],
+)
+def test_windows_that_stay_one_sum(
+    combine: Any, size: tuple[int, int], term: Any, dtype: str
+) -> None:
+    *_, Y = window(combine, size, term, dtype)
+    assert "factor_out(Y, [r])" not in auto_schedule(Y, TARGET).trace()
+
+
+def test_windows_of_three_axes_with_padding_and_symbolic_extents() -> None:
+    n = te.var("n")
+    X = te.placeholder((6, n, 17), name="X")
+    axes = [te.reduce_axis((0, 5), name=name) for name in "zrq"]
+    extents = (6, n, 17)
+
+    def value(*at: Any) -> Any:
+        place = [i + k - 2 for i, k in zip(at, axes, strict=True)]
+        inside = [te.all(p >= 0, p < e) for p, e in zip(place, extents, strict=True)]
+        return te.sum(te.if_then_else(te.all(*inside), X[tuple(place)], 0.0), axis=axes)
+
+    Y = te.compute(extents, value, name="Y")
+    s = auto_schedule(Y, TARGET)
+    assert s.trace().split("s.specialize(")[0].count("factor_out(") == 2
+    f = tvm.build([Y], [X, Y])
+    for size in (1, 4, 33):
+        x = np.random.default_rng(0).standard_normal((6, size, 17)).astype("float32")
+        y = np.empty_like(x)
+        f(x, y)
+        padded = np.pad(x.astype("d"), 2)
+        expected = np.lib.stride_tricks.sliding_window_view(padded, (5, 5, 5)).sum((3, 4, 5))
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_infinite_and_missing_numbers_in_windows() -> None:
+    X, W, Y = window(te.max, (5, 5), plain)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
+    x[3, 4], x[10, 20] = np.inf, -np.inf
+    y = np.empty([int(n) for n in Y.shape], "float32")
+    tvm.build([Y], [X, W, Y])(x, np.zeros(5, "float32"), y)
+    np.testing.assert_array_equal(y, windows(x, (5, 5)).max((2, 3)))
+
+
+def test_strict_sums_of_windows_stay_in_order() -> None:
+    X, W, Y = window(te.sum, (7, 7), plain)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")
+    y = np.empty([int(n) for n in Y.shape], "float32")
+    tvm.build([Y], [X, W, Y], fp="strict")(x, np.zeros(7, "float32"), y)
+    expected = np.zeros_like(y)
+    for v in windows(x, (7, 7)).reshape(*y.shape, -1).transpose(2, 0, 1):
+        expected = expected + v
+    np.testing.assert_array_equal(y, expected)

@@ -105,3 +105,69 @@ def test_stages_by_hand_are_left_as_they_are() -> None:
     s = te.create_schedule([A.op, B.op])
     s[A].compute_root()
     assert "compute_with(" not in auto_schedule(s, TARGET).trace()
+
+
+# -- Elementwise stages --
+
+
+def _moments(shape: tuple[int, ...], shift: int = 0) -> tuple[list[Tensor], list[Tensor]]:
+    """The inputs and the results of an optimizer's step."""
+    P, G, M, V = given = [te.placeholder(shape, name=name) for name in "PGMV"]
+    m = te.compute(shape, lambda *at: 0.9 * M[at] + 0.1 * G[at], name="m")
+    v = te.compute(shape, lambda *at: 0.99 * V[at] + 0.01 * G[at] * G[at], name="v")
+
+    def step(*at: Any) -> Any:
+        place = (*at[:-1], (at[-1] + shift) % shape[-1]) if shift else at
+        return P[at] - m[place] / (te.sqrt(v[at]) + 1e-3)
+
+    return given, [te.compute(shape, step, name="q"), m, v]
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (16,), (1003,), (1, 40), (40, 1), (3, 5, 7)])
+@pytest.mark.parametrize("shift", [0, 3])
+def test_a_result_is_computed_in_the_loops_of_its_only_reader(
+    shape: tuple[int, ...], shift: int
+) -> None:
+    given, results = _moments(shape, shift)
+    s = auto_schedule([each.op for each in results], TARGET)
+    if shape == (1003,):
+        assert ("s[m].compute_at(s[q]" in s.trace()) == (not shift)
+        assert "s[v].compute_at(s[q]" in s.trace()
+    p, g, m, v = np.random.default_rng(0).random((4, *shape), dtype="float32")
+    found = np.empty((3, *shape), "float32")
+    tvm.build(results, [*given, *results])(p, g, m, v, *found)
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+    expected = p - np.roll(m, -shift, axis=-1) / (np.sqrt(v) + 1e-3), m, v
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_result_that_is_also_read_elsewhere_has_its_own_loops() -> None:
+    _, (q, m, v) = _moments((1003,))
+    r = te.compute((1003,), lambda i: m[1002 - i] * 2.0, name="r")
+    s = auto_schedule([each.op for each in (q, r, m, v)], TARGET)
+    assert "s[m].compute_at(" not in s.trace() and "s[v].compute_at(s[q]" in s.trace()
+
+
+def test_results_over_the_inputs() -> None:
+    given, results = _moments((1003,))
+    p, g, m, v = np.random.default_rng(0).random((4, 1003), dtype="float32")
+    expected = np.empty((3, 1003), "float32")
+    f = tvm.build(results, [*given, *results])
+    f(p, g, m, v, *expected)
+    f(p, g, m, v, p, m, v)  # each result takes the memory of an input
+    np.testing.assert_array_equal([p, m, v], expected)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (16,), (1003,), (1, 40), (40, 1), (3, 5, 7)])
+def test_elementwise_results_that_read_the_same_share_loops(shape: tuple[int, ...]) -> None:
+    A, B, C, D = given = [te.placeholder(shape, name=name) for name in "ABCD"]
+    real = te.compute(shape, lambda *at: A[at] * C[at] - B[at] * D[at], name="real")
+    imaginary = te.compute(shape, lambda *at: A[at] * D[at] + B[at] * C[at], name="imaginary")
+    s = auto_schedule([real.op, imaginary.op], TARGET)
+    assert "s[imaginary].compute_with(s[real]" in s.trace() or shape == (3,)
+    assert te.replay(s.trace(), [real.op, imaginary.op]).trace() == s.trace()
+    a, b, c, d = np.random.default_rng(0).random((4, *shape), dtype="float32")
+    found = np.empty((2, *shape), "float32")
+    tvm.build([real, imaginary], [*given, real, imaginary])(a, b, c, d, *found)
+    np.testing.assert_allclose(found, [a * c - b * d, a * d + b * c], rtol=1e-5, atol=1e-6)

@@ -326,3 +326,24 @@ def test_blocks_of_lines(height: int, width: int, dtype: str) -> None:
         np.testing.assert_array_equal(built(Y, [X], [x], fp="strict"), wanted)
     if (height, width, dtype) == (8, 8, "float32"):
         assert "vector_shuffle" in str(lower(auto_schedule(Y, HASWELL), [X, Y]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("results", "steps"), [(6, 6), (5, 7), (3, 3), (7, 12), (2, 9), (6, 8)])
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+def test_few_results_of_few_steps_are_written_out(
+    results: int, steps: int, dtype: str, fp: str
+) -> None:
+    A = te.placeholder((11, results, steps), dtype, name="A")
+    X = te.placeholder((11, steps), dtype, name="X")
+    k = te.reduce_axis((0, steps), name="k")
+    Y = te.compute((11, results), lambda b, i: te.sum(A[b, i, k] * X[b, k], axis=k), name="Y")
+    if (results, steps, dtype) == (6, 6, "float64"):
+        trace = auto_schedule(Y, "llvm -mcpu=znver4").trace()
+        assert "s[Y].unroll(i)" in trace and "s[Y].unroll(k)" in trace
+    a = np.random.default_rng(0).standard_normal((11, results, steps)).astype(dtype)
+    x = np.random.default_rng(1).standard_normal((11, steps)).astype(dtype)
+    y = np.empty((11, results), dtype)
+    build([Y], [A, X, Y], fp=fp)(a, x, y)
+    expected = np.einsum("bik,bk->bi", a.astype("d"), x.astype("d"))
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import auto_schedule, te
+from minitvm import auto_schedule, build, te
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import Select
 from tests.auto_scheduler.test_reductions import built
@@ -82,3 +82,39 @@ def alike(choose: str) -> tuple[Tensor, Tensor]:
 def test_terms_along_the_axis_stay_together(choose: str) -> None:
     _, c = alike(choose)
     assert "s.unstack(" not in auto_schedule(c).trace()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_terms_of_several_products_are_multiply_adds(dtype: str) -> None:
+    A, B, C, D = given = [te.placeholder((40, 40), dtype, name=name) for name in "ABCD"]
+    k = te.reduce_axis((0, 40), name="k")
+    R = te.compute(
+        (40, 40),
+        lambda i, j: te.sum(A[i, k] * B[k, j] - (C[i, k] * D[k, j] - A[i, k] * D[k, j]), axis=k),
+        name="R",
+    )
+    f = build([R], [*given, R], target="llvm -mcpu=haswell", name="f")
+    kinds = [line.split()[0] for line in f.get_source("asm").splitlines() if line.split()]
+    assert not any(each.startswith("vmulp") for each in kinds)
+    assert {each[:8] for each in kinds if each.startswith("vfnmadd")} == {"vfnmadd2"}
+    rng = np.random.default_rng(0)
+    a, b, c, d = (rng.standard_normal((40, 40)).astype(dtype) for _ in "abcd")
+    r = np.empty((40, 40), dtype)
+    build([R], [*given, R])(a, b, c, d, r)
+    a, b, c, d = (each.astype("float64") for each in (a, b, c, d))
+    bound = 130 * np.finfo(dtype).eps * (abs(a) @ abs(b) + abs(c) @ abs(d) + abs(a) @ abs(d))
+    assert (abs(r - (a @ b - (c @ d - a @ d))) <= bound).all()
+
+
+def test_strict_terms_are_computed_as_written() -> None:
+    A, B = (te.placeholder((16, 16), name=name) for name in "AB")
+    k = te.reduce_axis((0, 16), name="k")
+    R = te.compute(
+        (16, 16), lambda i, j: te.sum(A[i, k] * B[k, j] - A[i, k] * A[k, j], axis=k), name="R"
+    )
+    a, b = np.random.default_rng(0).standard_normal((2, 16, 16)).astype("float32")
+    r, expected = np.empty((16, 16), "float32"), np.zeros((16, 16), "float32")
+    build([R], [A, B, R], fp="strict")(a, b, r)
+    for n in range(16):
+        expected = expected + (a[:, n, None] * b[n] - a[:, n, None] * a[n])
+    np.testing.assert_array_equal(r, expected)

@@ -4,6 +4,7 @@ this machine and on CPUs that lack what it has."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -202,6 +203,29 @@ def test_any_byte_that_is_not_zero_is_true(byte: int) -> None:
     functions = [lambda x: x.astype("int32"), tir.Not, lambda x: te.all(x, x)]
     found = Elementwise(functions, [BOOL])(array)
     assert found == [[int(byte != 0)], [byte == 0], [byte != 0]]
+
+
+def _within(dtype: DType, limits: tuple[float, float], x: Any) -> Any:
+    low, high = (te.const(min(max(each, -6e4), 6e4), dtype) for each in limits)
+    return te.max(te.min(x, high), low)
+
+
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_limited_floats_as_integers(dtype: DType, target: str) -> None:
+    """Within the limits, beyond those of the integers, and of rounded values."""
+    low, high = (float(each) for each in (DType.of(target).min(), DType.of(target).max()))
+    functions: list[Callable[[Any], Any]] = []
+    for limits in [(low, high), (low + 0.5, high - 0.5), (2 * low - 1, 2 * high), (-3.5, 4.5)]:
+        f = partial(_within, dtype, limits)
+        functions += [
+            lambda x, f=f: f(x).astype(target),  # type: ignore[misc]  # a default
+            lambda x, f=f: te.nearbyint(f(x)).astype(target),  # type: ignore[misc]  # a default
+            lambda x, f=f: f(te.floor(x)).astype(target),  # type: ignore[misc]  # a default
+        ]
+    kernel = Elementwise(functions, [dtype])
+    array = array_of(dtype, telling_values(dtype))
+    assert kernel(array) == kernel.interpreted(array)
 
 
 REINTERPRETED = [(FLOAT32, INT32), (FLOAT16, DType.of("uint16")), (FLOATS[1], DType.of("int16")),

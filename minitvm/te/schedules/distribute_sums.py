@@ -8,6 +8,14 @@ these.
     C.sums[b, i] = sum(A[i, j] * x[b, j], j)
     C[b] = sum(C.sums[b, i] * x[b, i], i)
 
+Where the terms of the inner sums depend on two axes by their sum alone, as those of a window do,
+it is one axis of the inner sums::
+
+    B[i, j] = max(X[i + r, j + q], (r, q))
+
+    B.sums[i, u] = max(X[i + r, u], r)
+    B[i, j] = max(B.sums[i, j + q], q)
+
 A product is distributive over a sum, modulo 2^n too; an addition of floats over a minimum and a
 maximum. (Of integers it isn't: their additions may wrap.) A condition on data that is the same for
 all terms of an inner sum moves out of any reduction.
@@ -54,27 +62,33 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     taken, others = list[PrimExpr](), list[PrimExpr]()
     for each in beyond:
         (taken if inside is not None and _is_taken_out(op, inside, each) else others).append(each)
-    if times is None and not taken:
+    within = [each for each in conditions if _uses(each, own)]
+    kept = [
+        axis
+        for axis in (*op.axis, *op.reduce_axis)
+        if inside is not None and axis not in axes and _uses_any((inside, *within), [axis.var])
+    ]
+    joined = {} if inside is None else _joined(op, kept, (inside, *within))
+    if times is None and not taken and not joined:
         raise CompileError(
             f"factor_out of {op.name}: expected one sum of products, or one minimum or maximum of "
             "sums of floats, of 32 bits or more, or a condition on data that doesn't change in the "
             f"sums, got {source}"
         )
-    if inside is None or (outside is None and not taken):
+    if inside is None or (outside is None and not taken and not joined):
         _refuse(op, axes, "terms with a factor that they don't change, and one that they do")
     if outside is not None and not has_terms(op, axes):
         _refuse(op, axes, "a term in each of the inner sums")
-    within = [each for each in conditions if _uses(each, own)]
-    kept = [
-        axis
-        for axis in (*op.axis, *op.reduce_axis)
-        if axis not in axes and _uses_any((inside, *within), [axis.var])
-    ]
     # Any other condition may guard the existence of elements, so it stays with their reads.
     within += [each for each in others if _is_of(op, axes, each, kept)]
-    new = data_axes([axis.name for axis in kept], [domain_of(axis).extent for axis in kept])
-    pairs = [*zip(kept, new, strict=True)]
-    moved = {old.var: domain_of(old).min + axis.var for old, axis in pairs}
+    alone = [axis for axis in kept if axis not in joined.values()]
+    extents = [
+        domain_of(axis).extent + (domain_of(joined[axis]).extent - 1 if axis in joined else 0)
+        for axis in alone
+    ]
+    new = data_axes([axis.name for axis in alone], extents)
+    moved = {axis.var: domain_of(axis).min for axis in joined.values()}
+    moved |= {old.var: domain_of(old).min + axis.var for old, axis in zip(alone, new, strict=True)}
     sums = replace(
         reduce,
         source=(substitute(inside, moved),),
@@ -82,12 +96,34 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
         condition=substitute(all_of(True, *within), moved),
     )
     partial = ComputeOp(f"{op.name}.sums", "", {}, new, sums.axis, (sums,))
-    at = tuple(old.var - domain_of(old).min for old in kept)
+    place = {axis: axis.var - domain_of(axis).min for axis in kept}
+    at = tuple(place[x] + place[joined[x]] if x in joined else place[x] for x in alone)
     value: PrimExpr = ProducerLoad(partial.output(0), at)
     if outside is not None:
         value = product(value, outside) if times is e.Mul else e.add(value, outside)
         beyond += _where_some(op, axes)
     return partial, _rest(op, reduce, value, all_of(True, *beyond), axes)
+
+
+def _joined(
+    op: ComputeOp, kept: Sequence[IterVar], terms: Collection[PrimExpr]
+) -> dict[IterVar, IterVar]:
+    """Data axes of inner sums, each with the reduction axis that only changes the sum of both."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    is_rounded = reduce.dtype.is_float and reduce.dtype.bits < _WIDE
+    exact = (e.Min, e.Max) if is_rounded else (e.Add, e.Min, e.Max)
+    if not is_operator(reduce.combiner, *exact):
+        return {}
+    found = dict[IterVar, IterVar]()
+    steps = [axis for axis in kept if axis in op.reduce_axis]
+    for axis in (each for each in kept if each in op.axis):
+        for step in (each for each in steps if each not in found.values()):
+            apart = {axis.var: axis.var - step.var}
+            if not any(_uses(Analyzer().simplify(substitute(x, apart)), [step.var]) for x in terms):
+                found[axis] = step
+                break
+    return found
 
 
 def _is_taken_out(op: ComputeOp, inside: PrimExpr, condition: PrimExpr) -> bool:

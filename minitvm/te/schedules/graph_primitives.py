@@ -415,7 +415,10 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         maximum of floats, and the factors are the terms of a sum. Products are rounded in another
         order then, and infinite terms of both signs may give an infinity in place of NaN.
         Conditions of the reduction that read data, and don't change along the axes, move out of
-        the inner sums as well; they move out of any reduction. The loops of ``s[C]`` begin anew.
+        the inner sums as well; they move out of any reduction. Where the inner sums depend on a
+        data axis and a reduction axis by their sum alone, they have one axis for both, and there
+        need not be a factor: ``max(X[i + r, j + q])`` over r is the same for all j and q of one
+        sum. The loops of ``s[C]`` begin anew.
 
         Parameters
         ----------
