@@ -2,8 +2,8 @@
 machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
 nothing but the speed of a program shows; random tests that draw the same in every run, but for
 those marked wide; and what keeps the run short: of the cases of some tests a part that covers them,
-garbage is searched for among what tests make, neighbouring tests run in one process, and other
-libraries compute on one thread."""
+LLVM compiles a text once, garbage is searched for among what tests make, neighbouring tests run in
+one process, and other libraries compute on one thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests import covering
+from minitvm.driver import program
+from tests import covering, kept_objects
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -60,6 +61,12 @@ def pytest_configure(config: pytest.Config) -> None:
     logger.addHandler(DROPPED)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+    if config.cache is not None:
+        folder = config.cache.mkdir("object_files")
+        kept_objects.drop_unused(folder)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(program, "emit_object", kept_objects.keeping(program.emit_object, folder))
+        config.add_cleanup(patch.undo)
     if not hasattr(config, "workerinput"):  # the processes of xdist share that of the first
         directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
         os.environ["MINITVM_CACHE_DIR"] = directory.name
