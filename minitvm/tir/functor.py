@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from operator import is_not
-from typing import Any, ClassVar, TypeVar, cast, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from minitvm.runtime.errors import CompileError, similar
 from minitvm.tir import nodes as n
@@ -21,7 +21,7 @@ from minitvm.tir.fields import HELD
 from minitvm.tir.node import Node as Node
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
-from minitvm.tir.tree import HAS_FIELDS
+from minitvm.tir.tree import HAS_FIELDS, READERS
 from minitvm.tir.tree import children as children
 from minitvm.tir.tree import contains as contains
 from minitvm.tir.tree import find as find
@@ -89,7 +89,7 @@ class Mutator:
             return node
         expr, stmt = self.expr, self.stmt
         if HAS_FIELDS[cls]:  # most nodes
-            olds = children(cast(Node, node))
+            olds = READERS[cls](node)
             news = [expr(x) if isinstance(x, PrimExpr) else stmt(x) for x in olds]
             changed = any(map(is_not, news, olds))
             return rebuild(node, dict(zip(names, news, strict=True))) if changed else node
@@ -279,14 +279,17 @@ def replace_buffers(node: _Node, mapping: Mapping[Buffer, Buffer]) -> _Node:
 
 def mentions(var: Var, *nodes: Node) -> bool:
     """Whether a variable is in one of some nodes."""
-    return any(each is var for each in walk_once(*nodes))
+    return any(each is var for each in find(Var, *nodes))
+
+
+_NAMING = (n.Var, n.Let, n.LetStmt, n.For, n.Reduce)
 
 
 def free_vars(node: Node) -> list[Var]:
     """The variables read but not bound in `node`, in order of first use."""
     bound: set[Var] = set()
     found: dict[Var, None] = {}
-    for each in walk_once(node):
+    for each in find(_NAMING, node):
         if isinstance(each, n.Var):
             found[each] = None
         elif isinstance(each, n.Let | n.LetStmt):
