@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from minitvm.driver import program
-from tests import covering, kept_objects
+from tests import covering
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -61,16 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     logger.addHandler(DROPPED)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    if config.cache is not None:
-        folder = config.cache.mkdir("object_files")
-        kept_objects.drop_unused(folder)
-        patch = pytest.MonkeyPatch()
-        patch.setattr(program, "emit_object", kept_objects.keeping(program.emit_object, folder))
-        config.add_cleanup(patch.undo)
     if not hasattr(config, "workerinput"):  # the processes of xdist share that of the first
         directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
         os.environ["MINITVM_CACHE_DIR"] = directory.name
         config.add_cleanup(directory.cleanup)
+    from tests import kept_objects  # with numpy, which reads the variables above
+
+    kept_objects.install(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,19 +12,21 @@ Processes that tests start compile by themselves.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
+import pytest
 
 from minitvm.codegen import machine_code
 from minitvm.codegen.llvm_text import ModuleText
+from minitvm.driver import program
 from minitvm.runtime import object_code
 from minitvm.target import Target
 
@@ -32,7 +34,19 @@ _KEPT_FOR = 7 * 24 * 3600  # seconds without a use
 Compile = Callable[[ModuleText, Target], bytes]
 
 
-@cache
+def install(config: pytest.Config) -> None:
+    """Lets `build` find object files in pytest's cache, to the end of the run."""
+    cache = getattr(config, "cache", None)
+    if cache is None:  # with -p no:cacheprovider
+        return
+    folder = cache.mkdir("object_files")
+    drop_unused(folder)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(program, "emit_object", keeping(machine_code.emit_object, folder))
+    config.add_cleanup(patch.undo)
+
+
+@functools.cache
 def _made_by() -> bytes:
     """The versions and the sources that make an object file of a text."""
     sources = [Path(str(module.__file__)).read_bytes() for module in (machine_code, object_code)]

@@ -21,7 +21,7 @@ from minitvm.tir.fields import HELD
 from minitvm.tir.node import Node as Node
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
-from minitvm.tir.tree import HAS_FIELDS, READERS
+from minitvm.tir.tree import BITS, HAS_FIELDS, READERS, kinds_of
 from minitvm.tir.tree import children as children
 from minitvm.tir.tree import contains as contains
 from minitvm.tir.tree import find as find
@@ -36,6 +36,7 @@ _Any = TypeVar("_Any")
 _Node = TypeVar("_Node", PrimExpr, Stmt)
 
 _VISITORS = {node: f"visit_{node.__name__}" for node in CHILDREN}
+_WALK = ("expr", "stmt", "descend")
 _LEAVES = frozenset((n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef))
 
 
@@ -45,21 +46,28 @@ class Mutator:
 
     A shared subexpression is visited once, and its replacement is shared, so the replacement must
     not depend on the place of the expression. A subclass whose replacements do overrides
-    :meth:`expr`.
+    :meth:`expr`. Trees without nodes that the subclass has methods for aren't visited, unless it
+    overrides :meth:`expr`, :meth:`stmt` or :meth:`descend`.
     """
 
     _methods: ClassVar[dict[type, Callable[[Any, Any], Any]]]
+    _changes: ClassVar[int]  # the classes of nodes that it has methods for, as bits
 
     def __init_subclass__(cls) -> None:
         cls._methods = {
             node: getattr(cls, visitor, cls.descend) for node, visitor in _VISITORS.items()
         }
+        changes = tuple(node for node, visitor in _VISITORS.items() if hasattr(cls, visitor))
+        visits_all = any(getattr(cls, each) is not getattr(Mutator, each) for each in _WALK)
+        cls._changes = -1 if visits_all else BITS[changes]
 
     def __init__(self) -> None:
         self._made: dict[PrimExpr, PrimExpr] = {}
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         """The expression that replaces `node`."""
+        if not kinds_of(node) & self._changes:
+            return node
         if type(node) in _LEAVES:
             leaf: PrimExpr = self._methods[type(node)](self, node)
             return leaf
@@ -70,6 +78,8 @@ class Mutator:
 
     def stmt(self, node: Stmt) -> Stmt:
         """The statement that replaces `node`."""
+        if not kinds_of(node) & self._changes:
+            return node
         made: Stmt = self._methods[type(node)](self, node)
         return made
 

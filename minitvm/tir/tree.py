@@ -163,10 +163,10 @@ class _Bits(dict[Any, int]):
         return made
 
 
-_BITS = _Bits()
+BITS = _Bits()
 
 
-def _kinds_of(node: Any) -> int:
+def kinds_of(node: Any) -> int:
     """The classes of the nodes of a tree, as bits. They are found once for each node."""
     found: int = getattr(node, "_kinds", 0)
     if found:
@@ -174,7 +174,7 @@ def _kinds_of(node: Any) -> int:
     stack = [node]
     while stack:
         top, size = stack[-1], len(stack)
-        found = _BITS[type(top)]
+        found = BITS[type(top)]
         for child in READERS[type(top)](top):
             below = getattr(child, "_kinds", 0)
             if below:
@@ -188,8 +188,8 @@ def _kinds_of(node: Any) -> int:
 
 def contains(kinds: type | tuple[type, ...], *roots: Node) -> bool:
     """Whether a node of some classes is in one of some trees. The answer takes no walk."""
-    wanted = _BITS[kinds]
-    return any(_kinds_of(root) & wanted for root in roots)
+    wanted = BITS[kinds]
+    return any(kinds_of(root) & wanted for root in roots)
 
 
 @overload
@@ -203,15 +203,15 @@ def find(kinds: tuple[type, ...], *roots: Node) -> Iterator[Any]: ...
 def find(kinds: Any, *roots: Node) -> Iterator[Any]:
     """Every distinct node of some classes in some trees, in the order of :func:`walk_once`. Parts
     of a tree without such nodes aren't visited."""
-    wanted = _BITS[kinds]
+    wanted = BITS[kinds]
     seen: set[int] = set()
-    stack: list[Any] = [root for root in reversed(roots) if _kinds_of(root) & wanted]
+    stack: list[Any] = [root for root in reversed(roots) if kinds_of(root) & wanted]
     while stack:
         top = stack.pop()
         key = id(top)
         if key not in seen:
             seen.add(key)
-            if _BITS[type(top)] & wanted:
+            if BITS[type(top)] & wanted:
                 yield top
             stack += [x for x in READERS[type(top)](top)[::-1] if x._kinds & wanted]
 
