@@ -105,9 +105,6 @@ class _Chosen(Mutator):
         self._key = _key_of(choice)
         self._is_met = is_met
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_IfThenElse(self, node: s.IfThenElse) -> Stmt:
         if _key_of(node) != self._key:
             return self.descend(node)

@@ -2,8 +2,8 @@
 machine code of the tests' own; an alarm for strategies of the auto-scheduler that fail, which
 nothing but the speed of a program shows; random tests that draw the same in every run, but for
 those marked wide; and what keeps the run short: of the cases of some tests a part that covers them,
-garbage is searched for among what tests make, neighbouring tests run in one process, and other
-libraries compute on one thread."""
+LLVM compiles a text once, garbage is searched for among what tests make, neighbouring tests run in
+one process, and other libraries compute on one thread."""
 
 from __future__ import annotations
 
@@ -64,6 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         directory = tempfile.TemporaryDirectory(prefix="minitvm-cache-")
         os.environ["MINITVM_CACHE_DIR"] = directory.name
         config.add_cleanup(directory.cleanup)
+    from tests import kept_objects  # with numpy, which reads the variables above
+
+    kept_objects.install(config)
 
 
 @pytest.hookimpl(tryfirst=True)

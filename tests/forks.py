@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 
 
-def in_child(check: Callable[[], bool]) -> None:
+def assert_in_child(check: Callable[[], bool]) -> None:
     """`check` holds in a forked child."""
     child = os.fork()
     if child == 0:

@@ -201,24 +201,27 @@ def _has_near_point(forms: Sequence[Affine]) -> bool:
     systems of programs have such a point, and finding it takes a tenth of the time of an
     elimination. All atoms begin at zero. An atom of a violated constraint, preferably one that it
     bounds from below, is moved until the constraint holds."""
-    point = dict.fromkeys((atom for form in forms for atom in form.terms), 0)
-    holding, place, moves = 0, 0, 0
-    while holding < len(forms):
-        terms, value = forms[place].terms, forms[place].constant
-        for atom, coefficient in terms.items():
-            value += coefficient * point[atom]
-        holding += 1
-        if value < 0:
-            atoms = [atom for atom in terms if terms[atom] > 0] or [*terms]
-            moves += 1
-            if not atoms or moves > _MAX_MOVES:
-                return False
-            atom = atoms[moves % len(atoms)]
-            distance = -(value // abs(terms[atom]))
-            point[atom] += distance if terms[atom] > 0 else -distance
-            holding = 0
-        place = (place + 1) % len(forms)
-    return True
+    values = [form.constant for form in forms]  # of the forms, at the point reached
+    place = 0
+    for moves in range(1, _MAX_MOVES + 2):
+        violated = [i for i, value in enumerate(values) if value < 0]
+        if not violated or moves > _MAX_MOVES:
+            return not violated
+        place = next((i for i in violated if i >= place), violated[0])
+        terms = forms[place].terms
+        atoms = [atom for atom in terms if terms[atom] > 0] or [*terms]
+        if not atoms:
+            return False
+        atom = atoms[moves % len(atoms)]
+        distance = -(values[place] // abs(terms[atom]))
+        if terms[atom] < 0:
+            distance = -distance
+        for i, form in enumerate(forms):
+            coefficient = form.terms.get(atom)
+            if coefficient is not None:
+                values[i] += coefficient * distance
+        place += 1
+    return False
 
 
 def project(constraints: Iterable[Affine], keep: Iterable[Atom]) -> Projection | None:

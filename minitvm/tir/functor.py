@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from operator import is_not
-from typing import Any, ClassVar, TypeVar, cast, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 from minitvm.runtime.errors import CompileError, similar
 from minitvm.tir import nodes as n
@@ -21,7 +21,7 @@ from minitvm.tir.fields import HELD
 from minitvm.tir.node import Node as Node
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
-from minitvm.tir.tree import HAS_FIELDS
+from minitvm.tir.tree import BITS, HAS_FIELDS, READERS, kinds_of
 from minitvm.tir.tree import children as children
 from minitvm.tir.tree import contains as contains
 from minitvm.tir.tree import find as find
@@ -36,6 +36,7 @@ _Any = TypeVar("_Any")
 _Node = TypeVar("_Node", PrimExpr, Stmt)
 
 _VISITORS = {node: f"visit_{node.__name__}" for node in CHILDREN}
+_WALK = ("expr", "stmt", "descend")
 _LEAVES = frozenset((n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef))
 
 
@@ -45,21 +46,28 @@ class Mutator:
 
     A shared subexpression is visited once, and its replacement is shared, so the replacement must
     not depend on the place of the expression. A subclass whose replacements do overrides
-    :meth:`expr`.
+    :meth:`expr`. Trees without nodes that the subclass has methods for aren't visited, unless it
+    overrides :meth:`expr`, :meth:`stmt` or :meth:`descend`.
     """
 
     _methods: ClassVar[dict[type, Callable[[Any, Any], Any]]]
+    _changes: ClassVar[int]  # the classes of nodes that it has methods for, as bits
 
     def __init_subclass__(cls) -> None:
         cls._methods = {
             node: getattr(cls, visitor, cls.descend) for node, visitor in _VISITORS.items()
         }
+        changes = tuple(node for node, visitor in _VISITORS.items() if hasattr(cls, visitor))
+        visits_all = any(getattr(cls, each) is not getattr(Mutator, each) for each in _WALK)
+        cls._changes = -1 if visits_all else BITS[changes]
 
     def __init__(self) -> None:
         self._made: dict[PrimExpr, PrimExpr] = {}
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         """The expression that replaces `node`."""
+        if not kinds_of(node) & self._changes:
+            return node
         if type(node) in _LEAVES:
             leaf: PrimExpr = self._methods[type(node)](self, node)
             return leaf
@@ -70,6 +78,8 @@ class Mutator:
 
     def stmt(self, node: Stmt) -> Stmt:
         """The statement that replaces `node`."""
+        if not kinds_of(node) & self._changes:
+            return node
         made: Stmt = self._methods[type(node)](self, node)
         return made
 
@@ -89,7 +99,7 @@ class Mutator:
             return node
         expr, stmt = self.expr, self.stmt
         if HAS_FIELDS[cls]:  # most nodes
-            olds = children(cast(Node, node))
+            olds = READERS[cls](node)
             news = [expr(x) if isinstance(x, PrimExpr) else stmt(x) for x in olds]
             changed = any(map(is_not, news, olds))
             return rebuild(node, dict(zip(names, news, strict=True))) if changed else node
@@ -279,14 +289,17 @@ def replace_buffers(node: _Node, mapping: Mapping[Buffer, Buffer]) -> _Node:
 
 def mentions(var: Var, *nodes: Node) -> bool:
     """Whether a variable is in one of some nodes."""
-    return any(each is var for each in walk_once(*nodes))
+    return any(each is var for each in find(Var, *nodes))
+
+
+_NAMING = (n.Var, n.Let, n.LetStmt, n.For, n.Reduce)
 
 
 def free_vars(node: Node) -> list[Var]:
     """The variables read but not bound in `node`, in order of first use."""
     bound: set[Var] = set()
     found: dict[Var, None] = {}
-    for each in walk_once(node):
+    for each in find(_NAMING, node):
         if isinstance(each, n.Var):
             found[each] = None
         elif isinstance(each, n.Let | n.LetStmt):

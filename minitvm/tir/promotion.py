@@ -34,6 +34,8 @@ def promote(a: Any, b: Any) -> tuple[PrimExpr, PrimExpr]:
     CompileError
         When they have no common dtype: see :func:`promoted`.
     """
+    if isinstance(a, PrimExpr) and isinstance(b, PrimExpr):
+        return matched(a, b)
     return matched(*operands(a, b))
 
 

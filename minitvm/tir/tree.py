@@ -40,46 +40,30 @@ HAS_FIELDS = _FieldEach()
 
 
 def _reader(cls: type) -> _Reader:
+    """The function that reads the children of a node of a class; as fast as Python can, since
+    nothing is called as often."""
     if cls not in CHILDREN:
         raise InternalError(f"children: no case for {cls.__name__}")
-    names = CHILDREN[cls]
-    plain = HAS_FIELDS[cls]
+    names, held = CHILDREN[cls], HELD[cls]
     annotations = {each.name: str(each.type) for each in fields(cls)}
     alone = len(names) == 1 and annotations[names[0]].startswith("tuple")
-    if alone or (plain and len(names) > 1):
-        return attrgetter(*names)  # the fast way
-    if not names:
-        return lambda node: ()
-    if plain:
-        one = attrgetter(*names)
-        return lambda node: (one(node),)
-
-    if not HELD[cls] and annotations[names[0]].startswith("tuple") and len(names) == 2:
-        several, one = attrgetter(names[0]), attrgetter(names[1])
-
-        def read_two(node: Any) -> tuple[Any, ...]:
-            last = one(node)
-            found: tuple[Any, ...] = several(node)
-            return found if last is None else (*found, last)
-
-        return read_two
-
-    def read(node: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = ()
-        for name in names:
-            child = getattr(node, name)
-            if isinstance(child, tuple):
-                found += child
-            elif name in HELD[cls]:
-                found += sum((getattr(child, held) for held in HELD[cls][name]), ())
-            elif child is not None:
-                found += (child,)
-        return found
-
-    return read
+    if alone or (HAS_FIELDS[cls] and len(names) > 1):
+        return attrgetter(*names)
+    parts = ""
+    for name in names:
+        if name in held:
+            parts += "".join(f"*node.{name}.{each}, " for each in held[name])
+        elif annotations[name].startswith("tuple"):
+            parts += f"*node.{name}, "
+        elif annotations[name].endswith("None"):
+            parts += f"*(() if node.{name} is None else (node.{name},)), "
+        else:
+            parts += f"node.{name}, "
+    made: _Reader = eval(f"lambda node: ({parts})")
+    return made
 
 
-_READERS = _Readers()
+READERS = _Readers()
 
 
 @overload
@@ -88,7 +72,7 @@ def children(node: PrimExpr) -> tuple[PrimExpr, ...]: ...
 def children(node: Node) -> tuple[Node, ...]: ...
 def children(node: Node) -> tuple[Node, ...]:
     """The direct children of a node, in order of evaluation."""
-    return _READERS[type(node)](node)
+    return READERS[type(node)](node)
 
 
 def rebuild(node: _Any, changes: Mapping[str, Any]) -> _Any:
@@ -160,7 +144,7 @@ def walk_once(*roots: Node) -> Iterator[Node]:
         if key not in seen:
             seen.add(key)
             yield top
-            below = _READERS[type(top)](top)
+            below = READERS[type(top)](top)
             if below:
                 stack += below[::-1]
 
@@ -179,10 +163,10 @@ class _Bits(dict[Any, int]):
         return made
 
 
-_BITS = _Bits()
+BITS = _Bits()
 
 
-def _kinds_of(node: Any) -> int:
+def kinds_of(node: Any) -> int:
     """The classes of the nodes of a tree, as bits. They are found once for each node."""
     found: int = getattr(node, "_kinds", 0)
     if found:
@@ -190,8 +174,8 @@ def _kinds_of(node: Any) -> int:
     stack = [node]
     while stack:
         top, size = stack[-1], len(stack)
-        found = _BITS[type(top)]
-        for child in _READERS[type(top)](top):
+        found = BITS[type(top)]
+        for child in READERS[type(top)](top):
             below = getattr(child, "_kinds", 0)
             if below:
                 found |= below
@@ -204,8 +188,8 @@ def _kinds_of(node: Any) -> int:
 
 def contains(kinds: type | tuple[type, ...], *roots: Node) -> bool:
     """Whether a node of some classes is in one of some trees. The answer takes no walk."""
-    wanted = _BITS[kinds]
-    return any(_kinds_of(root) & wanted for root in roots)
+    wanted = BITS[kinds]
+    return any(kinds_of(root) & wanted for root in roots)
 
 
 @overload
@@ -219,17 +203,17 @@ def find(kinds: tuple[type, ...], *roots: Node) -> Iterator[Any]: ...
 def find(kinds: Any, *roots: Node) -> Iterator[Any]:
     """Every distinct node of some classes in some trees, in the order of :func:`walk_once`. Parts
     of a tree without such nodes aren't visited."""
-    wanted = _BITS[kinds]
+    wanted = BITS[kinds]
     seen: set[int] = set()
-    stack: list[Any] = [root for root in reversed(roots) if _kinds_of(root) & wanted]
+    stack: list[Any] = [root for root in reversed(roots) if kinds_of(root) & wanted]
     while stack:
         top = stack.pop()
         key = id(top)
         if key not in seen:
             seen.add(key)
-            if _BITS[type(top)] & wanted:
+            if BITS[type(top)] & wanted:
                 yield top
-            stack += [x for x in _READERS[type(top)](top)[::-1] if x._kinds & wanted]
+            stack += [x for x in READERS[type(top)](top)[::-1] if x._kinds & wanted]
 
 
 @overload

@@ -42,9 +42,6 @@ def enter_once(func: PrimFunc) -> PrimFunc:
 
 
 class _EnterOnce(Mutator):
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
         begin, extent = e.const_int(made.min), e.const_int(made.extent)

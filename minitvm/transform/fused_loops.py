@@ -58,9 +58,6 @@ class _Fuse(Mutator):
         super().__init__()
         self._values = values
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
         value, body = self._values.get(node.loop_var), self.stmt(node.body)
         if value is None:

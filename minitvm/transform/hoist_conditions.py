@@ -44,9 +44,6 @@ def hoist_conditions(func: PrimFunc) -> PrimFunc:
 class _Hoist(Mutator):
     """Moves conditions out of loops, inner loops first."""
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_SeqStmt(self, node: s.SeqStmt) -> Stmt:
         made = [self.stmt(each) for each in node.seq]
         joined = made[:1]

@@ -82,9 +82,6 @@ class _DoubleBuffer(Mutator):
         self._split = split
         self._halves: dict[Buffer, Buffer] = {}
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         made: s.Allocate = self.descend(node)
         buffer = made.buffer

@@ -72,9 +72,6 @@ class _Inject(Mutator):
         self._data = data
         self._own = own
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         made: s.AttrStmt = self.descend(node)
         if made.attr_key != SCOPE:

@@ -532,9 +532,6 @@ class _Clip(Mutator):
         super().__init__()
         self._prover = prover
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
         made = _clipped(self._prover, node)
         if made.kind == ForKind.SERIAL and e.const_int(made.extent) is not None:

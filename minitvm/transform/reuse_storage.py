@@ -70,9 +70,6 @@ class _OneAllocationEach(Mutator):
         super().__init__()
         self._met: set[Buffer] = set()
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
         buffer = node.buffer
         if buffer in self._met:
@@ -92,9 +89,6 @@ class _HoistAllocations(Mutator):
         super().__init__()
         self._in_serial_loop = False
         self._moving: dict[Buffer, None] = {}
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
 
     def visit_For(self, node: s.For) -> Stmt:
         outside, moving = self._in_serial_loop, self._moving

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import PrimExpr
 from minitvm.tir.functor import Mutator
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
 
@@ -25,9 +24,6 @@ def serialize_vectors(func: PrimFunc) -> PrimFunc:
 
 
 class _Serialize(Mutator):
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
         if made.kind != ForKind.VECTORIZED:

@@ -78,9 +78,6 @@ class _Pragmas(Mutator):
         dims = (each for b in func.buffer_map.values() for each in b.shape)
         self._sizes = {each for each in dims if isinstance(each, Var)}
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         if not _is_pragma(node):
             return self.descend(node)

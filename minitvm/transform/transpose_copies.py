@@ -114,9 +114,6 @@ class _Loops(Mutator):
         super().__init__()
         self._vector_bytes = vector_bytes
 
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
-
     def visit_For(self, node: s.For) -> Stmt:
         nest = _nest_of(node, self._vector_bytes)
         return self.descend(node) if nest is None else _by_blocks(nest)
@@ -703,7 +700,11 @@ class _Placed(Mutator):
 
     def __init__(self, mapping: Mapping[PrimExpr, PrimExpr]) -> None:
         super().__init__()
-        self._made.update(mapping)
+        self._mapping = mapping
+
+    def expr(self, node: PrimExpr) -> PrimExpr:
+        made = self._mapping.get(node)
+        return super().expr(node) if made is None else made
 
 
 class _Stores(Mutator):

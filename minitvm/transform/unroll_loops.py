@@ -13,7 +13,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import constant_bytes
-from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr
+from minitvm.tir.expr import Buffer, BufferLoad
 from minitvm.tir.functor import Mutator, mentions, walk_once
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
@@ -79,9 +79,6 @@ class _Unroll(Mutator):
         self._registers: set[Buffer] = set()
         self._unrolled = 0  # the depth of the unrolled loops below
         self._plain = 0  # the depth of the other loops below
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        return node
 
     @contextmanager
     def _with(self, options: UnrollOptions) -> Iterator[None]:

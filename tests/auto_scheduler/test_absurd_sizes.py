@@ -12,7 +12,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.errors import CompileError
-from tests.forks import in_child
+from tests.forks import assert_in_child
 from tests.memory.mapped import mapped, needs_statm
 
 DTYPES = [
@@ -137,7 +137,7 @@ def test_memory_that_is_refused(dtypes: tuple[str, str, str]) -> None:
             after.append(mapped())
         return works(f, 1000, dtypes) and after[-1] < after[0] + (1 << 20)
 
-    in_child(check)
+    assert_in_child(check)
 
 
 @needs_statm
@@ -157,4 +157,4 @@ def test_no_copy_of_a_large_factor_is_made(dtypes: tuple[str, str, str], symboli
             f(*arrays, out)
         return bool((out == depth).all())
 
-    in_child(check)
+    assert_in_child(check)

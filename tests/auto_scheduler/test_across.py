@@ -324,7 +324,7 @@ def test_arrays_with_strides() -> None:
 ranks = st.integers(2, 4)
 
 
-def drawn(data: st.DataObject, most: int) -> None:
+def check_drawn(data: st.DataObject, most: int) -> None:
     """A permutation, in an expression or alone, of any sizes, types and targets."""
     rank = data.draw(ranks)
     shape = tuple(data.draw(st.lists(st.integers(0, most), min_size=rank, max_size=rank)))
@@ -379,11 +379,11 @@ def drawn(data: st.DataObject, most: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_permutations(data: st.DataObject) -> None:
-    drawn(data, 40)
+    check_drawn(data, 40)
 
 
 @pytest.mark.wide
 @settings(max_examples=1000, deadline=None)
 @given(st.data())
 def test_many_permutations(data: st.DataObject) -> None:
-    drawn(data, 150)
+    check_drawn(data, 150)

@@ -171,7 +171,7 @@ def test_forms(form: Callable[..., Form]) -> None:
         check(form, n, c, dtype)
 
 
-def drawn(data: st.DataObject, most: int) -> None:
+def check_drawn(data: st.DataObject, most: int) -> None:
     n, c = data.draw(st.integers(0, most)), data.draw(st.integers(1, 9))
     dtype = data.draw(st.sampled_from(("float32", "uint8", "int16", "float64", "float16")))
     check(data.draw(st.sampled_from(FORMS)), n, c, dtype, data.draw(st.sampled_from(TARGETS)))
@@ -180,14 +180,14 @@ def drawn(data: st.DataObject, most: int) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_sizes(data: st.DataObject) -> None:
-    drawn(data, 50)
+    check_drawn(data, 50)
 
 
 @pytest.mark.wide
 @settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_many_sizes(data: st.DataObject) -> None:
-    drawn(data, 300)
+    check_drawn(data, 300)
 
 
 @pytest.mark.parametrize("form", [reversed_channels, repeated, broadcast, stacked])

@@ -317,10 +317,12 @@ def test_causal(form: str) -> None:
 
 
 def test_no_heads_no_rows() -> None:
-    for shape in ((0, 53, 41), (2, 0, 41)):
-        args = attention(*shape, 8, 12)
-        out = np.empty((*shape[:2], 12), "float32")
-        tvm.build(args[-1], args, TARGET)(*arrays_of(args), out)
+    """Nothing is written, not even beside the output."""
+    for heads, rows in ((0, 53), (2, 0)):
+        args = attention(heads, rows, 41, 8, 12)
+        memory = np.full((heads + 1, rows + 1, 12), 7, "float32")
+        tvm.build(args[-1], args, TARGET)(*arrays_of(args), memory[1:, 1:])
+        assert (memory == 7).all()
 
 
 def test_scores_that_are_asked_for_are_whole() -> None:

@@ -221,7 +221,7 @@ def test_factors_without_what_is_summed(name: str, target: str | None) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(5, 7, 1), (33, 1, 2), (1, 1, 1), (4, 4, 0), (0, 4, 4)], ids=str)
-def test_such_factors_of_odd_sizes(sizes: tuple[int, int, int]) -> None:
+def test_such_factors_of_odd_sizes(sizes: tuple[int, int, int], dropped: list[str]) -> None:
     """The schedules for three machines; each is lowered, and none is dropped."""
     rows, columns, depth = sizes
     A, X = placeholder((rows, depth), "A"), placeholder((2 * columns + depth,), "X")
@@ -235,6 +235,7 @@ def test_such_factors_of_odd_sizes(sizes: tuple[int, int, int]) -> None:
         Y = te.compute((rows, columns), lambda i, j, f=element: te.sum(f(i, j), axis=k), name="Y")
         for target in (ZNVER4, "llvm -mcpu=x86-64", "llvm"):
             tvm.lower(tvm.auto_schedule(Y, target), [*Y.op.input_tensors, Y])
+    assert not dropped
 
 
 def test_weights_in_the_factor_of_the_image() -> None:

@@ -306,24 +306,23 @@ def test_equal_operations_of_a_term_count_once() -> None:
     )
 
 
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("fp", ["fast", "strict"])
+@pytest.mark.parametrize(("combine", "exact"), [(te.sum, np.sum), (te.max, np.max)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (3, 5), (20, 4), (2, 17), (1, 6)])
-def test_blocks_of_lines(height: int, width: int, dtype: str) -> None:
+def test_blocks_of_lines(
+    height: int, width: int, dtype: str, combine: Any, exact: Any, fp: str
+) -> None:
     """Each row of terms consists of short pieces of several lines."""
     X = te.placeholder((4 * height, 19 * width), dtype, name="X")
     a, b = te.reduce_axis((0, height), name="a"), te.reduce_axis((0, width), name="b")
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 9, (4 * height, 19 * width)).astype(dtype)
-    for combine, exact in ((te.sum, np.sum), (te.max, np.max)):
-        Y = te.compute(
-            (4, 19),
-            lambda i, j, f=combine: f(X[i * height + a, j * width + b], axis=[a, b]),
-            name="Y",
-        )
-        blocks = x.reshape(4, height, 19, width)
-        wanted = exact(blocks, axis=(1, 3)).astype(dtype)
-        np.testing.assert_array_equal(built(Y, [X], [x]), wanted)
-        np.testing.assert_array_equal(built(Y, [X], [x], fp="strict"), wanted)
+    x = np.random.default_rng(0).integers(0, 9, (4 * height, 19 * width)).astype(dtype)
+    Y = te.compute(
+        (4, 19), lambda i, j: combine(X[i * height + a, j * width + b], axis=[a, b]), name="Y"
+    )
+    wanted = exact(x.reshape(4, height, 19, width), axis=(1, 3)).astype(dtype)
+    np.testing.assert_array_equal(built(Y, [X], [x], fp=fp), wanted)
     if (height, width, dtype) == (8, 8, "float32"):
         assert "vector_shuffle" in str(lower(auto_schedule(Y, HASWELL), [X, Y]))
 

@@ -30,6 +30,7 @@ def is_mirrored(output: Any) -> bool:
     return "mirror(" in auto_schedule(output, HASWELL).trace()
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("shape", [(97, 200), (256, 96), (130, 65), (17, 5)], ids=str)
 @pytest.mark.parametrize("is_last", [True, False], ids=["output", "read"])

@@ -310,7 +310,7 @@ def test_what_fits_anyway_is_not_limited() -> None:
 # -- Programs that are drawn ----------------------------------------------------------------------
 
 
-def try_programs(seed: int, count: int) -> None:
+def check_programs(seed: int, count: int) -> None:
     """In a process of its own, whose crash is seen."""
     command = [sys.executable, "-m", "tests.codegen.large_dimensions", str(seed), str(count)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -318,13 +318,13 @@ def try_programs(seed: int, count: int) -> None:
 
 
 def test_drawn_programs_agree_with_integers() -> None:
-    try_programs(0, 30)
+    check_programs(0, 30)
 
 
 @pytest.mark.wide
 @pytest.mark.parametrize("seed", range(1000, 11000, 500))
 def test_more_drawn_programs_agree_with_integers(seed: int) -> None:
-    try_programs(seed, 500)
+    check_programs(seed, 500)
 
 
 def test_conditions_on_data_are_data() -> None:

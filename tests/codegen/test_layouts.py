@@ -26,7 +26,7 @@ compact = base[:12].reshape(4, 3)
 rows_of_8 = base[:32].reshape(4, 8)[:, :3]
 
 
-def call(array: Array, **declared: Any) -> None:
+def check_call(array: Array, **declared: Any) -> None:
     """Adds 1 to an array whose buffer is declared so."""
     buffer = tir.decl_buffer((4, 3), name="A", **declared)
     f = tvm.build(te.create_schedule(B.op), [A, B], binds={A: buffer}, name="f")
@@ -47,8 +47,8 @@ def aligned(to: int, plus: int) -> Array:
     [compact, rows_of_8, compact[::-1], np.asfortranarray(compact), compact[:1].repeat(4, 0)],
 )
 def test_strides_from_the_array(array: Array) -> None:
-    call(array, strides=[te.var("s0"), te.var("s1")])
-    call(np.broadcast_to(array[:1], (4, 3)), strides=[te.var("s0", "int64"), te.var("s1")])
+    check_call(array, strides=[te.var("s0"), te.var("s1")])
+    check_call(np.broadcast_to(array[:1], (4, 3)), strides=[te.var("s0", "int64"), te.var("s1")])
 
 
 @pytest.mark.parametrize(
@@ -72,39 +72,39 @@ def test_steps_of_any_size(dtype: str) -> None:
 
 
 def test_given_strides() -> None:
-    call(rows_of_8, strides=[8, 1])
+    check_call(rows_of_8, strides=[8, 1])
     with pytest.raises(ValueError, match=r"argument 0 'A': expected strides\[0\] == 8 .*, got 3"):
-        call(compact, strides=[8, 1])
+        check_call(compact, strides=[8, 1])
     step = te.var("step")
-    call(rows_of_8, strides=[step, 1])
+    check_call(rows_of_8, strides=[step, 1])
     with pytest.raises(ValueError, match=r"argument 0 'A': expected strides\[1\] == 1 .*, got 4"):
-        call(np.asfortranarray(compact), strides=[step, 1])
+        check_call(np.asfortranarray(compact), strides=[step, 1])
     same = te.var("same")
     with pytest.raises(ValueError, match=r"argument 0 'A': expected strides\[1\] == 3 .*, got 1"):
-        call(compact, strides=[same, same])
+        check_call(compact, strides=[same, same])
 
 
 @pytest.mark.parametrize("alignment", [8, 64])
 def test_alignment(alignment: int) -> None:
-    call(aligned(alignment, plus=0), data_alignment=alignment)
+    check_call(aligned(alignment, plus=0), data_alignment=alignment)
     text = f"argument 0 'A': expected data aligned to {alignment} bytes, got address 0x"
     with pytest.raises(ValueError, match=text):
-        call(aligned(alignment, plus=1), data_alignment=alignment)
+        check_call(aligned(alignment, plus=1), data_alignment=alignment)
 
 
 def test_offsets_begin_at_the_first_element() -> None:
     for array in (compact, base[7:19].reshape(4, 3)):
-        call(array, offset_factor=8)
-        call(array, elem_offset=te.var("offset"))
-        call(array, elem_offset=0)
+        check_call(array, offset_factor=8)
+        check_call(array, elem_offset=te.var("offset"))
+        check_call(array, elem_offset=0)
     text = (
         "f: buffer A: expected the elem_offset of an argument to be 0 or a variable of its own, got"
     )
     with pytest.raises(CompileError, match=f"{text} 16: an array is passed from its first element"):
-        call(compact, elem_offset=16)
+        check_call(compact, elem_offset=16)
     step = te.var("step")
     with pytest.raises(CompileError, match=f"{text} step"):
-        call(compact, strides=[step, 1], elem_offset=step)
+        check_call(compact, strides=[step, 1], elem_offset=step)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_offsets_begin_at_the_first_element() -> None:
 )
 def test_wrong_declarations(declared: dict[str, Any], text: str) -> None:
     with pytest.raises(CompileError, match=text):
-        call(compact, **declared)
+        check_call(compact, **declared)
 
 
 # -- Broadcasting ----------------------------------------------------------------------------------

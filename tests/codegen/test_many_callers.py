@@ -24,7 +24,7 @@ from minitvm.codegen import machine_code
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Var
 from minitvm.tir.stmt import PrimFunc
-from tests.forks import in_child
+from tests.forks import assert_in_child
 from tests.processes import run_python
 from tests.tir.programs import built
 
@@ -245,7 +245,9 @@ def test_fork_while_another_thread_is_in_a_region() -> None:
     while not y[-1]:
         pass  # another task of the region has ended: it is at work
     for _ in range(5):
-        in_child(lambda: all(is_right(kernel, size, step=1 + size % 2) for size in (7, 100_000)))
+        assert_in_child(
+            lambda: all(is_right(kernel, size, step=1 + size % 2) for size in (7, 100_000))
+        )
         assert is_right(kernel, 100_000)
     os.write(writer, np.int32(7).tobytes())
     thread.join()
@@ -265,7 +267,7 @@ def test_fork_while_another_thread_compiles() -> None:
     thread.start()
     try:
         for _ in range(4):
-            in_child(lambda: is_right(build(staged()), 100_000))
+            assert_in_child(lambda: is_right(build(staged()), 100_000))
     finally:
         stop.set()
         thread.join()

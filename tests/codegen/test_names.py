@@ -71,10 +71,11 @@ def named(name: str) -> None:
     str(refused.value).encode()
 
 
+OF_A_PROGRAM = ("variable", "input", "output", "function")
 PLACES: dict[str, Callable[[str], None]] = {
     **{
         place: functools.partial(lambda place, name: program(**{place: name}), place)
-        for place in ("variable", "input", "output", "function")
+        for place in OF_A_PROGRAM
     },
     "call_packed": packed,
     "string": argument,
@@ -95,10 +96,11 @@ def test_names_that_c_cannot_have_are_refused(place: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", GOOD, ids=ascii)
-@pytest.mark.parametrize("place", PLACES)
-def test_all_other_names_are_names(place: str, text: str) -> None:
+def test_all_other_names_are_names(text: str) -> None:
     """Nothing is raised, and what a place does with its name is right."""
-    PLACES[place](text)
+    program(**dict.fromkeys(OF_A_PROGRAM, text))
+    for place in PLACES.keys() - {*OF_A_PROGRAM}:
+        PLACES[place](text)
 
 
 @pytest.mark.parametrize("text", [LONE, ZERO], ids=ascii)

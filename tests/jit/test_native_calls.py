@@ -25,7 +25,7 @@ import minitvm as tvm
 from minitvm import te
 from minitvm.operators.operator import Operator
 from minitvm.runtime.call_path import call_path
-from tests.forks import in_child
+from tests.forks import assert_in_child
 
 Matrix = Annotated[te.Tensor, "m n"]
 Vector = Annotated[te.Tensor, "n"]
@@ -555,7 +555,7 @@ def test_a_forked_child_calls() -> None:
     x, w = _random(3, 4), _random(4)
     scaled(x, w), scaled(x, w)
     with scaled._table_lock:  # as another thread may
-        in_child(lambda: bool((scaled(x[:2], w) == _expected(x[:2], w)).all()))
+        assert_in_child(lambda: bool((scaled(x[:2], w) == _expected(x[:2], w)).all()))
 
 
 # ---- Functions that call themselves --------------------------------------------------------------

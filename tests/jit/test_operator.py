@@ -17,7 +17,7 @@ import torch
 
 import minitvm as tvm
 from minitvm import te
-from tests.forks import in_child
+from tests.forks import assert_in_child
 
 Matrix = Annotated[te.Tensor, "m n"]
 Vector = Annotated[te.Tensor, "n"]
@@ -406,7 +406,7 @@ def test_a_fork_while_a_thread_builds() -> None:
     thread.start()
     inside.wait(60)
     try:
-        in_child(lambda: bool((double(_random(6)) == 2 * _random(6)).all()))
+        assert_in_child(lambda: bool((double(_random(6)) == 2 * _random(6)).all()))
     finally:
         done.set()
         thread.join()

@@ -31,7 +31,7 @@ from minitvm.runtime.device_api.pool_text import pool_text
 from minitvm.runtime.device_type import BareDevice
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
 from minitvm.runtime.workspace import workspaces
-from tests.forks import in_child
+from tests.forks import assert_in_child
 from tests.runtime.simulated_memory import SimulatedMemory, allocator_of
 
 DEVICE = Device(12, 3)
@@ -915,10 +915,10 @@ def test_a_forked_child_has_blocks_of_its_own(here: CPUAllocator) -> None:
             ctypes.memset(each.address, 1, each.size)
         return all(each.address != held.address for each in mine)
 
-    in_child(check)
+    assert_in_child(check)
     driver, allocator = made()
     allocator._lock.acquire()  # as another thread would have it, that the child lacks
-    in_child(lambda: allocator.allocate(100).size == 100)
+    assert_in_child(lambda: allocator.allocate(100).size == 100)
     allocator._lock.release()
     assert not driver.calls
 
@@ -939,7 +939,7 @@ def test_a_fork_while_threads_are_at_the_pool() -> None:
         each.start()
     try:
         for _ in range(20):
-            in_child(lambda: cpu_allocator().allocate(3 * MB).size == 3 * MB)
+            assert_in_child(lambda: cpu_allocator().allocate(3 * MB).size == 3 * MB)
     finally:
         over.set()
         for each in threads:

@@ -347,7 +347,7 @@ TestAllocations: Any = Allocations.TestCase
 TestAllocations.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
-def run(operations: int, seed: int) -> None:
+def check_operations(operations: int, seed: int) -> None:
     """Many steps on one device, which fills and empties now and then."""
     draw = random.Random(seed)
     sizes = {"min_chunk": 512, "max_chunk": 30_000, "init": 100_000, "realloc": 50_000}
@@ -383,14 +383,14 @@ def run(operations: int, seed: int) -> None:
 
 
 def test_two_thousand_operations() -> None:
-    run(2000, 0)
+    check_operations(2000, 0)
 
 
 @pytest.mark.wide
 def test_a_hundred_thousand_operations() -> None:
     for seed in range(4):
-        run(25_000, seed)
-    run(100_000, 4)
+        check_operations(25_000, seed)
+    check_operations(100_000, 4)
 
 
 # ---- Threads -------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def at_once(work: Callable[[int, Callable[[], bool]], None], seconds: float) -> 
         raise failed[0]
 
 
-def on_a_device(seconds: float) -> None:
+def check_on_a_device(seconds: float) -> None:
     sizes = {"min_chunk": 512, "max_chunk": 30_000, "init": 100_000, "realloc": 50_000}
     driver = SimulatedMemory(600_000, sizes)
     allocator = allocator_of(driver, DEVICE)
@@ -464,7 +464,7 @@ def on_a_device(seconds: float) -> None:
     assert (stats.allocated, stats.requested, stats.blocks, stats.reserved) == (0, 0, 0, 0)
 
 
-def on_the_cpu(seconds: float) -> None:
+def check_on_the_cpu(seconds: float) -> None:
     """Blocks that are filled, and that other threads look at and free."""
     allocator = cpu_allocator()
     before = allocator.stats()
@@ -498,12 +498,12 @@ def on_the_cpu(seconds: float) -> None:
         assert getattr(now, name) == getattr(before, name)
 
 
-@pytest.mark.parametrize("place", [on_a_device, on_the_cpu])
-def test_eight_threads(place: Callable[[float], None]) -> None:
-    place(0.7)
+@pytest.mark.parametrize("check", [check_on_a_device, check_on_the_cpu])
+def test_eight_threads(check: Callable[[float], None]) -> None:
+    check(0.7)
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("place", [on_a_device, on_the_cpu])
-def test_eight_threads_for_a_minute(place: Callable[[float], None]) -> None:
-    place(60)
+@pytest.mark.parametrize("check", [check_on_a_device, check_on_the_cpu])
+def test_eight_threads_for_a_minute(check: Callable[[float], None]) -> None:
+    check(60)

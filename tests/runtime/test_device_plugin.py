@@ -29,7 +29,7 @@ from minitvm.runtime.device_api.interface import Handle, MemoryStats
 from minitvm.runtime.device_api.plugin import fill, load_device_plugin
 from minitvm.runtime.device_api.plugin_abi import ABI, ABIS, REQUIRED
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError, UnsupportedByDevice
-from tests.forks import in_child
+from tests.forks import assert_in_child
 from tests.plugin import DEVICES, FOLDER, SOURCE, TestPlugin, compile_c, compile_for_paddle
 
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
@@ -904,7 +904,7 @@ def test_a_forked_child_has_no_devices(plugins: Plugins, plugin: TestPlugin) -> 
         driver.destroy_stream(first, stream)
         return plugin.live() == before
 
-    in_child(check)
+    assert_in_child(check)
     assert array.numpy().tolist() == X.tolist()
     driver.device_memory_deallocate(first, address, 64)
     driver.destroy_stream(first, stream)

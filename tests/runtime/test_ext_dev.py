@@ -30,7 +30,7 @@ from minitvm.runtime.device_api.interface import (
 )
 from minitvm.runtime.device_type import DeviceType
 from minitvm.runtime.errors import DeviceError, DeviceMemoryError
-from tests.forks import in_child
+from tests.forks import assert_in_child
 
 D0, D1 = Device(DeviceType.EXT_DEV, 0), Device(DeviceType.EXT_DEV, 1)
 SIZE = 256
@@ -557,10 +557,12 @@ def test_an_event_that_was_never_recorded_has_happened(ext: ExtDev) -> None:
 
 
 def test_a_stream_waits_for_its_own_past(ext: ExtDev) -> None:
-    event = ext.create_event(D0)
+    event, done = ext.create_event(D0), list[int]()
     ext.record_event(D0, 0, event)
     ext.stream_wait_event(D0, 0, event)
+    ext.stream_add_callback(D0, 0, lambda: done.append(1))
     ext.synchronize_stream(D0, 0)
+    assert done == [1]
 
 
 def test_an_event_waits_for_what_was_before_it_alone(ext: ExtDev) -> None:
@@ -1038,10 +1040,10 @@ def test_a_forked_child_has_streams_of_its_own(ext: ExtDev) -> None:
         np.testing.assert_array_equal(contents(ext, D0, a), values)
         ext.device_memory_deallocate(D0, a, SIZE)
         ext.destroy_stream(D0, stream)
-        in_child(lambda: ext.synchronize_device(D0) is None)  # type: ignore[func-returns-value]  # it returns
+        assert_in_child(lambda: ext.synchronize_device(D0) is None)  # type: ignore[func-returns-value]  # it returns
         return True
 
-    in_child(child)
+    assert_in_child(child)
     gate.open()
     ext.synchronize_stream(D0, stream)
     assert ran == [1]
@@ -1074,7 +1076,7 @@ def test_forks_while_other_threads_use_the_device(ext: ExtDev) -> None:
     thread.start()
     try:
         for _ in range(20):
-            in_child(child)
+            assert_in_child(child)
     finally:
         stop.set()
         thread.join()

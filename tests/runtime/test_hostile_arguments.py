@@ -552,7 +552,9 @@ def test_broken_tensors_are_refused(case: str) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_deleter_that_fails_or_is_missing_does_no_harm(name: bytes, no_deleter: bool) -> None:
     accepted(Producer(name=name, no_deleter=no_deleter))
-    tvm.nd.from_dlpack(Producer(name=name, no_deleter=no_deleter)).numpy()
+    array = tvm.nd.from_dlpack(Producer(name=name, no_deleter=no_deleter))
+    assert array.numpy().tolist() == [1, 2, 3]
+    del array
     gc.collect()
 
 

@@ -193,7 +193,8 @@ def interrupt_at_random(check: Callable[[], None], times: int, seed: int) -> int
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_signal_is_never_lost(route: str) -> None:
-    interrupt_at_random(ROUTES[route], 10 if route == "nested" else 60, seed=1)
+    times = 10 if route == "nested" else 60
+    assert interrupt_at_random(ROUTES[route], times, seed=1) == times
 
 
 @pytest.mark.wide

@@ -18,7 +18,7 @@ import minitvm
 from minitvm import runtime
 from minitvm.runtime import threads, threads_text, workspace
 from minitvm.runtime.device_api import pool_text
-from tests.forks import in_child
+from tests.forks import assert_in_child
 from tests.memory.mapped import mapped
 from tests.processes import output_of
 
@@ -372,7 +372,7 @@ for cpu in (second, first, second, first):
 def test_a_forked_child_has_workers_of_its_own() -> None:
     assert meet() == 3
     for _ in range(3):
-        in_child(lambda: meet() == 3 and meet() == 3)
+        assert_in_child(lambda: meet() == 3 and meet() == 3)
         assert meet() == 3
 
 
@@ -387,7 +387,7 @@ def test_fork_while_a_region_is_at_work() -> None:
     other = threading.Thread(target=region, args=(task,))
     other.start()
     assert inside.wait(30)
-    in_child(lambda: meet() == 3)
+    assert_in_child(lambda: meet() == 3)
     done.set()
     other.join(30)
     assert meet() == 3
@@ -433,7 +433,7 @@ assert wipe_on_fork in threads_text._PAGE
 threads_text._PAGE = threads_text._PAGE.replace(wipe_on_fork, refused)
 runtime.set_num_threads(3)
 assert meet() == 3
-in_child(lambda: meet() == 3)
+assert_in_child(lambda: meet() == 3)
 assert meet() == 3
 """)
 
@@ -584,7 +584,7 @@ def test_a_block_is_for_its_thread() -> None:
         other.join(30)
     assert found == {1: [1, 1], 4: [4, 4]}
     with runtime.num_threads(2):
-        in_child(lambda: runtime.num_threads() == meet() == 2)
+        assert_in_child(lambda: runtime.num_threads() == meet() == 2)
 
 
 def test_a_block_before_the_pool() -> None:
@@ -749,6 +749,6 @@ def test_workspaces_of_a_forked_child() -> None:
         in_fresh_thread(lambda: give_back(allocate(3_000_000)))
         return again == first
 
-    in_child(check)
+    assert_in_child(check)
     assert allocate(3_000_000) == first
     give_back(first)

@@ -10,6 +10,7 @@ import pytest
 from minitvm import te, tir
 from minitvm.runtime.errors import InternalError
 from minitvm.tir.functor import (
+    Mutator,
     children,
     contains,
     find,
@@ -57,6 +58,33 @@ def test_buffers_in_the_layout_of_an_allocation_are_replaced() -> None:
 def test_what_stays_is_the_same_object() -> None:
     body = filled()
     assert substitute(body, {te.var("k"): 3}) is body
+
+
+def test_trees_without_nodes_of_interest_are_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    visited: list[str] = []
+    descend = Mutator.descend
+
+    def noted(self: Mutator, node: Any) -> Any:
+        visited.append(type(node).__name__)
+        return descend(self, node)
+
+    monkeypatch.setattr(Mutator, "descend", noted)
+
+    class Products(Mutator):
+        def visit_Mul(self, node: tir.Mul) -> Any:
+            return node.a
+
+    class Every(Mutator):
+        def expr(self, node: Any) -> Any:
+            return super().expr(node)
+
+    n = te.var("n")
+    quotient = (n + 1) // 2
+    assert Products().expr(quotient) is quotient
+    assert not visited
+    assert Every().expr(quotient) is quotient
+    assert visited[:2] == ["FloorDiv", "Add"]
+    assert str(Products().expr(quotient * n + n)) == "(n + 1) // 2 + n"
 
 
 def test_what_a_statement_computes_comes_before_what_is_in_it() -> None:
