@@ -50,6 +50,17 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
+# What stands in the place of a built function's method.
+_OF_BUILDS = "; one build has it, f.build_for('float32[8]', ...).{}, without gradients"
+_ADVICE = {
+    "torch_op": ": an operator takes torch's tensors, under torch.compile and autograd, too"
+    + _OF_BUILDS.format("torch_op(name)"),
+    "jax_op": ": an operator takes JAX's arrays, under jax.jit, vmap and grad, too"
+    + _OF_BUILDS.format("jax_op()"),
+    "returning": ": an operator returns its outputs",
+    "gufunc": ": decorate the function with @minitvm.gufunc('(n)->(n)')",
+    "get_source": ": write f.source(x, ...), with arguments or their signature",
+}
 _MOST_ROUTES = 1024  # signatures known by a key; for others the build is searched at each call
 
 
@@ -100,6 +111,16 @@ class Operator(ChoosingOperator):
             return partial(self, instance)
         made = ModuleMethod if is_module(instance) else types.MethodType
         return made(self, instance)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            called, advice = self.__dict__.get("name", "jit"), _ADVICE.get(name, "")
+            raise AttributeError(
+                f"{called}: expected an attribute of an operator, got {name!r}{advice}",
+                name=name,
+                obj=self,
+            )
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}{self.__signature__}>"
