@@ -18,7 +18,7 @@ from minitvm.operators.arrays import Described, fixed, library_of, sample, writa
 from minitvm.operators.cases import ChoosingOperator
 from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
-from minitvm.operators.jax_calls import jax_operation
+from minitvm.operators.jax_calls import RepeatedCalls, jax_operation
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
 from minitvm.operators.shapes import parse_shape
 from minitvm.operators.signature import Signature, frozen, signature_of
@@ -99,6 +99,7 @@ class Operator(ChoosingOperator):
         self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
+        self._repeated = RepeatedCalls()
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
         self._start(self._parameters)
@@ -254,7 +255,11 @@ class Operator(ChoosingOperator):
         elif records(inputs):
             made = self._recorded(found, inputs)
         else:
-            made = found.returning(*inputs)
+            made = None
+            if signature is None:
+                made = self._repeated.run(key, found.module, found.derivative, inputs)
+            if made is None:
+                made = found.returning(*inputs)
         if signature is not None and key is not None and len(self._routes) < _MOST_ROUTES:
             self._remember(key, signature, found)
         return made
@@ -275,6 +280,7 @@ class Operator(ChoosingOperator):
         """Forgets the builds of all keys, so that each signature searches its build anew."""
         with self._table_lock:
             self._routes = {}
+            self._repeated = RepeatedCalls()
             self._forget()
 
     def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:
