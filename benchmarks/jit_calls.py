@@ -118,7 +118,7 @@ def _of_torch(torch: Any, settings: Settings) -> Iterator[Row]:
 def _of_torch_operators(torch: Any, settings: Settings) -> Iterator[Row]:
     """A built function as an operator of torch, which a graph of torch.compile holds, too."""
     x, ours = torch.from_numpy(_X.copy()), _add.build_for("float32[3]", "float32[3]")
-    operator = ours.torch_op("benchmarks::add")
+    operator: Any = ours.torch_op("benchmarks::add")
     by_hand = torch.library.custom_op("benchmarks::by_hand", mutates_args=())(_by_torch(torch))
     by_hand.register_fake(lambda x, y: torch.empty_like(x))
     theirs = {"torch.add": torch.add, "custom_op by hand": by_hand}

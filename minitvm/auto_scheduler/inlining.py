@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
+from minitvm.arith.effects import is_lazy
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
@@ -48,13 +49,14 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
 
+_MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
 
 def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     """Whether a stage should be computed where it is read, in loops that the user didn't
     schedule."""
-    if not is_elementwise(stage.op):
+    if not is_elementwise(stage.op) or _multiplies_choices(s, stage):
         return False
     is_cheap, casts = _is_cheap(compute_of(stage)), contains(e.Cast, *compute_of(stage).body)
     return all(
@@ -69,6 +71,28 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         )
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
+    )
+
+
+def _multiplies_choices(s: Schedule, stage: Stage) -> bool:
+    """Whether the stages that would compute a stage would have too many lazy choices. What several
+    branches read is computed in each of them, so in a chain of such stages the number of choices
+    may double with each stage."""
+    known: dict[ComputeOp, int] = {}
+
+    def choices(op: ComputeOp) -> int:
+        if op not in known:
+            nodes = [*walk_once(*op.body)]
+            read = [s[each.producer] for each in nodes if isinstance(each, ProducerLoad)]
+            inside = [compute_of(each) for each in read if each is stage or each.inlined]
+            known[op] = sum(map(is_lazy, nodes)) + sum(map(choices, inside))
+        return known[op]
+
+    if not choices(compute_of(stage)):
+        return False
+    return any(
+        isinstance(each.op, ComputeOp) and choices(each.op) > _MOST_CHOICES
+        for each in s.readers_with_loops(stage)
     )
 
 

@@ -142,8 +142,8 @@ def test_infinities_of_a_value_that_no_choice_takes() -> None:
     X, H = (te.placeholder((4,), F64, name=name) for name in "XH")
 
     def element(i: Any) -> Any:
-        shared = te.sqrt(X[i])
-        return tir.Select(X[i] > 1.0, shared, 0.0) + tir.Select(X[i] > 2.0, shared * shared, 0.0)
+        shared, zero = te.sqrt(X[i]), te.const(0.0, F64)
+        return tir.Select(X[i] > 1.0, shared, zero) + tir.Select(X[i] > 2.0, shared * shared, zero)
 
     (dX,) = te.gradient(te.compute((4,), element, name="Y"), [X], H)
     f = tvm.build([dX], [X, H, dX], name="adjoint")
