@@ -19,7 +19,7 @@ stage becomes part of it. So loops are chosen for the reads of the elements that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 from minitvm.arith.effects import is_lazy
 from minitvm.auto_scheduler.contraction import (
@@ -44,7 +44,7 @@ from minitvm.te.schedules.guarded_reads import choices_in, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
@@ -78,22 +78,24 @@ def _multiplies_choices(s: Schedule, stage: Stage) -> bool:
     """Whether the stages that would compute a stage would have too many lazy choices. What several
     branches read is computed in each of them, so in a chain of such stages the number of choices
     may double with each stage."""
-    known: dict[ComputeOp, int] = {}
-
-    def choices(op: ComputeOp) -> int:
-        if op not in known:
-            nodes = [*walk_once(*op.body)]
-            read = [s[each.producer] for each in nodes if isinstance(each, ProducerLoad)]
-            inside = [compute_of(each) for each in read if each is stage or each.inlined]
-            known[op] = sum(map(is_lazy, nodes)) + sum(map(choices, inside))
-        return known[op]
-
-    if not choices(compute_of(stage)):
+    if not any(map(is_lazy, walk_once(*compute_of(stage).body))):
         return False
+    choices: dict[Operation, int] = {}  # of the stages computed elsewhere, behind those they read
+    for each in s.stages:
+        if isinstance(each.op, ComputeOp) and (each is stage or each.inlined):
+            choices[each.op] = _choices(each.op, choices)
     return any(
-        isinstance(each.op, ComputeOp) and choices(each.op) > _MOST_CHOICES
+        isinstance(each.op, ComputeOp) and _choices(each.op, choices) > _MOST_CHOICES
         for each in s.readers_with_loops(stage)
     )
+
+
+def _choices(op: ComputeOp, known: Mapping[Operation, int]) -> int:
+    """The lazy choices in a stage, with those of the stages that it computes."""
+    nodes = [*walk_once(*op.body)]
+    read = [each.producer for each in nodes if isinstance(each, ProducerLoad)]
+    inside = [known.get(each.op, 0) for each in read if isinstance(each, Tensor)]
+    return sum(map(is_lazy, nodes)) + sum(inside)
 
 
 def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
