@@ -9,7 +9,12 @@ operands from the adjoint of the node::
         exp(b) has      g * a, and so b has g * a * exp(b)
 
 The branch that a choice doesn't take has no part in the result. So the choice surrounds the
-adjoints of all reads below it, which keeps out infinities and NaN of the other branch.
+adjoints of all reads below it, which keeps out infinities and NaN of the other branch. A value that
+several branches share has one adjoint, in the innermost branch around its uses::
+
+    y = a * v if c else v * v           v has       g * a if c else g * v * 2
+    y = (a * v if c else 0) + (v * v if d else 0)
+                                        v has       the sum of both, where c or d holds
 """
 
 from __future__ import annotations
@@ -187,10 +192,9 @@ class _Uses:
 
 def _is_whole(branch: _Branch, used: Iterable[_Place]) -> bool:
     """Whether both branches of a choice are among some."""
-    choice = branch.choice
-    return (
-        choice is not None and sum(each is not None and each.choice is choice for each in used) == 2
-    )
+    if branch.choice is None:
+        return False
+    return sum(each is not None and each.choice is branch.choice for each in used) == 2
 
 
 def _places_around(place: _Place) -> list[_Place]:
@@ -201,11 +205,10 @@ def _condition(path: Sequence[_Branch]) -> PrimExpr:
     """The condition under which all of some branches, each inside of the one before, are taken."""
     *outer, made = (each.condition for each in path)
     for each in reversed(outer):
-        made = (
-            language.if_then_else(each, made, e.const(False, "bool"))
-            if reads(made)
-            else e.logical_and(each, made)
-        )
+        if reads(made):
+            made = language.if_then_else(each, made, e.const(False, "bool"))
+        else:
+            made = e.logical_and(each, made)
     return made
 
 
