@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 import minitvm
-from benchmarks import peers
+from benchmarks import operators, peers
 from benchmarks.measure import OURS, Row, Settings, Timer, interleaved, statement
 from minitvm import te
 
@@ -35,10 +35,13 @@ class _Scaling:
 
 
 def rows(settings: Settings) -> Iterator[Row]:
-    """Calls with arrays of numpy and of torch, and calls that torch records."""
+    """Calls with arrays of numpy, torch and JAX, recorded by torch, and of torch's operators."""
     yield from _of_numpy(settings)
     if (torch := peers.peer("torch")) is not None:
         yield from _of_torch(torch, settings)
+        yield from _of_torch_operators(torch, settings)
+    if (jax := peers.peer("jax")) is not None:
+        yield from _of_jax(jax, settings)
 
 
 def _row(name: str, contenders: Mapping[str, Timer], settings: Settings, what: str = "") -> Row:
@@ -110,6 +113,50 @@ def _of_torch(torch: Any, settings: Settings) -> Iterator[Row]:
         settings,
         f"the forward call alone; the function by hand calls returning(); {_WHAT}",
     )
+
+
+def _of_torch_operators(torch: Any, settings: Settings) -> Iterator[Row]:
+    """A built function as an operator of torch, which a graph of torch.compile holds, too."""
+    x, ours = torch.from_numpy(_X.copy()), _add.build_for("float32[3]", "float32[3]")
+    operator: Any = ours.torch_op("benchmarks::add")
+    by_hand = torch.library.custom_op("benchmarks::by_hand", mutates_args=())(_by_torch(torch))
+    by_hand.register_fake(lambda x, y: torch.empty_like(x))
+    theirs = {"torch.add": torch.add, "custom_op by hand": by_hand}
+    functions = {OURS: operator, "by its overload": operator.overload, **theirs}
+    empty = {"torch.empty": statement("f(3)", f=torch.empty)}
+    called = {name: _seen("f(x, x)", 2 * _X, f=f, x=x) for name, f in functions.items()}
+    called["the function with its output"] = _seen_writing(ours, x, torch.empty(3))
+    yield _row("torch operator", {**called, **empty}, settings)
+    if settings.least and not operators.no_compiler():
+        functions = {OURS: _add, "the operator": operator, **theirs}
+        compiled = {name: operators.compiled(torch, f, 1) for name, f in functions.items()}
+        found = {name: _seen("f(x, x)", 2 * _X, f=f, x=x) for name, f in compiled.items()}
+        yield _row("jit, in a program of torch.compile", found, settings)
+
+
+def _by_torch(torch: Any) -> Callable[..., Any]:
+    def add(x: Any, y: Any) -> Any:
+        return torch.add(x, y)
+
+    add.__annotations__ = dict.fromkeys(("x", "y", "return"), torch.Tensor)
+    return add
+
+
+def _seen_writing(function: Any, x: Any, z: Any) -> Timer:
+    function(x, x, z)
+    np.testing.assert_array_equal(z.numpy(), 2 * _X)
+    return statement("f(x, x, z)", f=function.entry_func, x=x, z=z)
+
+
+def _of_jax(jax: Any, settings: Settings) -> Iterator[Row]:
+    x = jax.numpy.asarray(_X)
+    functions = {OURS: _add, "jax": lambda x, y: x + y, "jax.jit": jax.jit(lambda x, y: x + y)}
+    for _ in range(50):  # calls that are repeated are made by XLA
+        _add(x, x)
+    text = "f(x, x).block_until_ready()"
+    found = {name: _seen(text, 2 * _X, f=f, x=x) for name, f in functions.items()}
+    empty = {"jnp.empty": statement("f(3).block_until_ready()", f=jax.numpy.empty)}
+    yield _row("jit, arrays of JAX", {**found, **empty}, settings)
 
 
 def _recorded(text: str, **names: Any) -> Timer:

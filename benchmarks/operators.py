@@ -157,9 +157,9 @@ def _in_torch(case: Case, head: Any, threads: int | None) -> dict[str, Call]:
     first = next(iter(functions.values()))
     if head is not None:
         functions = {"torch": first}
-    if threads is not None and not _no_compiler():
+    if threads is not None and not no_compiler():
         known = first if case.compiled is None else _bound(case.compiled, torch, case)
-        functions["torch.compile"] = _compiled(torch, known, threads)
+        functions["torch.compile"] = compiled(torch, known, threads)
     tensors = [torch.from_numpy(each) for each in case.arrays]
     if head is None:
         return {name: partial(each, *tensors) for name, each in functions.items()}
@@ -184,7 +184,7 @@ def _adjoints(torch: Any, function: Function, case: Case, head: Any) -> Call:
     return lambda: torch.autograd.grad(*recorded(), head, retain_graph=True)
 
 
-def _compiled(torch: Any, function: Function, threads: int) -> Function:
+def compiled(torch: Any, function: Function, threads: int) -> Function:
     """For these shapes alone, in this process, and for a backward run that is repeated."""
     inductor = importlib.import_module("torch._inductor.config")
     inductor.compile_threads, inductor.cpp.threads = 1, threads  # type: ignore[attr-defined]  # its own
@@ -194,7 +194,7 @@ def _compiled(torch: Any, function: Function, threads: int) -> Function:
     return made
 
 
-def _no_compiler() -> str:
+def no_compiler() -> str:
     """Why torch.compile can't be measured here, or nothing."""
     if os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++"))):
         return ""
@@ -228,8 +228,8 @@ def _in_numba(operator: Operator, case: Case, head: Any, threads: int) -> dict[s
     numba, loop = peers.peer("numba"), loops.get(operator.function)
     if numba is None or loop is None:
         return {}
-    compiled = numba.njit(parallel=threads > 1)(loop)
-    return {"numba": partial(compiled, *_arguments(case, head), *case.options.values())}
+    jitted = numba.njit(parallel=threads > 1)(loop)
+    return {"numba": partial(jitted, *_arguments(case, head), *case.options.values())}
 
 
 # -- Results --

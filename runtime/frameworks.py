@@ -155,7 +155,7 @@ _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (
         _is_batched,
         "expected a tensor with memory of its own, got one of torch.vmap, which stands for a "
-        "batch: call an operator of the function under vmap, f.torch_op('my::f')",
+        "batch: call an operator under vmap, f.torch_op('my::f'), or one of jit without out=",
     ),
     (
         lambda tensor: tensor.is_meta,

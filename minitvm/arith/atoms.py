@@ -31,9 +31,9 @@ def structural_key(node: Any) -> Hashable:
     leaf = _leaf_key(node)
     if leaf is not None:
         return leaf
-    parts: dict[Hashable, int] = {}  # each refers to earlier ones
-    _number(node, parts, {})
-    return tuple(parts)
+    terms = Terms()
+    terms.number(node)
+    return tuple(terms.parts)
 
 
 def _leaf_key(node: Any) -> Hashable:
@@ -49,21 +49,37 @@ def _leaf_key(node: Any) -> Hashable:
     return id(node) if cls is Var or cls not in CHILDREN or is_impure(node) else None
 
 
-def _number(node: Any, parts: dict[Hashable, int], known: dict[int, int]) -> int:
-    """The place of `node` among the distinct parts."""
-    number = known.get(id(node))
-    if number is not None:
+class Terms:
+    """Numbers of terms: equal ones, as :func:`structural_key` defines it, have the same. Each node
+    is examined once, and kept.
+
+    Attributes
+    ----------
+    parts
+        The distinct terms, each in terms of the numbers of its parts.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[Hashable, int] = {}
+        self._known: dict[PrimExpr, int] = {}
+
+    def number(self, node: Any) -> int:
+        """The number of a term."""
+        known = self._known.get(node)
+        if known is not None:
+            return known
+        key = _leaf_key(node)
+        if key is None:
+            if type(node) is tuple:
+                key = ("tuple", *[self.number(each) for each in node])
+            else:
+                dtype = node.dtype
+                values = [self.number(getattr(node, name)) for name in _FIELDS[type(node)]]
+                key = (type(node), dtype.code, dtype.bits, dtype.lanes, *values)
+        number = self.parts.setdefault(key, len(self.parts))
+        if isinstance(node, PrimExpr):
+            self._known[node] = number
         return number
-    key = _leaf_key(node)
-    if key is None:
-        if type(node) is tuple:
-            key = ("tuple", *[_number(each, parts, known) for each in node])
-        else:
-            dtype = node.dtype
-            fields_of = [_number(getattr(node, name), parts, known) for name in _FIELDS[type(node)]]
-            key = (type(node), dtype.code, dtype.bits, dtype.lanes, *fields_of)
-    number = known[id(node)] = parts.setdefault(key, len(parts))
-    return number
 
 
 # The fields that distinguish the nodes of a class, besides the dtype.
@@ -78,13 +94,18 @@ class Atoms:
     def __init__(self) -> None:
         self._by_key: dict[Hashable, PrimExpr] = {}
         self._order: dict[PrimExpr, int] = {}
+        self._terms = Terms()
+
+    def are_equal(self, a: PrimExpr, b: PrimExpr) -> bool:
+        """Whether two expressions are the same term."""
+        return a is b or self._terms.number(a) == self._terms.number(b)
 
     def shared(self, term: PrimExpr, key: Hashable = None) -> PrimExpr:
         """The first term equal to `term`: with the same `key`, structural by default."""
         if isinstance(term, Var):
             self._order.setdefault(term, len(self._order))
             return term
-        found = self._by_key.setdefault(structural_key(term) if key is None else key, term)
+        found = self._by_key.setdefault(self._terms.number(term) if key is None else key, term)
         self._order.setdefault(found, len(self._order))
         return found
 

@@ -12,7 +12,7 @@ from math import gcd
 from operator import is_
 from typing import Any
 
-from minitvm.arith.atoms import is_impure, structural_key
+from minitvm.arith.atoms import Atoms, is_impure, structural_key
 from minitvm.arith.effects import is_stable, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
@@ -330,7 +330,7 @@ class Simplifier(ScopedMutator):
         if not self._prover.is_exact(a_side) or not self._prover.is_exact(b_side):
             return node
         made = e.compare(cls, a_side, b_side)
-        return node if structural_key(made) == structural_key(node) else made
+        return node if self._prover.atoms.are_equal(made, node) else made
 
     # -- Choices, bindings, calls -----------------------------------------------------------------
 
@@ -434,7 +434,7 @@ class Simplifier(ScopedMutator):
         if not self._is_pure(node):
             return node
         for rule in RULES.get(type(node), ()):
-            for bound in _matches(rule.left, node, {}):
+            for bound in _matches(rule.left, node, {}, self._prover.atoms):
                 match = _Match(node, bound, self._prover)
                 if rule.when(match) and (made := match.right(rule)) is not None:
                     return self.expr(made)
@@ -496,12 +496,12 @@ class _Match:
 
 
 def _matches(
-    pattern: PrimExpr, node: PrimExpr, bound: dict[Var, PrimExpr]
+    pattern: PrimExpr, node: PrimExpr, bound: dict[Var, PrimExpr], atoms: Atoms
 ) -> Iterator[dict[Var, PrimExpr]]:
     """The ways in which `node` is an instance of `pattern`, given the wildcards bound already."""
     if isinstance(pattern, Var):
         if pattern in bound:
-            if structural_key(bound[pattern]) == structural_key(node):
+            if atoms.are_equal(bound[pattern], node):
                 yield bound
         elif (node.dtype.is_bool == pattern.dtype.is_bool or not pattern.dtype.is_bool) and (
             pattern not in _CONSTANT_WILDCARDS or isinstance(node, IntImm)
@@ -517,21 +517,24 @@ def _matches(
     ):
         return
     theirs = _operands(node)
-    yield from _match_all(_operands(pattern), theirs, bound)
+    yield from _match_all(_operands(pattern), theirs, bound, atoms)
     if isinstance(pattern, _COMMUTATIVE):
-        yield from _match_all(_operands(pattern), theirs[::-1], bound)
+        yield from _match_all(_operands(pattern), theirs[::-1], bound, atoms)
 
 
 def _match_all(
-    patterns: tuple[PrimExpr, ...], nodes: tuple[PrimExpr, ...], bound: dict[Var, PrimExpr]
+    patterns: tuple[PrimExpr, ...],
+    nodes: tuple[PrimExpr, ...],
+    bound: dict[Var, PrimExpr],
+    atoms: Atoms,
 ) -> Iterator[dict[Var, PrimExpr]]:
     if len(patterns) != len(nodes):
         return
     if not patterns:
         yield bound
         return
-    for more in _matches(patterns[0], nodes[0], bound):
-        yield from _match_all(patterns[1:], nodes[1:], more)
+    for more in _matches(patterns[0], nodes[0], bound, atoms):
+        yield from _match_all(patterns[1:], nodes[1:], more, atoms)
 
 
 def _operands(node: Any) -> tuple[PrimExpr, ...]:

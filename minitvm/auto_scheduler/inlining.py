@@ -19,8 +19,9 @@ stage becomes part of it. So loops are chosen for the reads of the elements that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
+from minitvm.arith.effects import is_lazy
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
@@ -43,18 +44,19 @@ from minitvm.te.schedules.guarded_reads import choices_in, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
 
+_MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 
 
 def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
     """Whether a stage should be computed where it is read, in loops that the user didn't
     schedule."""
-    if not is_elementwise(stage.op):
+    if not is_elementwise(stage.op) or _multiplies_choices(s, stage):
         return False
     is_cheap, casts = _is_cheap(compute_of(stage)), contains(e.Cast, *compute_of(stage).body)
     return all(
@@ -70,6 +72,30 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
     )
+
+
+def _multiplies_choices(s: Schedule, stage: Stage) -> bool:
+    """Whether the stages that would compute a stage would have too many lazy choices. What several
+    branches read is computed in each of them, so in a chain of such stages the number of choices
+    may double with each stage."""
+    if not any(map(is_lazy, walk_once(*compute_of(stage).body))):
+        return False
+    choices: dict[Operation, int] = {}  # of the stages computed elsewhere, behind those they read
+    for each in s.stages:
+        if isinstance(each.op, ComputeOp) and (each is stage or each.inlined):
+            choices[each.op] = _choices(each.op, choices)
+    return any(
+        isinstance(each.op, ComputeOp) and _choices(each.op, choices) > _MOST_CHOICES
+        for each in s.readers_with_loops(stage)
+    )
+
+
+def _choices(op: ComputeOp, known: Mapping[Operation, int]) -> int:
+    """The lazy choices in a stage, with those of the stages that it computes."""
+    nodes = [*walk_once(*op.body)]
+    read = [each.producer for each in nodes if isinstance(each, ProducerLoad)]
+    inside = [known.get(each.op, 0) for each in read if isinstance(each, Tensor)]
+    return sum(map(is_lazy, nodes)) + sum(inside)
 
 
 def becomes_part(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:

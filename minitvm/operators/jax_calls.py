@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 from minitvm.contrib.jax_derivative import Derivative as Rules
 from minitvm.contrib.jax_derivative import Recording
 from minitvm.operators.derivative import Derivative, Differentiated, Recorded
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
+from minitvm.tir.expr import Call
+from minitvm.tir.functor import contains, find
+from minitvm.tir.intrinsics import IMPURE_CALLS
+from minitvm.tir.stmt import AssertStmt
 
 
 def jax_operation(module: Module, derivative: Derivative) -> Callable[..., Any]:
@@ -21,6 +26,49 @@ def jax_operation(module: Module, derivative: Derivative) -> Callable[..., Any]:
         made = _operation(module, _rules(module, derivative) if has_gradient else None)
         derivative.bridges["jax"] = made
     return made
+
+
+_REPEATED = 32  # the calls that take about as long as XLA's compilation of one
+_REFUSALS = (TypeError, ValueError, OverflowError, RuntimeError)
+
+
+@final
+class RepeatedCalls:
+    """Calls with arrays of JAX outside of its programs. XLA makes a call in a fifth of the time
+    that Python code takes, but compiles for each shape. So it makes the calls that are repeated."""
+
+    def __init__(self) -> None:
+        self._counts: dict[object, int] = {}
+        self._operations: dict[object, Callable[..., Any] | None] = {}
+
+    def run(
+        self, key: object, module: Module, derivative: Derivative, inputs: Sequence[Any]
+    ) -> Any:
+        """The result of a call with a known key; None for a call that is left to Python code: one
+        that is rare, that JAX has no arrays for, or that may fail, since errors of XLA's calls
+        may come later."""
+        jax: Any = sys.modules.get("jax")
+        if jax is None or not any(isinstance(each, jax.Array) for each in inputs):
+            return None
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count == _REPEATED:
+            is_left = jax.default_backend() != "cpu" or _may_fail(module)
+            self._operations[key] = None if is_left else jax_operation(module, derivative)
+        operation = self._operations.get(key)
+        try:
+            return operation and operation(*inputs)
+        except _REFUSALS:  # Python code finds the reason
+            self._counts[key], self._operations[key] = 0, None
+            return None
+
+
+def _may_fail(module: Module) -> bool:
+    function = module.entry_func
+    assert isinstance(function, Function)
+    program: Any = function.program
+    body = program.lowered[function.name].body
+    called = {each.op for each in find(Call, body)}
+    return contains(AssertStmt, body) or not called.isdisjoint(IMPURE_CALLS)
 
 
 def _operation(module: Module, rules: Rules | None) -> Callable[..., Any]:

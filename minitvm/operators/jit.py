@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, overload
 
 from minitvm.operators.operator import Operator, Options
@@ -90,8 +92,8 @@ def jit(
     Raises
     ------
     CompileError
-        When `function` is a class, or an annotation isn't understood. The function itself runs at
-        the first call.
+        When `function` is a class, a generator, asynchronous, or not written in Python; when an
+        annotation isn't understood. The function itself runs at the first call.
 
     >>> import numpy as np
     >>> from minitvm import te
@@ -112,21 +114,44 @@ def jit(
 
 
 def _operator(function: Any, options: Options) -> Operator:
-    if not callable(function):
-        raise CompileError(
-            f"jit: expected a function of tensors, got {type(function).__name__}: give options by "
-            "name, as @minitvm.jit(static='axis')"
-        )
-    if isinstance(function, type):
-        raise CompileError(
-            f"jit: expected a function of tensors, got the class {function.__name__}: make its "
-            "methods operators, with static='self'"
-        )
+    found = _no_function_of_tensors(function)
+    if found:
+        raise CompileError(f"jit: expected a Python function of tensors, got {found}")
     backward: Any = options.backward
     if not (backward is None or callable(backward)):
         kind = type(backward).__name__
         raise CompileError(f"jit: backward: expected a function of tensors, got {kind}")
     return Operator(function, options)
+
+
+def _no_function_of_tensors(function: Any) -> str:
+    """Why something can't be traced, and what to do; nothing for a function of Python code."""
+    if isinstance(function, classmethod | property):
+        kind = type(function).__name__
+        return f"a {kind}: decorate the function first, with @{kind} above @minitvm.jit"
+    if not callable(function):
+        kind = type(function).__name__
+        return f"{kind}: give options by name, as @minitvm.jit(static='axis')"
+    if isinstance(function, type):
+        return f"the class {function.__name__}: make its methods operators, with static='self'"
+    inner = function
+    while isinstance(inner, partial | staticmethod):
+        inner = inner.func if isinstance(inner, partial) else inner.__func__
+    inner = inspect.unwrap(inner)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        return f"the asynchronous function {name}: write it with def, and return its tensors"
+    if inspect.isgeneratorfunction(inner):
+        return f"the generator {name}: return its tensors in a tuple in place of yield"
+    if not _is_of_python(inner):
+        return f"{name}, which isn't written in Python: write one that returns te.compute(...)"
+    return ""
+
+
+def _is_of_python(function: Any) -> bool:
+    """Whether a call runs Python code, which may be traced."""
+    called = function if hasattr(function, "__code__") else type(function).__call__
+    return hasattr(called, "__code__")
 
 
 def _names(option: str, given: str | Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from minitvm.operators.arrays import Described, fixed, library_of, sample, writa
 from minitvm.operators.cases import ChoosingOperator
 from minitvm.operators.derivative import Derivative
 from minitvm.operators.extents import Label
-from minitvm.operators.jax_calls import jax_operation
+from minitvm.operators.jax_calls import RepeatedCalls, jax_operation
 from minitvm.operators.parameters import Kind, Parameter, bind, parameters_of
 from minitvm.operators.shapes import parse_shape
 from minitvm.operators.signature import Signature, frozen, signature_of
@@ -50,6 +50,17 @@ from minitvm.tir.stmt import IRModule
 if TYPE_CHECKING:
     from minitvm.explanation.report import Explanation
 
+# What stands in the place of a built function's method.
+_OF_BUILDS = "; one build has it, f.build_for('float32[8]', ...).{}, without gradients"
+_ADVICE = {
+    "torch_op": ": an operator takes torch's tensors, under torch.compile and autograd, too"
+    + _OF_BUILDS.format("torch_op(name)"),
+    "jax_op": ": an operator takes JAX's arrays, under jax.jit, vmap and grad, too"
+    + _OF_BUILDS.format("jax_op()"),
+    "returning": ": an operator returns its outputs",
+    "gufunc": ": decorate the function with @minitvm.gufunc('(n)->(n)')",
+    "get_source": ": write f.source(x, ...), with arguments or their signature",
+}
 _MOST_ROUTES = 1024  # signatures known by a key; for others the build is searched at each call
 
 
@@ -88,6 +99,7 @@ class Operator(ChoosingOperator):
         self._static = [i for i, p in enumerate(self._parameters) if p.kind is Kind.STATIC]
         self._groups: dict[tuple[object, ...], Group] = {}
         self._routes: dict[tuple[object, ...] | None, Specialisation] = {}
+        self._repeated = RepeatedCalls()
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
         self._start(self._parameters)
@@ -100,6 +112,16 @@ class Operator(ChoosingOperator):
             return partial(self, instance)
         made = ModuleMethod if is_module(instance) else types.MethodType
         return made(self, instance)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            called, advice = self.__dict__.get("name", "jit"), _ADVICE.get(name, "")
+            raise AttributeError(
+                f"{called}: expected an attribute of an operator, got {name!r}{advice}",
+                name=name,
+                obj=self,
+            )
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}{self.__signature__}>"
@@ -233,7 +255,11 @@ class Operator(ChoosingOperator):
         elif records(inputs):
             made = self._recorded(found, inputs)
         else:
-            made = found.returning(*inputs)
+            made = None
+            if signature is None:
+                made = self._repeated.run(key, found.module, found.derivative, inputs)
+            if made is None:
+                made = found.returning(*inputs)
         if signature is not None and key is not None and len(self._routes) < _MOST_ROUTES:
             self._remember(key, signature, found)
         return made
@@ -254,6 +280,7 @@ class Operator(ChoosingOperator):
         """Forgets the builds of all keys, so that each signature searches its build anew."""
         with self._table_lock:
             self._routes = {}
+            self._repeated = RepeatedCalls()
             self._forget()
 
     def _traced_by_jax(self, found: Specialisation, values: Sequence[Any], out: Any) -> Any:

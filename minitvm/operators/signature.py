@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -160,7 +161,7 @@ def _array(where: str, parameter: Parameter, value: Any) -> Described:
 
 def _no_array(parameter: Parameter, value: Any) -> str:
     kind = type(value).__name__
-    is_array = isinstance(value, list | tuple | int | float | np.generic)
+    is_array = isinstance(value, list | tuple | int | float | np.generic | memoryview | array)
     advice = ": pass np.asarray(x)" if is_array else ""
     is_proxy = is_a(value, "torch.fx.proxy", "Proxy")
     if is_proxy:
@@ -189,10 +190,10 @@ def frozen(where: str, value: Any) -> object:
 
 def _check_libraries(name: str, parameters: Sequence[Parameter], arrays: Mapping[int, Any]) -> None:
     first: tuple[int, str | None] | None = None
-    for position, array in arrays.items():
-        if isinstance(array, Described):
+    for position, given in arrays.items():
+        if isinstance(given, Described):
             continue
-        library = library_of(array)
+        library = library_of(given)
         if first is None:
             first = position, library
         elif library != first[1]:

@@ -21,6 +21,7 @@ from minitvm.tir.sizes import only_decided_sizes
 
 # The messages of the language where Python code needs a value that isn't known yet.
 _NO_VALUES = "while a program is written"
+_OF_JAX = "is not a valid JAX type"  # of JAX's functions
 
 
 @final
@@ -108,6 +109,11 @@ def _call_traced(
                 ) from error
         raise
     except (CompileError, TypeError) as error:
+        if _OF_JAX in str(error):
+            raise CompileError(
+                f"{name}: expected functions of te, found one of JAX, which computes numbers, and "
+                f"a tensor has none while a program is written: write te.sin for jnp.sin: {error}"
+            ) from error
         if _NO_VALUES not in str(error):
             raise
         raise CompileError(

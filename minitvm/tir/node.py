@@ -152,6 +152,13 @@ class WholeTensor(_Unknown):
             "it, as in tvm.build(s, [A, B]), and call that with arrays"
         )
 
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise TypeError(
+            f"{described(self)} has no elements that could be set while a program is written: "
+            "write another tensor, te.compute(shape, lambda i: ...), and choose between values by "
+            "te.if_then_else"
+        )
+
 
 # -- Operators ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from minitvm.arith import rules, simplify
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import Atoms
 from minitvm.arith.rules import RULES, Rule
 from minitvm.runtime.dtype import (
     BFLOAT16,
@@ -194,7 +195,7 @@ def test_every_rule_has_a_row(analyzer: Analyzer) -> None:
     def fires(rule: Rule, node: PrimExpr) -> bool:
         return any(
             rule.when(simplify._Match(node, bound, analyzer))
-            for bound in simplify._matches(rule.left, node, {})
+            for bound in simplify._matches(rule.left, node, {}, Atoms())
         )
 
     befores = [before for before, _ in RULE_ROWS]

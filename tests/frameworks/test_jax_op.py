@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+import textwrap
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -319,3 +323,58 @@ def test_a_built_function_that_jax_traces() -> None:
     for call in (f.returning(), lambda *args: f(*args, args[0])):
         with pytest.raises(BufferError, match=r"argument 0 .*JAX is tracing.*: call .*jax_op\(\)"):
             jax.jit(call)(jnp.arange(3.0), 2.0)
+
+
+# What a user's module defines; each process that calls an exported program imports it.
+_MODULE = """
+    import jax
+    import jax.export
+    import minitvm as tvm
+    from minitvm import te
+
+    X = te.placeholder((te.var("n"), 8), name="X")
+    Y = te.compute(X.shape, lambda i, j: X[i, j] * 2.0, name="Y")
+    built = tvm.build(te.create_schedule(Y.op), [X, Y], name="double")
+    double = built.jax_op(backward=lambda inputs, outputs, gradients: (2.0 * gradients,))
+
+
+    @tvm.jit(symbolic="m")
+    def squares(x: "m n"):
+        k = te.reduce_axis((0, x.shape[1]))
+        return te.compute((x.shape[0],), lambda i: te.sum(x[i, k] * x[i, k], axis=k))
+
+
+    gradient = jax.jit(jax.grad(lambda x: squares(double(x)).sum()))
+    jax.eval_shape(gradient, jax.ShapeDtypeStruct((4, 8), "float32"))
+"""
+_CALL = """
+    import sys
+    import numpy as np
+    import user_of_jax as user
+
+    called = user.jax.export.deserialize(open(sys.argv[1], "rb").read()).call
+    for rows in (1, 4, 7):
+        x = np.random.default_rng(0).random((rows, 8), "float32")
+        np.testing.assert_allclose(called(x), 8 * x, rtol=1e-6)
+"""
+
+
+@pytest.mark.wide
+def test_serialised_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flatbuffers")
+    (tmp_path / "user_of_jax.py").write_text(textwrap.dedent(_MODULE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import user_of_jax as user  # type: ignore[import-not-found]  # written here
+
+    checks = [jax.export.DisabledSafetyCheck.custom_call("minitvm_call")]
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("m, 8"), "float32")
+    exported = jax.export.export(user.gradient, disabled_checks=checks)(spec)
+    (tmp_path / "program").write_bytes(exported.serialize())
+    script = tmp_path / "call.py"
+    script.write_text(textwrap.dedent(_CALL))
+    paths = [str(Path(tvm.__file__).parents[1]), str(tmp_path), *sys.path]
+    subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "program")],
+        env={"PYTHONPATH": ":".join(paths)},
+        check=True,
+    )

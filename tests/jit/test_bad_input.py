@@ -3,6 +3,9 @@ do."""
 
 from __future__ import annotations
 
+import array
+import functools
+import operator
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -90,6 +93,13 @@ def both(x: Any, y: Any) -> Any:
         (lambda: switched(W, flag="False"), TypeError, "'flag': expected a bool, got 'False'"),
         (lambda: shaped(W[0]), tvm.CompileError, r"'x': expected an array, which has 'shape', got"),
         (lambda: both(W, "a"), TypeError, "an array or a number, got str: static='y' has the"),
+        (lambda: both(W, memoryview(b"ab")), TypeError, r"got memoryview: pass np.asarray\(x\)"),
+        (lambda: shaped(array.array("f", W)), TypeError, r"got array: pass np.asarray\(x\)"),
+        (
+            lambda: tvm.jit(_sets_an_element)(W),
+            tvm.CompileError,
+            "elements that could be set.*te.compute",
+        ),
         (lambda: scaled(X, W, out=W), ValueError, "scaled: out: expected ndim == 2, got 1"),
         (lambda: scaled(X, W, out=X[:1].copy()), ValueError, r"expected shape\[0\] == 2, got 1"),
         (lambda: scaled(X, W, out=X.astype("f8")), TypeError, "expected dtype float32"),
@@ -154,6 +164,7 @@ def _loops(x: te.Tensor, n: int = 3) -> Any:
         (_branches, r"depends on shapes, .* alone.* te.if_then_else.* static="),
         (_takes_a_float, r"depends on shapes, .* alone.* x.astype.* static="),
         (_loops, r"depends on shapes, .* alone.* static="),
+        (lambda x: jnp.sin(x), "functions of te, found one of JAX.*: write te.sin for jnp.sin"),
         (_reads_numbers(W), "compute: expected axes .* takes it as a parameter.*: only integers"),
         (_reads_numbers(jnp.ones(3)), "compute: expected axes .* takes it as a parameter.*: only"),
     ],
@@ -192,6 +203,20 @@ def test_annotations(annotation: Any, message: str) -> None:
 
 
 _number: Any = 3
+_number_of: Any = classmethod(lambda cls, x: x)
+
+
+async def _asynchronous(x: Any) -> Any:
+    return x
+
+
+def _generator(x: Any) -> Any:
+    yield x
+
+
+def _sets_an_element(x: Any) -> Any:
+    x[0] = 1.0
+    return x
 
 
 def test_parameters_and_options() -> None:
@@ -204,14 +229,37 @@ def test_parameters_and_options() -> None:
     cases: list[tuple[Callable[[], Any], str]] = [
         (lambda: tvm.jit(many), "'x': expected a parameter of one argument"),
         (lambda: tvm.jit(out), "'out': expected another name"),
-        (lambda: tvm.jit(_number), "expected a function of tensors, got int"),
-        (lambda: tvm.jit(dict), "expected a function of tensors, got the class dict: make its"),
+        (lambda: tvm.jit(_number), "expected a Python function of tensors, got int: give options"),
+        (lambda: tvm.jit(dict), "got the class dict: make its methods operators"),
+        (lambda: tvm.jit(len), r"got len, which isn't written in Python: write one that returns"),
+        (lambda: tvm.jit(functools.partial(len)), "got len, which isn't written in Python"),
+        (lambda: tvm.jit(functools.cache(max)), "got max, which isn't written in Python"),
+        (lambda: tvm.jit(np.add), "got add, which isn't written in Python"),
+        (lambda: tvm.jit(operator.itemgetter(1)), "got itemgetter, which isn't written in Python"),
+        (lambda: tvm.jit(_asynchronous), "got the asynchronous function _asynchronous: write it"),
+        (lambda: tvm.jit(_generator), "got the generator _generator: return its tensors"),
+        (lambda: tvm.jit(_number_of), "got a classmethod: decorate the function first"),
         (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
         (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),
     ]
     for make, message in cases:
         with pytest.raises(tvm.CompileError, match=message):
             make()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("torch_op", r"one build has it, f.build_for\('float32\[8\]', ...\).torch_op\(name\)"),
+        ("jax_op", r"takes JAX's arrays.*build_for\(.*\).jax_op\(\)"),
+        ("returning", "an operator returns its outputs"),
+        ("shape", "scaled: expected an attribute of an operator, got 'shape'$"),
+    ],
+)
+def test_methods_of_built_functions(name: str, message: str) -> None:
+    assert not hasattr(scaled, name)
+    with pytest.raises(AttributeError, match=message):
+        getattr(scaled, name)
 
 
 def test_an_index_error_of_the_function_is_its_own() -> None:

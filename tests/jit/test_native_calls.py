@@ -23,6 +23,7 @@ import torch
 
 import minitvm as tvm
 from minitvm import te
+from minitvm.operators import jax_calls
 from minitvm.operators.operator import Operator
 from minitvm.runtime.call_path import call_path
 from tests.forks import assert_in_child
@@ -579,3 +580,42 @@ def test_a_function_may_call_itself_until_an_end() -> None:
         return x if k == 0 else power(te.compute(x.shape, lambda i: x[i] * 2.0), k - 1)
 
     np.testing.assert_array_equal(power(np.ones(3, "float32"), 5), [32] * 3)
+
+
+def test_repeated_calls_with_arrays_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA makes them, with the results and errors of the first calls."""
+    made: list[str] = []
+    original = jax_calls.jax_operation
+
+    def recorded(module: Any, derivative: Any) -> Any:
+        made.append(derivative.name)
+        return original(module, derivative)
+
+    monkeypatch.setattr(jax_calls, "jax_operation", recorded)
+
+    @tvm.jit
+    def scaled(x: Matrix, by: float = 2.0) -> Any:
+        return te.compute(x.shape, lambda i, j: x[i, j] * by)
+
+    @tvm.jit
+    def chosen(x: Vector, at: Annotated[te.Tensor, "k"]) -> Any:
+        return te.compute(at.shape, lambda i: x[at[i]])
+
+    @tvm.jit
+    def first(x: Vector) -> Any:
+        return te.compute((), lambda: x[0].astype("int64"))
+
+    x, at = jnp.asarray(_random(3, 4)), jnp.asarray([2, 0, 1])
+    for number in range(2 * jax_calls._REPEATED):
+        assert np.array_equal(scaled(x), x * 2)
+        assert np.array_equal(scaled(x, by=number), x * number)
+        assert np.array_equal(chosen(x[0], at), x[0][at])
+        assert first(jnp.asarray([5.5])) == 5
+    assert set(made) == {"scaled", "first"}  # the other one may fail
+    with pytest.raises(IndexError, match="chosen"):
+        chosen(x[0], at + 9)
+    with pytest.raises(TypeError, match="scaled: argument 1 'by': expected a number, got str"):
+        scaled(x, "a")
+    x.delete()
+    with pytest.raises(BufferError, match="that was deleted"):
+        scaled(x)

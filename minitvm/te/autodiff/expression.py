@@ -9,20 +9,30 @@ operands from the adjoint of the node::
         exp(b) has      g * a, and so b has g * a * exp(b)
 
 The branch that a choice doesn't take has no part in the result. So the choice surrounds the
-adjoints of all reads below it, which keeps out infinities and NaN of the other branch.
+adjoints of all reads below it, which keeps out infinities and NaN of the other branch. A value that
+several branches share has one adjoint, in the innermost branch around its uses::
+
+    y = a * v if c else v * v           v has       g * a if c else g * v * 2
+    y = (a * v if c else 0) + (v * v if d else 0)
+                                        v has       the sum of both, where c or d holds
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TypeAlias, final
 
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import product, where, wide
+from minitvm.te.autodiff.stages import reads
 from minitvm.tir import expr as e
+from minitvm.tir import op as language
 from minitvm.tir.expr import Call, PrimExpr, ProducerLoad, Select
 from minitvm.tir.functor import Mutator, substitute
 from minitvm.tir.intrinsics import INTRINSICS
@@ -68,35 +78,170 @@ def read_adjoints(
         When a wanted element goes through an operation without derivative.
     """
     backward = _Backward(name, is_wanted)
-    return _merged(list(backward.below(_without_lets(result), adjoint, known)))
+    made: dict[Hashable, ReadAdjoint] = {}
+    for each in backward.run(_Prepared().expr(result), adjoint, known):
+        key = each.load, structural_key(each.guards)
+        value = made[key].value + each.value if key in made else each.value
+        made[key] = ReadAdjoint(each.load, value, each.guards)
+    return list(made.values())
 
 
-def _merged(found: Sequence[ReadAdjoint]) -> list[ReadAdjoint]:
-    """The adjoints of one element under the same guards, added up."""
-    made: list[ReadAdjoint] = []
-    for each in found:
-        place = next((i for i, other in enumerate(made) if _is_same_read(each, other)), None)
-        if place is None:
-            made.append(each)
+class _Prepared(Mutator):
+    """Replaces each name by the (shared) expression that it stands for, and equal reads by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loads: dict[Hashable, PrimExpr] = {}
+
+    def visit_Let(self, node: e.Let) -> PrimExpr:
+        return self.expr(substitute(node.body, {node.var: node.value}))
+
+    def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
+        return self._loads.setdefault(structural_key(node), node)
+
+
+# -- Branches -------------------------------------------------------------------------------------
+
+
+@final
+@record(eq=False)
+class _Branch:
+    """A branch of a choice.
+
+    Attributes
+    ----------
+    outer
+        The branch in which the choice stands; None outside of all choices.
+    choice
+        The choice; None for a branch that stands for branches of several choices.
+    condition
+        The condition under which the branch is taken.
+    is_lazy
+        Whether the branch is evaluated only under the condition.
+    """
+
+    outer: _Branch | None
+    choice: PrimExpr | None
+    condition: PrimExpr
+    is_lazy: bool
+
+    def path(self) -> list[_Branch]:
+        """The branch, behind the branches around it."""
+        made, branch = [self], self.outer
+        while branch is not None:
+            made.append(branch)
+            branch = branch.outer
+        return made[::-1]
+
+
+_Place: TypeAlias = _Branch | None
+
+
+@final
+class _Uses:
+    """The adjoints of a node, one for each branch in which it is used."""
+
+    def __init__(self) -> None:
+        self._adjoints: dict[_Place, PrimExpr] = {}
+
+    def add(self, place: _Place, adjoint: PrimExpr) -> None:
+        before = self._adjoints.get(place)
+        self._adjoints[place] = adjoint if before is None else before + adjoint
+
+    def gathered(self) -> dict[_Place, PrimExpr]:
+        """The adjoints in the outermost branches in which the node is used whatever is chosen
+        inside. Both branches of a choice together are the branch around the choice."""
+        used = set(self._adjoints)
+        if len(used) > 1:
+            left = [*used]
+            while left:
+                place = left.pop()
+                if place is not None and place.outer not in used and _is_whole(place, used):
+                    used.add(place.outer)
+                    left.append(place.outer)
+            self._move_out({each for each in used if used.isdisjoint(_places_around(each))})
+        return self._adjoints
+
+    def in_one_branch(self) -> tuple[_Place, PrimExpr]:
+        """The branch that stands for all of these, and the adjoint in it."""
+        found = self.gathered()
+        if len(found) > 1:
+            paths = [each.path() for each in found if each is not None]
+            count = next(i for i, each in enumerate(zip_longest(*paths)) if len({*each}) > 1)
+            common = paths[0][count - 1] if count else None
+            inner = [path[count:] for path in paths]
+            is_lazy = any(branch.is_lazy for path in inner for branch in path)
+            condition = language.any(*(_condition(path) for path in inner))
+            self._move_out({common})
+            return _Branch(common, None, condition, is_lazy), found[common]
+        (only,) = found.items()
+        return only
+
+    def _move_out(self, kept: set[_Place]) -> None:
+        """Surrounds adjoints by the choices of their branches, until they are in some branches."""
+        inner = {each: len(each.path()) for each in self._adjoints if each and each not in kept}
+        while inner:
+            deepest = max(inner, key=inner.__getitem__)
+            both = [each for each in inner if each.choice is deepest.choice]
+            taken = both if deepest.choice is not None else [deepest]
+            outer = deepest.outer
+            self.add(outer, _chosen([(each, self._adjoints.pop(each)) for each in taken]))
+            depth = {inner.pop(each) for each in taken}.pop()
+            if outer is not None and outer not in kept:
+                inner[outer] = depth - 1
+
+
+def _is_whole(branch: _Branch, used: Iterable[_Place]) -> bool:
+    """Whether both branches of a choice are among some."""
+    if branch.choice is None:
+        return False
+    return sum(each is not None and each.choice is branch.choice for each in used) == 2
+
+
+def _places_around(place: _Place) -> list[_Place]:
+    return [] if place is None else [None, *place.path()[:-1]]
+
+
+def _condition(path: Sequence[_Branch]) -> PrimExpr:
+    """The condition under which all of some branches, each inside of the one before, are taken."""
+    *outer, made = (each.condition for each in path)
+    for each in reversed(outer):
+        if reads(made):
+            made = language.if_then_else(each, made, e.const(False, "bool"))
         else:
-            made[place] = ReadAdjoint(each.load, made[place].value + each.value, each.guards)
+            made = e.logical_and(each, made)
     return made
 
 
-def _is_same_read(a: ReadAdjoint, b: ReadAdjoint) -> bool:
-    return structural_equal(a.load, b.load) and structural_equal(a.guards, b.guards)
+def _chosen(adjoints: Sequence[tuple[_Branch, PrimExpr]]) -> PrimExpr:
+    """The adjoint outside of a choice, from the adjoint in one or in both of its branches."""
+    (branch, value), *rest = adjoints
+    other = functions.zeros_like(value)
+    if rest and isinstance(branch.choice, e.Min | e.Max):  # in a tie, both are chosen
+        return where(branch.condition, value, other) + _chosen(rest)
+    if rest:
+        ((_, other),) = rest
+    if value is other:
+        return value
+    choose = language.if_then_else if branch.is_lazy else where
+    return choose(branch.condition, *e.promote(value, other))
 
 
-class _Lets(Mutator):
-    def visit_Let(self, node: e.Let) -> PrimExpr:
-        return substitute(self.expr(node.body), {node.var: self.expr(node.value)})
+def _outside(load: ProducerLoad, place: _Place, value: PrimExpr) -> ReadAdjoint:
+    """The adjoint of an element that is read in a branch."""
+    guards: list[PrimExpr] = []
+    for branch in [] if place is None else reversed(place.path()):
+        if branch.is_lazy:
+            guards.insert(0, branch.condition)
+        else:
+            value = where(branch.condition, value, functions.zeros_like(value))
+    return ReadAdjoint(load, value, tuple(guards))
 
 
-def _without_lets(node: PrimExpr) -> PrimExpr:
-    """`node` with each name replaced by the (shared) expression that it stands for."""
-    return _Lets().expr(node)
+# -- Reverse mode ---------------------------------------------------------------------------------
 
 
+@final
 class _Backward:
     """Reverse mode on one expression of a stage, from the result down."""
 
@@ -106,28 +251,39 @@ class _Backward:
         self._active: dict[PrimExpr, bool] = {}
         self._linear: dict[PrimExpr, bool] = {}
 
-    def below(
+    def run(
         self, root: PrimExpr, adjoint: PrimExpr, known: PrimExpr | None
     ) -> Iterator[ReadAdjoint]:
         """The adjoints of the elements that `root` reads, by the adjoint of its value; `known` is
         the value, if it has been computed."""
-        adjoints: dict[PrimExpr, PrimExpr] = {root: adjoint}
+        uses = defaultdict[PrimExpr, _Uses](_Uses)
+        uses[root].add(None, adjoint)
+        values: dict[tuple[PrimExpr, _Place], PrimExpr] = {}
+        if known is not None:
+            values[root, None] = known
         for node in self._from_the_top(root):
-            mine = adjoints.pop(node, None)
-            if mine is None:
+            if node not in uses:
                 continue  # only functions without a derivative depend on it, such as a sign
+            mine = uses.pop(node)
             if isinstance(node, ProducerLoad):
-                yield ReadAdjoint(node, mine)
-            elif self._is_choice(node):
-                yield from self._chosen(node, mine, known if node is root else None)
+                for place, each in mine.gathered().items():
+                    yield _outside(node, place, each)
+                continue
+            place, g = mine.in_one_branch()
+            value = values.get((node, place))
+            if self._is_choice(node):
+                for operand, condition, more in _branches(node, g):
+                    if self._is_active(operand):
+                        branch = _Branch(place, node, condition, isinstance(node, Call))
+                        uses[operand].add(branch, more)
+                        if value is not None:  # the choice has the value of its operand
+                            values[operand, branch] = value
             else:
-                value = known if node is root and known is not None else node
-                for operand, more in self._operands(node, mine, value):
-                    before = adjoints.get(operand)
-                    adjoints[operand] = more if before is None else before + more
+                for operand, more in self._operands(node, g, node if value is None else value):
+                    uses[operand].add(place, more)
 
     def _from_the_top(self, root: PrimExpr) -> list[PrimExpr]:
-        """The nodes with an adjoint, each before its operands; not those below choices."""
+        """The nodes with an adjoint, each before its operands."""
         done: dict[PrimExpr, None] = {}
         stack = [(root, False)] if self._is_active(root) else []
         while stack:
@@ -136,8 +292,7 @@ class _Backward:
                 done[node] = None
             elif node not in done:
                 stack.append((node, True))
-                if not self._is_choice(node):
-                    stack += [(each, False) for each in self._active_operands(node)]
+                stack += [(each, False) for each in self._active_operands(node)]
         return [*reversed(done)]
 
     def _active_operands(self, node: PrimExpr) -> list[PrimExpr]:
@@ -187,22 +342,6 @@ class _Backward:
                     self._linear[each] for each in operands
                 )
         return self._linear[root]
-
-    def _chosen(
-        self, node: PrimExpr, adjoint: PrimExpr, known: PrimExpr | None
-    ) -> Iterator[ReadAdjoint]:
-        """The adjoints below a choice, each surrounded by the choice. The choice has the value of
-        its operand."""
-        for operand, condition, mine in _branches(node, adjoint):
-            if not self._is_active(operand):
-                continue
-            for each in self.below(operand, mine, known):
-                if is_lazy(node):
-                    yield ReadAdjoint(each.load, each.value, (condition, *each.guards))
-                else:
-                    zero = functions.zeros_like(each.value)
-                    value = where(condition, each.value, zero)
-                    yield ReadAdjoint(each.load, value, each.guards)
 
     # -- The rules --------------------------------------------------------------------------------
 

@@ -45,9 +45,10 @@ class Move:
 
 def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[Move] | None:
     """The wanted reads of a stage that only moves elements, each to one place. None for a stage
-    that computes with a wanted element, reads one for several places, or reads one tensor twice
-    where data choose between the reads: the reads of a chain of such stages would double with each
-    stage.
+    that computes with a wanted element, reads one for several places, reads one tensor twice under
+    conditions that don't exclude each other, or reads twice where data choose between the reads.
+    Through a chain of such stages, the reads of one tensor would double with each stage, or the
+    conditions of the reads would grow.
     """
     if len(op.body) > 1 or isinstance(op.body[0], Reduce):
         return None
@@ -56,15 +57,15 @@ def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[M
     if not all(each.value is adjoint and _is_move(op, each.load) for each in found):
         return None
     for read, other in combinations(found, 2):
-        if read.load.producer is other.load.producer and not _exclude(read.guards, other.guards):
+        is_same = read.load.producer is other.load.producer
+        guards = read.guards, other.guards
+        if reads_tensors(*read.guards, *other.guards) or (is_same and not _exclude(*guards)):
             return None
     return [Move(each.load, each.guards) for each in found]
 
 
 def _exclude(guards: Sequence[PrimExpr], others: Sequence[PrimExpr]) -> bool:
-    """Whether two reads are surely never made together, and data don't choose between them."""
-    if reads_tensors(*guards, *others):
-        return False
+    """Whether two reads are surely never made together."""
     known = Prover()
     for each in guards:
         known.assume(each)
