@@ -14,6 +14,7 @@ from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import children, contains, find, mentions, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, with_body
+from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.guarded_tiles import (
     Moved,
     NoFunctionOfTheTile,
@@ -26,6 +27,7 @@ from minitvm.transform.guarded_tiles import (
 from minitvm.transform.loop_conditions import Conditions
 
 _SHORT = 4  # rows, whose sums of two vectors hide the latency of multiply-adds
+_LONG = 16  # iterations
 _MOST = 512  # statements of a function whose tiles are copied
 
 
@@ -83,6 +85,16 @@ class _Shorten(ScopedMutator):
         assert isinstance(made, s.For)
         if made.kind not in (ForKind.SERIAL, ForKind.PARALLEL) or not _is_long(made.body):
             return made
+        divisor = divisor_of(self._prover, made) if made.kind == ForKind.PARALLEL else None
+        if divisor is None:
+            return self._tiled(made)
+        return by_digits(self._prover, made, divisor, self._in_digits)
+
+    def _in_digits(self, outer: Stmt) -> Stmt:
+        """The first of the loops that were fused has tiles."""
+        return self._tiled(outer) if isinstance(outer, s.For) else outer
+
+    def _tiled(self, made: s.For) -> s.For:
         tiles = tiles_of(self._prover, self._forms, made, ForKind.UNROLLED)
         if tiles is None or not tiles.last.terms or tiles.size < 2 * _SHORT:
             return made
@@ -124,17 +136,26 @@ def _is_guarded(node: Stmt, var: Var, guards: Set[PrimExpr]) -> bool:
     """Whether accesses at places that depend on a loop variable are under guards."""
     if not mentions(var, node):
         return True
-    if isinstance(node, s.IfThenElse) and not guards.isdisjoint(conjuncts(node.condition)):
-        return node.else_case is None
+    match node:
+        case s.IfThenElse(condition, _, None) if not guards.isdisjoint(conjuncts(condition)):
+            return True
+        case s.Evaluate(e.Call(op="prefetch")):
+            return True
+        case s.BufferStore() | s.Evaluate():
+            return False
+        case s.LetStmt() if mentions(var, node.value):
+            return False
     values = [child for child in children(node) if isinstance(child, PrimExpr)]
-    if isinstance(node, s.BufferStore) or contains(BufferLoad, *values):
-        return False
-    if isinstance(node, s.LetStmt) and mentions(var, node.value):
-        return False
-    return all(_is_guarded(each, var, guards) for each in children(node) if isinstance(each, Stmt))
+    below = (each for each in children(node) if isinstance(each, Stmt))
+    return not contains(BufferLoad, *values) and all(
+        _is_guarded(each, var, guards) for each in below
+    )
 
 
 def _is_long(body: Stmt) -> bool:
-    """Whether a tile has a loop of unknown length around others."""
-    loops = (each for each in find(s.For, body) if e.const_int(each.extent) is None)
-    return any(each.kind == ForKind.SERIAL and contains(s.For, each.body) for each in loops)
+    """Whether a tile has a long loop around others."""
+    return any(
+        each.kind == ForKind.SERIAL and contains(s.For, each.body)
+        for each in find(s.For, body)
+        if (e.const_int(each.extent) or _LONG) >= _LONG
+    )
