@@ -199,8 +199,9 @@ class _Parts:
                 self._known.bind_size(extent)
         for axis in self._axes:
             self._known.bind(axis.var, domain_of(axis))
-        # Whether the program itself reads the elements that data choose for all values of the axes,
-        # as far as there are any.
+        # Whether the program itself reads all elements, for all values of the axes, as far as there
+        # are any. Those that data choose, or whose existence a symbolic extent decides, may be
+        # read only then.
         first = op.body[0]
         self._reads_all = (
             not any(map(is_lazy, walk_once(*op.body)))
@@ -289,15 +290,13 @@ class _Parts:
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
         if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
             return False
-        return all(self._exists(each, self._reads_all) for each in find(ProducerLoad, value))
+        return self._reads_all or all(map(self._exists, find(ProducerLoad, value)))
 
-    def _exists(self, load: ProducerLoad, by_data: bool = False) -> bool:
-        """Whether an element exists for all values of the axes; `by_data`: for those indices that
-        depend on data, that is known."""
+    def _exists(self, load: ProducerLoad) -> bool:
+        """Whether an element surely exists for all values of the axes."""
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(
-            (by_data and reads_tensors(index))
-            or (self._known.can_prove(index >= 0) and self._known.can_prove(index < extent))
+            self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
             for index, extent in pairs
         )
 
