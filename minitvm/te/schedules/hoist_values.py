@@ -202,12 +202,7 @@ class _Parts:
         # Whether the program itself reads all elements, for all values of the axes, as far as there
         # are any. Those that data choose, or whose existence a symbolic extent decides, may be
         # read only then.
-        first = op.body[0]
-        self._reads_all = (
-            not any(map(is_lazy, walk_once(*op.body)))
-            and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
-            and all(is_fixed(op, axis) for axis in self._axes)
-        )
+        self._reads_all = reads_everywhere(op)
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -299,6 +294,16 @@ class _Parts:
             self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
             for index, extent in pairs
         )
+
+
+def reads_everywhere(op: ComputeOp) -> bool:
+    """Whether an operation evaluates all of its expression for all values of its axes."""
+    first = op.body[0]
+    return (
+        not any(map(is_lazy, walk_once(*op.body)))
+        and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
+        and all(is_fixed(op, axis) for axis in (*op.axis, *op.reduce_axis))
+    )
 
 
 def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
