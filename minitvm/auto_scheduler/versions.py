@@ -407,13 +407,14 @@ def _has_symbolic_channels(image: Contraction) -> bool:
 
 
 def _has_windows(contraction: Contraction) -> bool:
-    """Whether the columns' factor is read through windows, or not all of its elements are."""
+    """Whether the columns' factor is read through windows, or not all of its elements are. All are
+    read at the quotients of an axis."""
     axes = (*contraction.op.axis, *contraction.op.reduce_axis)
     single = {axis.var: e.const(0, axis.var.dtype) for axis in axes if extent_of(axis) == 1}
     indices = [substitute(index, single) for index in contraction.b.load.indices]
-    return not reads_tensors(*indices) and any(
-        not isinstance(Analyzer().simplify(index), Var) for index in indices
-    )
+    indices = [Analyzer().simplify(index) for index in indices]
+    indices = [each.a if isinstance(each, e.FloorDiv) else each for each in indices]
+    return not reads_tensors(*indices) and not all(isinstance(each, Var) for each in indices)
 
 
 def _symbolic_extents(ops: Iterable[Operation]) -> list[Var]:
