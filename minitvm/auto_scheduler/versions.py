@@ -32,7 +32,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
-from minitvm.auto_scheduler.lines import gathered
+from minitvm.auto_scheduler.lines import gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
@@ -242,6 +242,10 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if not found:
         for condition in _many_short_rows(ops, target):
             yield _Version("many short rows", condition, ({},), made_for="short rows")
+        size = part_of_line(ops[-1]) if isinstance(ops[-1], ComputeOp) else None
+        if size is not None:
+            parts = f"parts of {size.name} neighbours"
+            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
         yield from _near_tensors(ops, target)
         return
     narrow, small = (
