@@ -230,7 +230,10 @@ class Simplifier(ScopedMutator):
         divisor = e.const_int(node.b)
         if (divisor is not None and divisor <= 0) or node.dtype.lanes > 1:
             return self._by_rules(node)
-        made = self._by_symbol(node) if divisor is None else self._divided(node, divisor)
+        if divisor is not None:
+            made = self._divided(node, divisor)
+        else:
+            made = self._by_symbol(node) if node.dtype.is_integral else None
         return self._by_rules(node) if made is None else made
 
     visit_FloorDiv = visit_FloorMod = _division
@@ -268,20 +271,22 @@ class Simplifier(ScopedMutator):
         by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
         whole, rest = Affine(), form
         for atom, coefficient in form.terms.items():
-            quotient = self._without_factor(atom, by)
+            quotient = self._without_factor(atom, by) if self._prover.is_exact(atom) else None
             if quotient is not None:
                 whole += self._collect(quotient, exact=True) * coefficient
                 rest -= Affine.of_atom(atom) * coefficient
         left = self._sum(rest, node.dtype)
         if rest is form or left is None or not self._prover.is_exact(left):
             return None
-        known_rest, divisor = self._prover.affine(left), self._prover.affine(by)
+        if isinstance(node, e.FloorMod) and e.const_int(left) == 0:
+            return left
+        below, divisor = self._prover.affine(left), self._prover.affine(by)
         for less in (0, 1):
-            known_rest += divisor * less
-            if self._prover.proves(known_rest, divisor - known_rest - 1):
+            if self._prover.proves(below, divisor - below - 1):
                 if isinstance(node, e.FloorDiv):
                     return self._simple_sum(whole - less, node.dtype)
                 return self._simple_sum(rest + Affine.of_atom(by) * less, node.dtype)
+            below += divisor
         return None
 
     def _without_factor(self, node: PrimExpr, factor: PrimExpr) -> PrimExpr | None:
@@ -497,9 +502,6 @@ class _Match:
             return False
         with self._prover.constraint(made):
             return self._prover.can_prove(self._made(conclusion))
-
-    def is_exact(self, term: PrimExpr) -> bool:
-        return self._prover.is_exact(self._made(term))
 
     def right(self, rule: Rule) -> PrimExpr | None:
         """The right side, None where it would change the dtype."""
