@@ -332,23 +332,23 @@ def _rows_together(op: ComputeOp, target: Target) -> int:
 
 
 def _piece_of(op: ComputeOp, target: Target) -> IterVar | None:
-    """The reduction axis along which all reads that change from step to step go through short
-    pieces of lines; None if there is no such axis, or vectors along it or along the results cost as
+    """The longest reduction axis along which all reads that change along it go through short pieces
+    of lines; None if there is no such axis, or vectors along it or along the results cost as
     little."""
     if len(op.reduce_axis) < 2:
         return None
     reads = _reads_along(op)
-    near = [k for k in op.reduce_axis if all(each.along(k) == 1 for each in reads)]
-    if not reads or len(near) != 1:
+    near = [k for k in op.reduce_axis if {each.along(k) for each in reads if each.reads(k)} == {1}]
+    if not near:
         return None
-    (piece,) = near
+    piece = max(near, key=lambda k: extent_of(k) or 0)
     extent = extent_of(piece) or 0
     others = [k for k in op.reduce_axis if k is not piece]
     pieces = [FAR if (n := extent_of(k)) is None else n for k in others]
     if extent < 2 or prod(pieces) < _LEAST_PIECES:
         return None
     # A gap must lie between two pieces; without one they are a single line.
-    if any(all(each.along(k) == extent for each in reads) for k in others):
+    if any(all(each.along(k) == extent * each.along(piece) for each in reads) for k in others):
         return None
     lanes = lanes_of(op, target)
     loads = 1 + len(reads)

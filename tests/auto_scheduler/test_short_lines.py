@@ -42,6 +42,35 @@ def test_pieces_are_columns_first() -> None:
     assert "X[b, y, z, u.c.fused.inner.c]" in text(by_groups(x, 4, 6), [x])
 
 
+@pytest.mark.parametrize("body", ["weighted", "transposed weights", "distance", "pairs"])
+@pytest.mark.parametrize(("rows", "size"), [(20, 3), (20, 17), (3, 5), (1, 4)])
+def test_operands_that_do_not_change_along_a_piece(body: str, rows: int, size: int) -> None:
+    """Their values are spread over the lanes. Lines one behind the other aren't one line for them,
+    nor for a second piece."""
+    x, y = te.placeholder((rows, 60, size), name="X"), te.placeholder((rows, 60), name="Y")
+    c, k, k2 = (te.reduce_axis((0, n), name) for n, name in ((60, "c"), (size, "k"), (size, "k2")))
+    z = te.placeholder((60, rows), name="Z")
+    element: dict[str, Any] = {
+        "weighted": lambda b: te.sum(x[b, c, k] * y[b, c], axis=[k, c]),
+        "transposed weights": lambda b: te.sum(x[b, c, k] * z[c, b], axis=[c, k]),
+        "distance": lambda b: te.max(te.abs(x[b, c, k] - y[b, c]), axis=[c, k]),
+        "pairs": lambda b: te.sum(te.abs(x[b, c, k] - x[b, c, k2]), axis=[c, k, k2]),
+    }
+    out = te.compute((rows,), element[body], name="G")
+    assert any("reduced apart, as columns" in each.text for each in auto_schedule(out).choices)
+    lanes = RNG.standard_normal((rows, 60, size), dtype="float32")
+    spread = RNG.standard_normal((rows, 60), dtype="float32")
+    a, b = lanes.astype("float64"), spread.astype("float64")[..., None]
+    if body == "pairs":
+        terms = np.abs(a[..., None] - a[:, :, None]).reshape(rows, -1)
+    else:
+        terms = (np.abs(a - b) if body == "distance" else a * b).reshape(rows, -1)
+    given = {"pairs": ([x], [lanes]), "transposed weights": ([x, z], [lanes, spread.T.copy()])}
+    found = built(out, *given.get(body, ([x, y], [lanes, spread])))
+    exact = terms.max(1) if body == "distance" else terms.sum(1)
+    close(found, exact, terms.shape[1] + 1, np.abs(terms).sum(1))
+
+
 def test_a_piece_of_a_longer_line() -> None:
     """Columns that no result has a line with."""
     x = te.placeholder((9, 5, 11), name="X")
