@@ -126,9 +126,11 @@ class _Shorten(ScopedMutator):
         return with_fields(loop, body=s.IfThenElse(is_whole, whole, rest))
 
     def _may_repeat(self, loop: s.For) -> bool:
-        """Whether rows may be computed again."""
+        """Whether rows may be computed again, which are those of an output."""
         accesses = accesses_of(loop.body)
-        apart = None if accesses is None else if_repeated(self._func, accesses)
+        if accesses is None or not accesses.written <= {*self._func.buffer_map.values()}:
+            return False
+        apart = if_repeated(self._func, accesses)
         return apart is not None and e.const_int(apart) == 1
 
 
