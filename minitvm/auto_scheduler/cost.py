@@ -49,7 +49,6 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
-_CHAINED = 1.15  # of the time in which the sums of a tile wait for themselves, when there are few
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
 _IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
@@ -560,7 +559,7 @@ def _step(
     return in_the_way + max(
         c * (r * terms.operations + terms.casts) * unit.cycles,
         # With less under way there is nothing to do while data come.
-        _CHAINED * unit.under_way * terms.operations * unit.cycles + waits / 2,
+        unit.under_way * terms.operations * unit.cycles + waits / 2,
         loads / (_SUSTAINED * cpu.loads) + waits,
         meanwhile,
     )
