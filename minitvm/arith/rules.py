@@ -4,9 +4,9 @@
 TRUE and FALSE for the constant in whatever dtype is at hand. Operands of ``+ * min max == != and
 or`` match in either order. Without a condition a rule holds for every dtype and value, NaN,
 infinities, signed zeros and integers that wrap included; ``integer`` restricts it to integers,
-whose values are then those that the machine computes; ``exact(...)`` asks for arithmetic that does
-not wrap. Sums, products and quotients by constants are not here but have a normal form, in
-:mod:`minitvm.arith.simplify`. A rule only ever makes a term smaller, so rewriting ends.
+whose values are then those that the machine computes. Sums, products, and quotients of sums are not
+here but have a normal form, in :mod:`minitvm.arith.simplify`. A rule only ever makes a term
+smaller, so rewriting ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from minitvm.tir.expr import (
     LE,
     LT,
     NE,
-    Add,
     And,
     Call,
     Cast,
@@ -53,7 +52,6 @@ class Matched(Protocol):
     def value(self, constant: Var) -> int: ...
     def proves(self, condition: PrimExpr) -> bool: ...
     def implies(self, premise: PrimExpr, conclusion: PrimExpr) -> bool: ...
-    def is_exact(self, term: PrimExpr) -> bool: ...
 
 
 Condition = Callable[[Matched], bool]
@@ -101,12 +99,6 @@ def proved(*conditions: PrimExpr) -> Condition:
 def implied(premise: PrimExpr, conclusion: PrimExpr) -> Condition:
     """`conclusion` holds whenever `premise` does."""
     return lambda match: match.implies(premise, conclusion)
-
-
-def exact(term: PrimExpr, *conditions: PrimExpr) -> Condition:
-    """`term` does not wrap, and `conditions` surely hold."""
-    holds = proved(*conditions)
-    return lambda match: integer(match) and match.is_exact(term) and holds(match)
 
 
 def _composable(match: Matched) -> bool:
@@ -166,7 +158,7 @@ _ROWS: tuple[tuple[PrimExpr, PrimExpr, Condition], ...] = (
     (Div(x, ONE), x, always),
     (Mod(x, ONE), ZERO, integer),
 
-    # Quotients and remainders by symbols; those by constants have a normal form.
+    # Quotients and remainders.
     (FloorDiv(FloorDiv(x, c0), c1), FloorDiv(x, c0 * c1), _composable),
     (FloorMod(FloorMod(x, c0), c1), FloorMod(x, c1), _divides),
     (FloorDiv(FloorMod(x, c0), c1), FloorMod(FloorDiv(x, c1), FloorDiv(c0, c1)), _divides),
@@ -174,10 +166,6 @@ _ROWS: tuple[tuple[PrimExpr, PrimExpr, Condition], ...] = (
     (FloorMod(x, y), x, proved(GE(x, ZERO), LT(x, y))),
     (Div(x, y), ZERO, proved(GE(x, ZERO), LT(x, y))),
     (Mod(x, y), x, proved(GE(x, ZERO), LT(x, y))),
-    (FloorDiv(Add(Mul(x, y), z), y), x, exact(Add(Mul(x, y), z), GE(z, ZERO), LT(z, y))),
-    (FloorMod(Add(Mul(x, y), z), y), z, exact(Add(Mul(x, y), z), GE(z, ZERO), LT(z, y))),
-    (FloorDiv(Mul(x, y), y), x, exact(Mul(x, y), GT(y, ZERO))),
-    (FloorMod(Mul(x, y), y), ZERO, exact(Mul(x, y))),
 
     # The lesser and the greater.
     (Min(x, x), x, always),

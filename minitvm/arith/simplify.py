@@ -228,9 +228,12 @@ class Simplifier(ScopedMutator):
         if not isinstance(node, e.FloorDiv | e.FloorMod) or not self._is_pure(node):
             return node
         divisor = e.const_int(node.b)
-        if divisor is None or divisor <= 0 or node.dtype.lanes > 1:
+        if (divisor is not None and divisor <= 0) or node.dtype.lanes > 1:
             return self._by_rules(node)
-        made = self._divided(node, divisor)
+        if divisor is not None:
+            made = self._divided(node, divisor)
+        else:
+            made = self._by_symbol(node) if node.dtype.is_integral else None
         return self._by_rules(node) if made is None else made
 
     visit_FloorDiv = visit_FloorMod = _division
@@ -261,6 +264,41 @@ class Simplifier(ScopedMutator):
             return None
         quotient = self.expr(e.floordiv(numerator, const(divisor // common, node.dtype)))
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
+
+    def _by_symbol(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr | None:
+        """``(x*n + r) // n`` is x, and ``(x*n + r) % n`` is r, where r is 0 to ``n - 1``; so is
+        ``(x*n + n - 1) // n``."""
+        by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
+        whole, rest = Affine(), form
+        for atom, coefficient in form.terms.items():
+            quotient = self._without_factor(atom, by) if self._prover.is_exact(atom) else None
+            if quotient is not None:
+                whole += self._collect(quotient, exact=True) * coefficient
+                rest -= Affine.of_atom(atom) * coefficient
+        left = self._sum(rest, node.dtype)
+        if rest is form or left is None or not self._prover.is_exact(left):
+            return None
+        if isinstance(node, e.FloorMod) and e.const_int(left) == 0:
+            return left
+        below, divisor = self._prover.affine(left), self._prover.affine(by)
+        for less in (0, 1):
+            if self._prover.proves(below, divisor - below - 1):
+                if isinstance(node, e.FloorDiv):
+                    return self._simple_sum(whole - less, node.dtype)
+                return self._simple_sum(rest + Affine.of_atom(by) * less, node.dtype)
+            below += divisor
+        return None
+
+    def _without_factor(self, node: PrimExpr, factor: PrimExpr) -> PrimExpr | None:
+        """A product without one of its factors; None if it hasn't that factor."""
+        if self._prover.atoms.shared(node) is factor:
+            return e.const(1, node.dtype)
+        if not isinstance(node, e.Mul):
+            return None
+        a, b = (self._without_factor(each, factor) for each in (node.a, node.b))
+        if b is not None:
+            return e.multiply(node.a, b)
+        return None if a is None else e.multiply(a, node.b)
 
     def _remainder_of_parts(self, form: Affine, divisor: int, dtype: DType) -> PrimExpr | None:
         """``(8*x + r) % 56`` is ``x % 7 * 8 + r`` where r is 0 to 7."""
@@ -464,9 +502,6 @@ class _Match:
             return False
         with self._prover.constraint(made):
             return self._prover.can_prove(self._made(conclusion))
-
-    def is_exact(self, term: PrimExpr) -> bool:
-        return self._prover.is_exact(self._made(term))
 
     def right(self, rule: Rule) -> PrimExpr | None:
         """The right side, None where it would change the dtype."""

@@ -22,7 +22,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import dtype_read
-from minitvm.te.schedules.hoist_values import is_lookup
+from minitvm.te.schedules.hoist_values import is_lookup, reads_everywhere
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
@@ -123,6 +123,23 @@ def _column_of(op: ComputeOp) -> IterVar:
 def extent_of(axis: IterVar) -> int | None:
     """The extent of an axis, None if it is symbolic."""
     return e.const_int(domain_of(axis).extent)
+
+
+def is_multiple(op: ComputeOp, axis: IterVar, size: int) -> bool:
+    """Whether the extent of an axis is surely a multiple of a size. So is a symbolic one, such as
+    n, if all elements at quotients of the axis are read from a dimension of ``n // size``."""
+    extent = domain_of(axis).extent
+    form = Prover().affine(extent)
+    if not any(each % size for each in (form.constant, *form.terms.values())):
+        return True
+    return reads_everywhere(op) and any(
+        isinstance(index, e.FloorDiv)
+        and index.a is axis.var
+        and (e.const_int(index.b) or 1) % size == 0
+        and structural_equal(dim, e.floordiv(extent, index.b))
+        for load in find(ProducerLoad, *op.body)
+        for index, dim in zip(load.indices, load.producer.shape, strict=True)
+    )
 
 
 def usual_extent(extent: PrimExpr) -> int:

@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from math import gcd, lcm, prod
 
 from minitvm.arith.accesses import step_of
+from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -53,10 +54,10 @@ from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, mentions, walk_once
+from minitvm.tir.functor import children, contains, find, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
@@ -203,6 +204,41 @@ def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target)
     period = lcm(period, *(each for each in divisors_along(line, *op.body) if each <= lanes))
     vectors = period // gcd(period, lanes)
     return vectors if vectors <= target.vector_registers // 2 else 0
+
+
+# -- Lines of several digits --
+
+
+def part_of_line(op: ComputeOp) -> Var | None:
+    """The symbolic number of the neighbours along the last axis of an elementwise stage that have
+    one quotient, where an element is read at quotients or at remainders alone; None if there is
+    none."""
+    axis = op.axis[-1] if op.axis and not op.reduce_axis else None
+    if axis is None or not contains((e.FloorDiv, e.FloorMod), *op.body):
+        return None
+    found = set[Var]()
+    for load in all_loads(op):
+        kinds = {
+            (type(each), each.b)
+            for each in find((e.FloorDiv, e.FloorMod), *load.indices)
+            if each.a is axis.var and isinstance(each.b, Var)
+        }
+        found |= {by for kind, by in kinds if len(kinds) == 1}
+    if len(found) != 1:
+        return None
+    (size,) = found
+    is_whole = e.const_int(Analyzer().simplify(e.floormod(domain_of(axis).extent, size))) == 0
+    return size if is_whole else None
+
+
+def write_parts_of_line(stage: Stage, size: Var, target: Target) -> None:
+    """Computes a line part by part, each in vectors."""
+    op = compute_of(stage)
+    *rows, axis = op.axis
+    part, place = stage.split(axis, factor=size)
+    _, lane = stage.split(place, factor=target.lanes(op.body[0].dtype))
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, rows) if rows else part)
 
 
 # -- Rows in pieces --

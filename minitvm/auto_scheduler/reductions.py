@@ -42,6 +42,7 @@ from minitvm.auto_scheduler.contraction import (
     factors_of,
     is_extremum,
     is_in_order,
+    is_multiple,
     is_rounded,
     is_uneven,
     line_of,
@@ -416,10 +417,13 @@ def _in_digits(op: ComputeOp, stage: Stage, reduced: Sequence[IterVar]) -> list[
     to unroll, that have one quotient. Elements that data choose are loaded one by one in any
     case."""
     *outer, k = reduced
-    sizes = [] if k.dom is None else divisors_along(op.reduce_axis, *op.body)
+    if k.dom is None:  # of fused loops
+        return [*reduced]
+    sizes = divisors_along(op.reduce_axis, *op.body)
     size = min((n for n in sizes if n > _MOST_UNROLLED), default=0)
-    extent = extent_in(stage, k) or 0
-    is_even = size and size < extent and not any(n % size and size % n for n in (extent, *sizes))
+    extent = extent_of(k)
+    is_long = size and (extent is None or extent > size) and is_multiple(op, k, size)
+    is_even = is_long and not any(n % size and size % n for n in sizes)
     if not is_even or any(is_lookup(each.load) for each in factors_of(op)):
         return [*reduced]
     return [*outer, *stage.split(k, factor=size)]
@@ -431,8 +435,8 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     k = stage.leaf_iter_vars[-1]
     if k.dom is None:  # of fused loops
         return
-    extent, period = extent_of(k), lcm(*divisors_along(op.reduce_axis, *op.body))
-    if extent is not None and 1 < period <= _MOST_UNROLLED and extent % period == 0:
+    period = lcm(*divisors_along(op.reduce_axis, *op.body))
+    if 1 < period <= _MOST_UNROLLED and is_multiple(compute_of(stage), k, period):
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
 

@@ -36,9 +36,11 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     last_line,
+    part_of_line,
     request_gathered,
     store_past_caches,
     write_line,
+    write_parts_of_line,
     write_pieces,
 )
 from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
@@ -52,6 +54,7 @@ from minitvm.auto_scheduler.reductions import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
+from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -346,6 +349,10 @@ class _Rows:
                 run_parallel(stage, loops, target)
         elif not op.axis:
             self._choose()
+        elif self._is_last() and has_short_rows() and (size := part_of_line(op)) is not None:
+            choose(s, "strategy", "row by row, each in parts of {size} neighbours",
+                   stage=stage.name, size=size.name)  # fmt: skip
+            write_parts_of_line(stage, size, target)
         elif not write_pieces(s, stage):
             self._choose()
             first = self._first_of_vectors(stage)
@@ -356,6 +363,10 @@ class _Rows:
             loop = fused(stage, in_tasks(stage, lines, vectors, target))
             stage.parallel(loop)
             request_gathered(s, stage, loop, line, target)
+
+    def _is_last(self) -> bool:
+        """Whether the stage is the last one of the program."""
+        return self.root is self.s[self.s.calls.outputs[-1]]
 
     def _write_columns(self, stage: Stage, rows: int) -> IterVar | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors

@@ -55,7 +55,7 @@ def is_version() -> bool:
 
 
 def has_short_rows() -> bool:
-    """Whether a version is written in which rows of symbolic length are short."""
+    """Whether a version is written in which rows of symbolic length are short, or have parts."""
     return is_version() and not has_near_tensors()
 
 

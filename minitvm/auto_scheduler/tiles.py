@@ -89,7 +89,7 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
 
 def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Tile:
     """The tile that takes the fewest cycles, in the `blocks` of a function; of tiles that are alike
-    one that divides rows and columns: a remainder is code of its own.
+    one that divides rows and columns whose number is known: a remainder is code of its own.
 
     >>> unit = vectors(DType.of("float32"), Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     >>> nest = Nest((96,), 96, (96,), (), DType.of("float32"), 4, 4 * 96, 4, 4 * 96, unit)
@@ -104,8 +104,9 @@ def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Ti
     alike = [tile for tile in costs if costs[tile] <= most]
 
     def rank(tile: Tile) -> tuple[int, float]:
-        remainders = (nest.height % tile.rows > 0) + (nest.width % tile.columns > 0)
-        return remainders, costs[tile]
+        height = nest.rows[-1] if nest.rows else 1
+        pairs = (height, tile.rows), (nest.columns, tile.columns)
+        return sum(n is not None and n % size > 0 for n, size in pairs), costs[tile]
 
     return min(alike, key=rank)
 

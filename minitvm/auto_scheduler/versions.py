@@ -32,7 +32,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
-from minitvm.auto_scheduler.lines import gathered
+from minitvm.auto_scheduler.lines import gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
@@ -67,6 +67,7 @@ _SHORT = 16  # an extent below would be padding for the most part
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
 _IMAGE = (128, 192)  # and for single rows
+_ROWS = (512, 256, 128, 64)  # of a product whose columns and steps are known
 _PLACES = (56, 128, 192)  # of images that are read as they lie
 
 Write = Callable[..., None]
@@ -84,7 +85,7 @@ class _Version:
     condition: PrimExpr
     sizes: tuple[Mapping[Var, int], ...]
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
-    saves_copies: bool = False  # it is of use only if fewer factors are copied than in large sizes
+    rows: Var | None = None  # it is for no more of them than the first size that saves copies
     is_near: bool = False  # tensors of symbolic size are in the L2 cache
     made_for: str = ""  # where it has no sizes
 
@@ -111,7 +112,7 @@ def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) 
     found = list[_Version]()
     for each in versions:
         before = found[-1] if found else None
-        if before is not None and before.sizes[0] and each.sizes[0] and not each.is_whole:
+        if before is not None and before.sizes[0] and each.sizes[0] and _is_for_any(each):
             one, other = (make((*v.sizes[0].items(),), v.is_near) for v in (before, each))
             if one is not None and other is not None and one.trace() == other.trace():
                 either = e.logical_or(before.condition, each.condition)
@@ -119,6 +120,11 @@ def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) 
                 continue
         found.append(each)
     return found
+
+
+def _is_for_any(version: _Version) -> bool:
+    """Whether the schedule for the first sizes serves all calls of a version."""
+    return not version.is_whole and version.rows is None
 
 
 def _made_for(
@@ -164,8 +170,8 @@ def _write_version(
         text = made.trace()
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
-        if version.saves_copies and len(made.stages) >= len(s.stages):
-            return None
+        if version.rows is not None and len(made.stages) >= len(s.stages):
+            continue
         if version.is_whole and any(_is_made_by(make, each, text) for each in others):
             return None  # the other one serves more calls
         schedule = _replayed(text, outputs)
@@ -173,10 +179,13 @@ def _write_version(
             continue
         if not (version.is_whole and _pads(text, outputs, sizes, len(made.stages))):
             extents = " x ".join(map(str, sizes.values())) or version.made_for
+            name, condition, rows = version.name, version.condition, version.rows
+            if rows is not None:
+                name, condition = f"{extents} {rows.name} or fewer", rows <= sizes[rows]
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
-            choose(s, "version", note, stage=outputs[-1].name, sizes=version.name, extents=extents)
+            choose(s, "version", note, stage=outputs[-1].name, sizes=name, extents=extents)
             schedule.choices = made.choices
-            s.specialize(version.condition, schedule)
+            s.specialize(condition, schedule)
             return True
     return None
 
@@ -233,6 +242,10 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if not found:
         for condition in _many_short_rows(ops, target):
             yield _Version("many short rows", condition, ({},), made_for="short rows")
+        size = part_of_line(ops[-1]) if isinstance(ops[-1], ComputeOp) else None
+        if size is not None:
+            parts = f"parts of {size.name} neighbours"
+            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
         yield from _near_tensors(ops, target)
         return
     narrow, small = (
@@ -267,12 +280,14 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         if any(map(_has_symbolic_channels, images)):
             yield _Version("images", e.const(True), _sizes_of_images(extents, images))
         return
+    if len(extents) == 1 and extents[0] is rows:
+        # Of any larger number of rows the tiles and the blocks are the same.
+        sizes = tuple({rows: size} for size in _ROWS)
+        yield _Version("few rows", e.const(True), sizes, rows=rows)
+        return
     mine = tiled or extents
-    are_columns_known = len(extents) == 1 and extents[0] is rows
     is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
-    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow, saves_copies=are_columns_known)
-    if are_columns_known:
-        return  # of any larger number of rows the tiles and the blocks are the same
+    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
     is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
     yield _Version(f"all extents of {most} or less", is_small, small)
 
@@ -396,13 +411,14 @@ def _has_symbolic_channels(image: Contraction) -> bool:
 
 
 def _has_windows(contraction: Contraction) -> bool:
-    """Whether the columns' factor is read through windows, or not all of its elements are."""
+    """Whether the columns' factor is read through windows, or not all of its elements are. All are
+    read at the quotients of an axis."""
     axes = (*contraction.op.axis, *contraction.op.reduce_axis)
     single = {axis.var: e.const(0, axis.var.dtype) for axis in axes if extent_of(axis) == 1}
     indices = [substitute(index, single) for index in contraction.b.load.indices]
-    return not reads_tensors(*indices) and any(
-        not isinstance(Analyzer().simplify(index), Var) for index in indices
-    )
+    indices = [Analyzer().simplify(index) for index in indices]
+    indices = [each.a if isinstance(each, e.FloorDiv) else each for each in indices]
+    return not reads_tensors(*indices) and not all(isinstance(each, Var) for each in indices)
 
 
 def _symbolic_extents(ops: Iterable[Operation]) -> list[Var]:

@@ -43,6 +43,7 @@ from minitvm.transform.passes import added_pass
 from minitvm.transform.remove_assertions import remove_assertions
 from minitvm.transform.reuse_storage import reuse_storage
 from minitvm.transform.serialize_vectors import serialize_vectors
+from minitvm.transform.shorten_tiles import shorten_tiles
 from minitvm.transform.simplify import simplify
 from minitvm.transform.skip_loops import skip_loops
 from minitvm.transform.stream_stores import stream_stores
@@ -82,6 +83,7 @@ def pipeline(
         ),
         (
             ("clip_loops", clip_loops),
+            ("shorten_tiles", shorten_tiles),
             ("compute_padding", compute_padding),
             (
                 "overlap_tiles",

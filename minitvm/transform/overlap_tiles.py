@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from math import gcd
 from typing import final
 
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import (
-    calls_out,
-    may_be_one_array,
-    own_memory,
-    read_buffers,
     written_buffers,
 )
-from minitvm.arith.guards import Without, is_symbolic, quotient
-from minitvm.arith.linear import Affine
-from minitvm.arith.prover import Prover
+from minitvm.arith.guards import Without, quotient
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
 from minitvm.arith.work import code_size
-from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
+from minitvm.tir.expr import BufferLoad, PrimExpr, Var
 from minitvm.tir.functor import (
-    Mutator,
     contains,
     find,
     mentions,
-    rebuild,
     substitute,
     with_fields,
 )
-from minitvm.tir.op import are_apart
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
+from minitvm.transform.guarded_tiles import (
+    LITTLE,
+    Accesses,
+    Moved,
+    NoFunctionOfTheTile,
+    Shortened,
+    Tiles,
+    accesses_of,
+    if_repeated,
+    tiles_of,
+)
 from minitvm.transform.loop_conditions import Conditions
 from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 
 _WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
-_LITTLE = 4  # statements of a tile: a copy for the last tile costs little
 _LONG = 32  # statements of a tile: a copy takes long to compile
 _MANY = 8  # tiles: one of them takes little of the time
 
@@ -117,38 +116,12 @@ def overlap_tiles(
 
 
 @final
-@record()
-class _Tiles:
-    """A loop over tiles of `size` elements; all `guards` hold in the tiles that begin at `last` or
-    before it."""
-
-    size: int
-    last: Affine
-    guards: tuple[PrimExpr, ...]
-
-    @property
-    def divisor(self) -> int:
-        """A divisor of the begins of all tiles, and of half a tile."""
-        return gcd(self.size, self.size // 2, self.last.constant, *self.last.terms.values())
-
-
-@final
-@record()
-class _Accesses:
-    """The buffers that a tile reads and writes, without its own."""
-
-    read: frozenset[Buffer]
-    written: frozenset[Buffer]
-
-
-@final
 class _Overlap(ScopedMutator):
     changes = (s.IfThenElse,)
 
     def __init__(self, func: PrimFunc, vector_bytes: int, mask_registers: bool) -> None:
         super().__init__(prover_of(func))
         self._func = func
-        self._order = {buffer: i for i, buffer in enumerate(func.buffer_map.values())}
         self._vector_bytes = vector_bytes
         # The bytes of a vector, on a target without mask registers; otherwise 0.
         self._masked_bytes = 0 if mask_registers else vector_bytes
@@ -172,8 +145,8 @@ class _Overlap(ScopedMutator):
         has_lanes = any(each.kind == ForKind.VECTORIZED for each in find(s.For, loop.body))
         if not has_lanes or not contains(s.IfThenElse, loop.body):
             return False
-        accesses = _accesses(loop.body)
-        return accesses is not None and self._if_repeated(accesses) is not None
+        accesses = accesses_of(loop.body)
+        return accesses is not None and if_repeated(self._func, accesses) is not None
 
     def _in_digits(self, outer: Stmt) -> Stmt:
         """The loop over the last of the loops that were fused has tiles that may overlap."""
@@ -185,9 +158,13 @@ class _Overlap(ScopedMutator):
     def _overlapped(self, loop: s.For) -> Stmt:
         if loop.kind not in (ForKind.SERIAL, ForKind.PARALLEL):
             return loop
-        tiles = self._tiles(loop)
-        accesses = None if tiles is None else _accesses(loop.body)
-        if tiles is None or accesses is None or (apart := self._if_repeated(accesses)) is None:
+        tiles = tiles_of(self._prover, self._forms, loop, ForKind.VECTORIZED)
+        accesses = None if tiles is None else accesses_of(loop.body)
+        if (
+            tiles is None
+            or accesses is None
+            or (apart := if_repeated(self._func, accesses)) is None
+        ):
             return loop
         is_long = code_size(loop.body) >= _LONG
         if loop.kind == ForKind.PARALLEL and not (is_long or self._repeats_as_little(loop, tiles)):
@@ -198,55 +175,7 @@ class _Overlap(ScopedMutator):
         is_dear = tiles.last.constant >= 0 and self._masks_are_dear(accesses, tiles)
         return self._behind(loop, tiles) if is_dear and e.const_int(apart) == 1 else loop
 
-    def _tiles(self, loop: s.For) -> _Tiles | None:
-        """The tiles over which a loop runs; None where its body has no guards on lanes, or several
-        limits."""
-        if e.const_int(loop.min) != 0 or not self._prover.is_index_arithmetic(loop.extent):
-            return None
-        lanes = [
-            each.loop_var for each in find(s.For, loop.body) if each.kind == ForKind.VECTORIZED
-        ]
-        if not lanes:
-            return None
-        with self.in_loop(loop):
-            uses = self._forms.uses(loop, every=False).conditions
-        var = loop.loop_var
-        uses = {each: use for each, use in uses.items() if mentions(var, each)}
-        # Choices stay in the last tile. Those of a long tile need a loop that can be divided.
-        found = {each: use for each, use in uses.items() if not use.divides and use.negates is None}
-        rows = [row for use in found.values() for row in use.rows]
-        if not rows or (len(found) < len(uses) and code_size(loop.body) > _LITTLE):
-            return None
-        first = rows[0]
-        size = -first.terms.get(var, 0)
-        if size <= 1 or not all(row.same_as(first) for row in rows):
-            return None
-        if not any(mentions(lane, *found) for lane in lanes):
-            return None
-        last = first - Affine({var: -size})
-        # Its operands stay the same while the loop runs.
-        is_known = all(self._prover.is_index_arithmetic(atom) for atom in last.terms)
-        if not is_known or any(mentions(var, atom) for atom in last.terms):
-            return None
-        with self.in_loop(loop):
-            if last.terms and not is_symbolic(self._prover, last):
-                return None  # a loop around it gets a main part without guards
-        return _Tiles(size, last, tuple(found))
-
-    def _if_repeated(self, tile: _Accesses) -> PrimExpr | None:
-        """The condition under which a part of a tile may be computed again: whichever arrays a
-        caller passes, the tile reads no memory that it writes, except for its own. None if it
-        does."""
-        both = [(a, b) for a in tile.written for b in tile.read]
-        if any(a.data is b.data for a, b in both):
-            return None
-        pairs = [(a, b) for a, b in both if may_be_one_array(self._func, b, a)]
-        apart: PrimExpr = e.const(True)
-        for each in sorted(pairs, key=lambda pair: [self._order[buffer] for buffer in pair]):
-            apart = e.logical_and(apart, are_apart(*(buffer.data for buffer in each)))
-        return apart
-
-    def _masks_are_dear(self, tile: _Accesses, tiles: _Tiles) -> bool:
+    def _masks_are_dear(self, tile: Accesses, tiles: Tiles) -> bool:
         """Whether the last tile of a constant extent takes longer under masks than as a whole."""
         if not self._masked_bytes:
             return False
@@ -256,30 +185,30 @@ class _Overlap(ScopedMutator):
         is_vector = left & (left - 1) == 0  # without a mask
         return not is_vector and (least < _WHOLE or vectors[0] == vectors[1])
 
-    def _behind(self, loop: s.For, tiles: _Tiles) -> Stmt:
+    def _behind(self, loop: s.For, tiles: Tiles) -> Stmt:
         """The whole tiles of a constant extent, then one that overlaps the last of them."""
         begin = Var(f"{loop.loop_var.name}.begin", loop.loop_var.dtype)
         body = Without(tiles.guards).stmt(loop.body)
         try:
-            last = _Moved(loop.loop_var, tiles, begin).stmt(body)
-        except _NoFunctionOfTheTile:
+            last = Moved(loop.loop_var, tiles, begin, tiles.divisor).stmt(body)
+        except NoFunctionOfTheTile:
             return loop
         place = e.const(tiles.last.constant, begin.dtype)
         whole = e.const(tiles.last.constant // tiles.size + 1, loop.extent.dtype)
         return seq(with_fields(loop, extent=whole, body=body), substitute(last, {begin: place}))
 
-    def _overlapping(self, loop: s.For, tiles: _Tiles, apart: PrimExpr) -> Stmt | None:
+    def _overlapping(self, loop: s.For, tiles: Tiles, apart: PrimExpr) -> Stmt | None:
         var, size, whole = loop.loop_var, tiles.size, Without(tiles.guards).stmt(loop.body)
         begin = Var(f"{var.name}.begin", var.dtype)
         try:
-            moved = _Moved(var, tiles, begin).stmt(whole)
-        except _NoFunctionOfTheTile:
+            moved = Moved(var, tiles, begin, tiles.divisor).stmt(whole)
+        except NoFunctionOfTheTile:
             return None
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
         if not tiles.last.terms:
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
-        if code_size(loop.body) > _LITTLE:
+        if code_size(loop.body) > LITTLE:
             whole_loop = with_fields(
                 loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
             )
@@ -305,7 +234,7 @@ class _Overlap(ScopedMutator):
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
 
-    def _repeats_as_little(self, loop: s.For, tiles: _Tiles) -> bool:
+    def _repeats_as_little(self, loop: s.For, tiles: Tiles) -> bool:
         """Whether a tile of symbolic columns takes as long under its guards as without them: it has
         loops inside, and none that ends where the guards do."""
         has_loops = any(each.kind == ForKind.SERIAL for each in find(s.For, loop.body))
@@ -329,7 +258,7 @@ class _Overlap(ScopedMutator):
         }
         return len(reads) <= 1
 
-    def _with_halves(self, loop: s.For, tiles: _Tiles, whole: s.For, narrow: Stmt) -> Stmt:
+    def _with_halves(self, loop: s.For, tiles: Tiles, whole: s.For, narrow: Stmt) -> Stmt:
         """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body
         is `narrow`; and one such tile where there are fewer columns."""
         var, size, half = loop.loop_var, tiles.size, tiles.size // 2
@@ -338,7 +267,7 @@ class _Overlap(ScopedMutator):
         count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
         wide = Var(f"{var.name}.whole", dtype)
         name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
-        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = Moved(var, tiles, begin, tiles.divisor).stmt(Without(tiles.guards).stmt(narrow))
         body = s.LetStmt(begin, e.minimum(wide * size + name * half, columns - half), body)
         left = e.maximum(e.floordiv(columns - wide * size + (half - 1), half), 0)
         halves = with_fields(loop, loop_var=name, extent=left, body=body)
@@ -346,17 +275,17 @@ class _Overlap(ScopedMutator):
         tiled = s.LetStmt(wide, e.Select(columns >= size, count, e.const(0, dtype)), tiled)
         return s.IfThenElse(columns >= half, tiled, with_fields(loop, body=narrow))
 
-    def _or_half(self, whole: s.For, tiles: _Tiles, narrow: Stmt) -> s.For:
+    def _or_half(self, whole: s.For, tiles: Tiles, narrow: Stmt) -> s.For:
         """The parallel loop over `whole` tiles, whose last one has half of the columns if no more
         are left; `narrow` is its guarded body."""
         var, size, half = whole.loop_var, tiles.size, tiles.size // 2
         columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
         begin = Var(f"{var.name}.begin", var.dtype)
-        body = _Moved(var, tiles, begin).stmt(Without(tiles.guards).stmt(narrow))
+        body = Moved(var, tiles, begin, tiles.divisor).stmt(Without(tiles.guards).stmt(narrow))
         last = s.LetStmt(begin, columns - half, body)
         return with_fields(whole, body=s.IfThenElse(var * size + half < columns, whole.body, last))
 
-    def _narrow(self, loop: s.For, tiles: _Tiles) -> Stmt | None:
+    def _narrow(self, loop: s.For, tiles: Tiles) -> Stmt | None:
         """The body for a tile of half of the columns, where that takes half of the time: in a long
         loop inside of the tile, several vectors become half as many."""
         inside = [*find(s.For, loop.body)]
@@ -365,9 +294,9 @@ class _Overlap(ScopedMutator):
             return None
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
         is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
-        return _Halved(tiles).stmt(loop.body) if is_wide else None
+        return Shortened(tiles, tiles.size // 2).stmt(loop.body) if is_wide else None
 
-    def _chosen(self, loop: s.For, tiles: _Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
+    def _chosen(self, loop: s.For, tiles: Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a
         constant extent if arrays are `apart`, and otherwise in all but the last one."""
         var, (name, body) = loop.loop_var, moved
@@ -379,71 +308,3 @@ class _Overlap(ScopedMutator):
         made = s.LetStmt(name, e.Select(apart, begin, aligned), body)
         end = Simplifier(self._prover).stmt(substitute(loop.body, {var: whole}))
         return s.IfThenElse(e.logical_or(var < whole, apart), made, end)
-
-
-def _accesses(body: Stmt) -> _Accesses | None:
-    """The accesses of a tile; None where it calls functions, or may not end."""
-    if calls_out(body) or contains(s.While, body):
-        return None
-    own = own_memory(body)
-    return _Accesses(read_buffers(body) - own, written_buffers(body) - own)
-
-
-@final
-class _Halved(Mutator):
-    """Halves the vectors whose lanes the guards of tiles mention."""
-
-    def __init__(self, tiles: _Tiles) -> None:
-        super().__init__()
-        self._tiles = tiles
-
-    def visit_For(self, node: s.For) -> Stmt:
-        made: s.For = self.descend(node)
-        is_lane = node.kind == ForKind.VECTORIZED and mentions(node.loop_var, *self._tiles.guards)
-        if not is_lane or e.const_int(node.extent) != self._tiles.size:
-            return made
-        return with_fields(made, extent=e.const(self._tiles.size // 2, node.extent.dtype))
-
-
-@final
-class _NoFunctionOfTheTile(Exception):
-    """A loop variable occurs outside of a multiple of the tile's size."""
-
-
-@final
-class _Moved(Mutator):
-    """Replaces multiples of ``var * size`` by those of `begin`. In quotients and remainders by 2,
-    say, if all tiles begin at even places, they are those of ``begin // 2 * 2``."""
-
-    def __init__(self, var: Var, tiles: _Tiles, begin: Var) -> None:
-        super().__init__()
-        self._prover = Prover()
-        self._var = var
-        self._tiles = tiles
-        self._begin = begin
-
-    def expr(self, node: PrimExpr) -> PrimExpr:
-        if not mentions(self._var, node):
-            return node
-        if not node.dtype.is_int or not self._prover.is_index_arithmetic(node):
-            return super().expr(node)
-        if isinstance(node, e.FloorMod) and not isinstance(node.b, e.IntImm):
-            return super().expr(node)  # the end of a row, where lanes may begin anywhere
-        if isinstance(node, (e.FloorDiv, e.FloorMod)):
-            size = e.const_int(node.b)
-            if not size or self._tiles.divisor % size:
-                raise _NoFunctionOfTheTile
-            whole = e.floordiv(self._begin, size) * size
-            return rebuild(node, {"a": substitute(self.expr(node.a), {self._begin: whole})})
-        if isinstance(node, Var):
-            raise _NoFunctionOfTheTile
-        form = self._prover.affine(node)
-        if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
-            return super().expr(node)
-        factor, size = form.terms.get(self._var, 0), self._tiles.size
-        if factor % size:
-            raise _NoFunctionOfTheTile
-        moved = form
-        if factor:
-            moved += Affine({self._begin: factor // size}) - Affine({self._var: factor})
-        return e.cast(node.dtype, self._prover.expression(moved, node.dtype))

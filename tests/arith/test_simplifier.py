@@ -117,10 +117,6 @@ RULE_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     (FloorMod(j, m), j),
     (Div(Y, const(4)), const(0)),
     (Mod(Y, const(4)), Y),
-    ((i * m + j) // m, i),
-    ((i * m + j) % m, j),
-    ((i * m) // m, i),
-    ((i * m) % m, const(0)),
     (Min(X, X), X),
     (Max(X, X), X),
     (Min(Min(B, const(7, "int8")), const(3, "int8")), Min(B, const(3, "int8"))),
@@ -222,6 +218,15 @@ def test_every_rule_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What the normal forms do.
 FORM_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
+    ((i * m + j) // m, i),
+    ((i * m + j) % m, j),
+    ((i * m) // m, i),
+    ((i * m) % m, const(0)),
+    ((j + (m + i * m)) // m, i + 1),
+    ((m + i * m - 1) // m, i),
+    ((i * m - 1) % m, m - 1),
+    ((i * m + (m + j)) // m, i + 1),
+    ((i * m * 3 + j) // m, i * 3),
     ((i * 4 + Y) // 4, i),
     ((i * 4 + Y) % 4, Y),
     ((i * 8 + Y) // 4, i * 2),
@@ -278,6 +283,9 @@ KEPT: list[PrimExpr] = [
     Div(Mul(X, const(3.0)), const(3.0)),
     U + const(1, "uint8") > U,  # wraps
     FloorDiv(U * const(2, "uint8"), const(2, "uint8")),
+    FloorDiv(U * V, V),
+    FloorMod(U * V, V),
+    FloorDiv(i * m, m),  # m may be 0
     Cast(INT32, Cast(FLOAT32, n)),  # rounds
     Cast(INT32, Cast(INT8, n)),
     Select(P, Call(INT32, "call_extern", (i,)), Call(INT32, "call_extern", (i,))),
@@ -360,6 +368,14 @@ def check(expr: PrimExpr, ranges: Mapping[Var, tuple[int, int]], data: Any) -> N
 
 
 INDEX = {i: (0, 11), j: (-5, 6), Y: (0, 3)}
+
+
+@given(exprs("int32", [i, j, Y], range(1, 7), range(-9, 10)), st.data())
+@settings(max_examples=50, deadline=None)
+def test_quotients_by_symbols_keep_their_values(rest: PrimExpr, data: Any) -> None:
+    whole = data.draw(st.sampled_from([i, j, i * 3 - j, i + m, const(1)]))
+    for by in (FloorDiv, FloorMod):
+        check(by(whole * m + rest, m), INDEX | {m: (1, 6)}, data)
 
 
 @given(exprs("int32", [i, j, Y], range(1, 7), range(-9, 10)), st.data())

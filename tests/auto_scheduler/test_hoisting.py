@@ -396,6 +396,38 @@ def test_elements_that_data_choose_for_symbolic_sizes() -> None:
         f(a, t, numbers, found)
 
 
+@pytest.mark.parametrize("rows", [1, 5, None])
+def test_elements_at_digits_of_symbolic_steps(rows: int | None) -> None:
+    """The program itself needs an even number of steps: it reads all bytes."""
+    m: Any = te.var("m") if rows is None else rows
+    n, k = te.var("n"), te.var("k")
+    x, scale = _tensors((m, k), (n, k // 32))
+    w, r = te.placeholder((n, k // 2), "uint8", name="W"), te.reduce_axis((0, k), name="r")
+
+    def term(i: Any, j: Any) -> Any:
+        digit = w[j, r // 2] >> (r % 2 * 4).astype("uint8") & te.const(15, "uint8")
+        return te.sum(x[i, r] * (digit.astype("float32") * scale[j, r // 32]), axis=r)
+
+    z = te.compute((m, n), term, name="Z")
+    assert _parts(z) == (rows != 1)
+    f = tvm.build([z], [x, w, scale, z], TARGET)
+    rng = np.random.default_rng(0)
+    for count, steps in ((rows or 3, 64), (rows or 70, 256), (rows or 2, 0), (rows or 0, 96)):
+        a = rng.integers(-9, 9, (count, steps)).astype("float32")
+        b = rng.integers(0, 256, (N, steps // 2)).astype("uint8")
+        c = rng.integers(-3, 3, (N, steps // 32)).astype("float32")
+        digits = np.stack([b & 15, b >> 4], axis=2).reshape(N, steps)
+        found = np.full((count, N), 7, "float32")
+        f(a, b, c, found)
+        np.testing.assert_array_equal(found, a @ (digits * np.repeat(c, 32, axis=1)).T)
+    for steps in (63, 80):
+        arrays = np.ones((N, steps // 2), "uint8"), np.ones((N, steps // 32), "float32")
+        found = np.full((rows or 3, N), 7, "float32")
+        with pytest.raises(ValueError, match=f"got k = {steps}"):
+            f(np.ones((rows or 3, steps), "float32"), *arrays, found)
+        assert (found == 7).all()
+
+
 def test_factors_stay_in_order_where_floats_do() -> None:
     x, y, z = _tensors((M, K), (N, K), (N, K))
     r = te.reduce_axis((0, K), name="r")

@@ -289,3 +289,34 @@ def test_channels_that_fill_no_vector_are_no_columns_of_a_symbolic_image() -> No
         x = whole(1, 3, size, 9)
         wanted = np.einsum("bchw,fc->bfhw", x, w[..., 0, 0])
         np.testing.assert_array_equal(f([x, w], wanted.shape), wanted)
+
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "product": lambda x, y, i, j, p, q: x[i // p, j // q] * y[i % p, j % q],
+    "tiled": lambda x, y, i, j, p, q: x[i // p, 0] + y[i % p, j % q],
+    "repeated": lambda x, y, i, j, p, q: x[i // p, j // q] + y[i % p, 0],
+}
+
+
+@pytest.mark.parametrize("name", list(_PARTS))
+def test_lines_in_parts(name: str) -> None:
+    """Of a product of Kronecker, and of rows that are repeated as wholes, or element by element."""
+    p, q, element = te.var("p"), te.var("q"), _PARTS[name]
+    X, Y = te.placeholder((m, n), name="X"), te.placeholder((p, q), name="Y")
+    Z = te.compute((m * p, n * q), lambda i, j: element(X, Y, i, j, p, q), name="Z")
+    versions = tvm.auto_schedule(Z).versions
+    assert [str(condition) for condition, _ in versions] == ["q >= 1"]
+    assert "q = Y.shape[1]" in versions[0][1].trace()
+    f = built([X, Y], Z)
+    for rows, columns in ((2, 3), (1, 1), (0, 3), (3, 0)):
+        for size in SIZES:
+            x, y = whole(rows, columns), whole(2, size)
+            i, j = np.indices((rows * 2, columns * size))
+            wanted = element(x, y, i, j, 2, size) if i.size else np.empty(i.shape, "float32")
+            np.testing.assert_array_equal(f([x, y], wanted.shape), wanted)
+
+
+def test_lines_that_are_one_line_of_memory_have_no_parts() -> None:
+    X = te.placeholder((m, n), name="X")
+    Y = te.compute((m * n,), lambda i: X[i // n, i % n] + 1.0, name="Y")
+    assert not tvm.auto_schedule(Y).versions

@@ -101,6 +101,24 @@ def test_columns_of_a_known_number_are_the_same_for_any_larger_number_of_rows() 
     assert len(conditions(product(m, n, 768)[-1], AVX2)) > 2
 
 
+@pytest.mark.parametrize(("n", "k"), [(512, 256), (512, 2048)])
+def test_rows_by_known_columns_are_in_place_as_long_as_the_factor_lies(n: int, k: int) -> None:
+    most = int(conditions(product(te.var("m"), n, k)[-1], AVX512)[-1].removeprefix("m <= "))
+
+    def is_in_place(rows: int) -> bool:
+        return len(tvm.auto_schedule(product(rows, n, k)[-1], AVX512).stages) == 4
+
+    assert is_in_place(most) and (most == 512 or not is_in_place(2 * most))
+
+
+def test_quotients_of_steps_are_no_windows() -> None:
+    m, n, k = sizes()
+    A, B = te.placeholder((m, k)), te.placeholder((n, k // 2), "int8")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r // 2], axis=r), name="C")
+    assert conditions(C, AVX512)[0] == "m == 1"
+
+
 def test_the_number_of_products_makes_none_narrow() -> None:
     """Tiles have rows and columns of each product alone."""
     tensors = einsum("bik,bkj->bij", {axis: te.var(axis) for axis in "bijk"}, "float32", "float32")

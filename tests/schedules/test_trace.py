@@ -180,6 +180,15 @@ def test_sizes() -> None:
     replays(chain.s, [chain.D], chain.args)
 
 
+def test_sizes_of_tensors_without_a_name() -> None:
+    m, n = te.var("m"), te.var("n")
+    A, B = te.placeholder((m,), name="A"), te.placeholder((n,), name="B")
+    C = te.compute((m * n,), lambda i: A[i // n] * B[i % n], name="C")
+    s = te.create_schedule(C.op)
+    s[C].split(C.op.axis[0], n)
+    assert "n = B.shape[0]" in replays(s, [C], [A, B, C])
+
+
 def test_operations_of_several_tensors() -> None:
     a = te.placeholder((7,), "int32", name="A")
     k = te.reduce_axis((0, 7), "k")

@@ -199,14 +199,10 @@ class _Parts:
                 self._known.bind_size(extent)
         for axis in self._axes:
             self._known.bind(axis.var, domain_of(axis))
-        # Whether the program itself reads the elements that data choose for all values of the axes,
-        # as far as there are any.
-        first = op.body[0]
-        self._reads_all = (
-            not any(map(is_lazy, walk_once(*op.body)))
-            and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
-            and all(is_fixed(op, axis) for axis in self._axes)
-        )
+        # Whether the program itself reads all elements, for all values of the axes, as far as there
+        # are any. Those that data choose, or whose existence a symbolic extent decides, may be
+        # read only then.
+        self._reads_all = reads_everywhere(op)
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -289,17 +285,25 @@ class _Parts:
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
         if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
             return False
-        return all(self._exists(each, self._reads_all) for each in find(ProducerLoad, value))
+        return self._reads_all or all(map(self._exists, find(ProducerLoad, value)))
 
-    def _exists(self, load: ProducerLoad, by_data: bool = False) -> bool:
-        """Whether an element exists for all values of the axes; `by_data`: for those indices that
-        depend on data, that is known."""
+    def _exists(self, load: ProducerLoad) -> bool:
+        """Whether an element surely exists for all values of the axes."""
         pairs = zip(load.indices, load.producer.shape, strict=True)
         return all(
-            (by_data and reads_tensors(index))
-            or (self._known.can_prove(index >= 0) and self._known.can_prove(index < extent))
+            self._known.can_prove(index >= 0) and self._known.can_prove(index < extent)
             for index, extent in pairs
         )
+
+
+def reads_everywhere(op: ComputeOp) -> bool:
+    """Whether an operation evaluates all of its expression for all values of its axes."""
+    first = op.body[0]
+    return (
+        not any(map(is_lazy, walk_once(*op.body)))
+        and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
+        and all(is_fixed(op, axis) for axis in (*op.axis, *op.reduce_axis))
+    )
 
 
 def is_defined(op: ComputeOp, value: PrimExpr) -> bool:

@@ -359,10 +359,12 @@ class Trace:
     def _size(self, var: Var) -> str:
         """The name of a variable that is a dimension of a tensor."""
         if var not in self._names:
-            for known, tensor in self._named_tensors():
+            read = (each for op, _ in self._named_operations() for each in op.input_tensors)
+            named = (each for each, _ in self._named_tensors())
+            for known in (*named, *read):
                 for i, dim in enumerate(known.shape):
                     if dim is var:
-                        name = self._name(var, var.name)
+                        tensor, name = self.tensor(known), self._name(var, var.name)
                         self.lines.append(f"{name} = {tensor}.shape[{i}]")
                         return name
         return self._names.get(var, var.name)

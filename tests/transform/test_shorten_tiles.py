@@ -1,0 +1,79 @@
+"""Short tiles for the rows behind the whole tiles of a symbolic extent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import te
+from minitvm.tir.expr import const_int
+from minitvm.tir.functor import find
+from minitvm.tir.interpreter import interpret
+from minitvm.tir.stmt import For, ForKind, IfThenElse, PrimFunc, Stmt
+from minitvm.transform.shorten_tiles import shorten_tiles
+from tests.transform.test_overlap_tiles import with_guards
+
+ROWS = 10
+
+
+def product(rows: int, kind: str = "unroll", m: Any = None) -> PrimFunc:
+    """The loops of a product in tiles of `rows` rows and eight columns, before they are rewritten;
+    the rows are loops of a kind."""
+    k = te.var("k")
+    m = te.var("n") if m is None else m
+    A, B = te.placeholder((m, k), name="A"), te.placeholder((k, 8), name="B")
+    at = te.reduce_axis((0, k), name="k")
+    C = te.compute((m, 8), lambda i, j: te.sum(A[i, at] * B[at, j], axis=at), name="C")
+    s = te.create_schedule(C.op)
+    sums = s.cache_write(C, "local")
+    io, ii = s[C].split(C.op.axis[0], factor=rows)
+    s[C].vectorize(C.op.axis[1])
+    getattr(s[C], kind)(ii)
+    s[sums].compute_at(s[C], io)
+    row, column = sums.op.axis
+    s[sums].reorder(sums.op.reduce_axis[0], row, column)
+    getattr(s[sums], kind)(row)
+    s[sums].vectorize(column)
+    return with_guards(s, [A, B, C])
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 9, 10, 11, 14, 19, 20, 29])
+@pytest.mark.parametrize("k", [0, 1, 5])
+def test_each_row_is_computed_for_any_size(n: int, k: int) -> None:
+    func = shorten_tiles(product(ROWS))
+    rng = np.random.default_rng(n)
+    a, b = rng.integers(-9, 9, (n, k)), rng.integers(-9, 9, (k, 8))
+    c = np.full((n, 8), -1, "float32")
+    interpret(func, a.astype("float32"), b.astype("float32"), c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_rows_that_are_left_are_computed_four_at_a_time() -> None:
+    made = shorten_tiles(product(ROWS))
+    (chosen,) = [each for each in find(IfThenElse, made.body) if each.else_case]
+    assert str(chosen.condition) == f"i.outer * {ROWS} + 8 < n and {ROWS - 1} < n"
+    assert chosen.else_case is not None
+    assert rows(chosen.then_case) == {ROWS} and rows(chosen.else_case) == {4}
+    assert find(IfThenElse, chosen.else_case) and not [*find(IfThenElse, chosen.then_case)]
+
+
+def rows(tile: Stmt) -> set[int | None]:
+    unrolled = [each for each in find(For, tile) if each.kind == ForKind.UNROLLED]
+    return {const_int(each.extent) for each in unrolled}
+
+
+@pytest.mark.parametrize(
+    "unchanged",
+    [
+        lambda: product(7),  # hardly longer than a short one
+        lambda: product(ROWS, "parallel"),  # not unrolled
+        lambda: product(ROWS, m=25),  # the number of rows is known
+    ],
+    ids=["short", "not unrolled", "known"],
+)
+def test_other_tiles_stay(unchanged: Callable[[], PrimFunc]) -> None:
+    func = unchanged()
+    assert shorten_tiles(func) is func
