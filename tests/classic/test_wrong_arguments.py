@@ -59,7 +59,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda w=w: tvm.jit(doubled, name=w), "jit: name: expected a name, got ") for w in (3, N)),
     *((lambda w=w: tvm.jit(doubled).warm_up(w), "warm_up: expected a list of signatures, as ")
       for w in (3, None, "float32[3]")),
-    (lambda: tvm.jit(int), "expected a function of tensors, got the class int"),
+    (lambda: tvm.jit(int), "expected a Python function of tensors, got the class int"),
     *((lambda w=w: tvm.build(schedule(), [A, B])[w], "expected a function among default_function")
       for w in (3, None, [], {}, N, "g")),
     *((lambda w=w: tvm.build(schedule(), [A, B]).get_source(w), "expected a kind of source among")

@@ -213,7 +213,7 @@ def test_numbers_that_give_shapes() -> None:
         ((A.astype("int32"), B), TypeError, "argument 0 'A': expected dtype float32, got int32"),
         ((A[0], B), ValueError, "argument 0 'A': expected ndim == 2, got 1"),
         (([1.0], B), TypeError, "argument 0 'A': expected an array of JAX or numpy, got list"),
-        ((A,), TypeError, r"product: expected 2 inputs \(A, B\), got 1: what it writes"),
+        ((A,), TypeError, r"product: expected 2 inputs \(A, B\), got 1: outputs are returned"),
     ],
 )
 def test_wrong_arguments(args: Any, error: type[Exception], text: str) -> None:

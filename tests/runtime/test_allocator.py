@@ -113,7 +113,7 @@ def test_no_chunk_is_larger_than_the_device_gives_at_once() -> None:
     driver, allocator = made(min_chunk=512, init=8 * MB, realloc=8 * MB, max_alloc=MB + 100)
     held = [allocator.allocate(MB - 512), allocator.allocate(MB - 512)]
     assert driver.obtained == [MB, MB]
-    with pytest.raises(DeviceMemoryError, match=f"which gives {MB + 100} at once"):
+    with pytest.raises(DeviceMemoryError, match=f"the device gives {MB + 100} at once"):
         allocator.allocate(MB + 101)
     assert len(held) == 2 and driver.calls["device_memory_allocate"] == 2
 

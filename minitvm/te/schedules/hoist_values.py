@@ -237,14 +237,14 @@ class _Parts:
         axes = tuple(axis for axis in self._axes if self._bits[axis.var] & found.axes)
         if found.element is not None and not found.is_of_more and not is_load:
             return Part(value, axes, found.element)
-        if inside or not self._is_defined(axes, value):
+        if inside or not (self._are_data_free(axes) and (self._reads_all or self._exist(value))):
             return None
         others = [axis for axis in self._axes if axis not in axes]
         return Part(value, axes, None, self._where(others, value))
 
     def _where(self, others: Sequence[IterVar], value: PrimExpr) -> PrimExpr | None:
         """The condition under which other axes have values, if elements may not exist elsewhere."""
-        if all(map(self._exists, find(ProducerLoad, value))):
+        if self._exist(value):
             return None
         extents = [domain_of(axis).extent for axis in others]
         conditions = [each > 0 for each in extents if (e.const_int(each) or 0) <= 0]
@@ -280,12 +280,14 @@ class _Parts:
         is_of_more = is_of_more or not all(structural_equal(first, x) for x in elements[1:])
         return _Summary(axes, is_pure, first, is_of_more)
 
-    def _is_defined(self, axes: Sequence[IterVar], value: PrimExpr) -> bool:
-        """Whether all elements that are read exist, for all values of some axes."""
+    def _are_data_free(self, axes: Sequence[IterVar]) -> bool:
+        """Whether the ranges of some axes depend neither on data nor on other axes."""
         ends = [end for axis in axes for end in (domain_of(axis).min, domain_of(axis).extent)]
-        if any(isinstance(each, ProducerLoad) or each in self._bits for each in walk_once(*ends)):
-            return False
-        return self._reads_all or all(map(self._exists, find(ProducerLoad, value)))
+        return not any(isinstance(x, ProducerLoad) or x in self._bits for x in walk_once(*ends))
+
+    def _exist(self, value: PrimExpr) -> bool:
+        """Whether all elements that are read surely exist, for all values of the axes."""
+        return all(map(self._exists, find(ProducerLoad, value)))
 
     def _exists(self, load: ProducerLoad) -> bool:
         """Whether an element surely exists for all values of the axes."""
@@ -311,9 +313,8 @@ def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
     that it reads exist, and it is pure."""
     parts = _Parts(op)
     parts._summarize(value)
-    axes = (*op.axis, *op.reduce_axis)
     is_pure = parts._summaries[value].is_pure
-    return is_pure and parts._is_defined(axes, value) and parts._where(axes, value) is None
+    return is_pure and parts._are_data_free((*op.axis, *op.reduce_axis)) and parts._exist(value)
 
 
 def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
