@@ -190,19 +190,29 @@ def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
     return emitter.cast(value, node.dtype)
 
 
-def _limits(node: PrimExpr) -> tuple[float, float]:
-    """Numbers between which the value of a float lies, unless it is NaN."""
+def _limits(
+    node: PrimExpr, known: dict[PrimExpr, tuple[float, float]] | None = None
+) -> tuple[float, float]:
+    """Numbers between which the value of a float lies, unless it is NaN. `known`: those of nodes
+    that were asked before, since a network of minima and maxima shares its nodes."""
+    known = {} if known is None else known
+    if node not in known:
+        known[node] = _limits_by(node, known)
+    return known[node]
+
+
+def _limits_by(node: PrimExpr, known: dict[PrimExpr, tuple[float, float]]) -> tuple[float, float]:
     match node:
         case e.FloatImm(value=value):
             return (value, value) if value == value else (-inf, inf)
         case e.Broadcast(value=value):
-            return _limits(value)
+            return _limits(value, known)
         case e.Min(a, b) | e.Max(a, b):
             choose = min if isinstance(node, e.Min) else max
-            (low, high), (other_low, other_high) = _limits(a), _limits(b)
+            (low, high), (other_low, other_high) = _limits(a, known), _limits(b, known)
             return choose(low, other_low), choose(high, other_high)
         case e.Call(op=op, args=(value,)) if op in _ROUNDS:
-            low, high = _limits(value)
+            low, high = _limits(value, known)
             return low if isinf(low) else floor(low), high if isinf(high) else ceil(high)
     return -inf, inf
 
