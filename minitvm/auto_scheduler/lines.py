@@ -51,6 +51,7 @@ from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_far
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
+from minitvm.te.schedules.hoist_values import outside_of_loads
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -92,15 +93,7 @@ def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
 
 def bare_vars(*nodes: PrimExpr) -> set[Var]:
     """The variables that values or conditions depend on, outside of the indices of reads."""
-    found, seen, stack = set[Var](), set[PrimExpr](), [*nodes]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Var):
-            found.add(node)
-        elif node not in seen and not isinstance(node, ProducerLoad):
-            seen.add(node)
-            stack += [each for each in children(node) if isinstance(each, PrimExpr)]
-    return found
+    return {each for each in outside_of_loads(*nodes) if isinstance(each, Var)}
 
 
 def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:

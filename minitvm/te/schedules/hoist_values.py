@@ -317,7 +317,7 @@ def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
     return is_pure and parts._are_data_free((*op.axis, *op.reduce_axis)) and parts._exist(value)
 
 
-def _outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
+def outside_of_loads(*roots: PrimExpr) -> Iterator[object]:
     """The nodes of expressions, except those inside of the indices of loads."""
     waiting: list[object] = [*roots]
     seen = set[int]()
@@ -343,7 +343,7 @@ def _computed(value: PrimExpr) -> Iterator[PrimExpr]:
     """The nodes of a value that compute with floats or with elements, except those in indices."""
     return (
         each
-        for each in _outside_of_loads(value)
+        for each in outside_of_loads(value)
         if isinstance(each, PrimExpr) and (each.dtype.is_float or contains(ProducerLoad, each))
     )
 
