@@ -190,8 +190,9 @@ def scaled(x: Lanes, n: Lanes) -> Lanes:
     that underflows, but not for a product with zero. Both factors are zero where n is minus twice
     the exponent's bias; an instruction gets a zero in the place of x where the result is zero."""
     form = format_of(x)
-    least = x.where(n < -float(form.bias + form.digits + 2), 0.0, x)
-    by_instruction = x.by_registers("scalef", least, n)
+    if x.fills_registers:
+        x = x.where(n < -float(form.bias + form.digits + 2), 0.0, x)
+    by_instruction = x.by_registers("scalef", x, n)
     if by_instruction is not None:
         return by_instruction
     rounder = form.rounder

@@ -172,12 +172,18 @@ class Lanes:
             return mask
         return self.text.intrinsic("vector.reduce.and", "i1", mask)
 
+    @property
+    def fills_registers(self) -> bool:
+        """Whether the lanes fill registers of 512 bits, of a target with AVX-512."""
+        size = 16 if self.is_single else 8
+        return self.takes_apart and self.lanes >= size and not self.lanes & (self.lanes - 1)
+
     def by_registers(self, name: str, *passed: Lanes | int) -> Lanes | None:
         """AVX-512's instruction `name` on registers of 512 bits, one after the other; None where
         the target lacks it, or the lanes don't fill registers."""
-        size = 16 if self.is_single else 8
-        if not self.takes_apart or self.lanes < size or self.lanes & (self.lanes - 1):
+        if not self.fills_registers:
             return None
+        size = 16 if self.is_single else 8
         text, element = self.text, element_type(self.value.type)
         type = f"<{size} x {element}>"
         kind = "ps" if self.is_single else "pd"

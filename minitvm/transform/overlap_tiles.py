@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import (
-    written_buffers,
-)
+from minitvm.arith.effects import written_buffers
 from minitvm.arith.guards import Without, quotient
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
@@ -15,13 +13,7 @@ from minitvm.arith.work import code_size
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import (
-    contains,
-    find,
-    mentions,
-    substitute,
-    with_fields,
-)
+from minitvm.tir.functor import contains, find, mentions, substitute, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.guarded_tiles import (
