@@ -64,7 +64,7 @@ from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.runtime.errors import CompileError
-from minitvm.target import Target
+from minitvm.target import Target, create
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
@@ -120,7 +120,7 @@ def auto_schedule(
     s[C_local].unroll(i_c)
     s[C_local].vectorize(j_c)
     """
-    made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
+    made = Target.current() or Target() if target is None else create(target)
     if not isinstance(ops, Schedule):
         return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
     if not ops.is_as_chosen or prepacked:
