@@ -238,6 +238,15 @@ def test_lanes_that_are_off_cannot_leave_the_tensor() -> None:
     assert found.tolist() == [*range(8), *[0] * 8]
 
 
+def test_lanes_that_are_off_are_zero_beside_a_single_element() -> None:
+    mask = e.LT(ALL, e.Broadcast(const(1), 16))
+    place = e.FloorDiv(ALL, e.Broadcast(const(3), 16))
+    kernel = build(function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (place,), mask), (ALL,))))
+    found = np.ones(16, np.float32)
+    kernel(np.arange(5, 13, dtype=np.float32), found)
+    assert found.tolist() == [5, *[0] * 15]
+
+
 def test_a_lane_in_the_middle_may_leave_it() -> None:
     middle = e.EQ(ALL, e.Broadcast(const(9), 16))
     made = function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (ALL,), middle), (ALL,)))
@@ -275,6 +284,28 @@ def test_narrow_neighbours_under_a_mask_are_read_at_once(place: int) -> None:
     got = np.full(16, 77, np.int8)
     kernel(numbers, masks, got)
     assert got.tolist() == [numbers[place + i] if masks[i] else 0 for i in range(16)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", "float64"])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_lanes_from_a_few_rows_are_picked_from_vectors(rows: int, dtype: str) -> None:
+    """The rows lie far apart, and the last one ends where the tensor ends."""
+    planes = te.placeholder((rows, 40, 6), dtype, name="P")
+    mixed = te.compute((40, 16), lambda i, j: planes[j % rows, i, j // rows % 6], name="M")
+    s = te.create_schedule(mixed.op)
+    s[mixed].vectorize(mixed.op.axis[1])
+    kernel: Any = build(s, [planes, mixed])
+    values = (
+        np.random.default_rng(rows)
+        .integers(-9, 9, (rows, 40, 6))
+        .astype(numpy_dtype(DType.of(dtype)))
+    )
+    found = np.zeros((40, 16), values.dtype)
+    kernel(values, found)
+    lanes = np.arange(16)
+    np.testing.assert_array_equal(found, values[lanes % rows, :, lanes // rows % 6].T)
+    gathers = kernel.get_source("ll").count("masked.gather")
+    assert bool(gathers) == (rows > 4)
 
 
 # -- Operators and functions ----------------------------------------------------------------------
