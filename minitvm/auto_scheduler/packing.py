@@ -278,7 +278,12 @@ def write_panels(
 
 
 def write_along_steps(
-    s: Schedule, copy: Stage, contraction: Contraction, factor: Factor, line: IterVar, target: Target
+    s: Schedule,
+    copy: Stage,
+    contraction: Contraction,
+    factor: Factor,
+    line: IterVar,
+    target: Target,
 ) -> None:
     """Lets a copy of a factor lie in lines along a reduction axis."""
     axes = copied_axes(contraction, factor)
