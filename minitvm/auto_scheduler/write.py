@@ -29,7 +29,7 @@ from minitvm.auto_scheduler.ahead import (
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
@@ -328,15 +328,21 @@ def _rewritten(
 def _write_simplified(program: Program, stage: Stage) -> bool | None:
     op = compute_of(stage)
     made = simplified(op)
-    # A contraction of one step stays one: it reads its elements for several results.
-    is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
-    if made is op or is_one_step:
+    if made is op or (op.reduce_axis and not made.reduce_axis and _reads_again(op)):
         return None
     choose(
         program.schedule, "indices", "simplified with the ranges of their axes", stage=stage.name
     )
     stage.simplify()
     return True
+
+
+def _reads_again(op: ComputeOp) -> bool:
+    """Whether an operation is a contraction that reads each element for several results. It stays
+    a contraction even if it has a single step."""
+    found = contraction_of(op)
+    axes = long_axes(op.axis)
+    return found is not None and not any(all(map(f.reads, axes)) for f in found.factors)
 
 
 def _write_zeros(program: Program, stage: Stage) -> bool | None:
