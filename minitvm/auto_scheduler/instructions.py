@@ -133,16 +133,10 @@ def _dot_product_of(contraction: Contraction, target: Target) -> DotProduct | No
     """The instruction for the dtypes of a contraction, or for those of copies of its factors."""
     mine, other = str(contraction.a.tensor.dtype), str(contraction.b.tensor.dtype)
     ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
-    total = contraction.op.output(0).dtype
-    return next(filter(None, (_find(*way, total, target) for way in ways)), None)
-
-
-def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
-    return (
-        None
-        if a is None or b is None
-        else find_instruction(DOT_PRODUCTS, a, b, str(sum), target.features)
-    )
+    total = str(contraction.op.output(0).dtype)
+    found = (find_instruction(DOT_PRODUCTS, a, b, total, target.features)
+             for a, b in ways if a is not None and b is not None)  # fmt: skip
+    return next(filter(None, found), None)
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:

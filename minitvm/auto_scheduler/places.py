@@ -45,7 +45,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
@@ -65,6 +65,7 @@ from minitvm.auto_scheduler.contraction import (
     factors_of,
     is_uneven,
     usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
@@ -393,7 +394,7 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
-    return copied <= min(size * _MOST_COPIED + 64, _iterations(_axes_in(op, load)) // 2)
+    return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
@@ -404,7 +405,7 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
     axes = _axes_in(op, load)
-    if _iterations(axes) * _READ > _iterations((*op.axis, *op.reduce_axis)):
+    if usual_iterations(axes) * _READ > usual_iterations((*op.axis, *op.reduce_axis)):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
@@ -416,10 +417,6 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
 def _axes_in(op: ComputeOp, load: ProducerLoad) -> list[IterVar]:
     """The axes on which the place of an element depends."""
     return [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, *load.indices)]
-
-
-def _iterations(axes: Iterable[IterVar]) -> int:
-    return prod(usual_extent(domain_of(axis).extent) for axis in axes)
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:

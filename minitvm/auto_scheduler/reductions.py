@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
+    bare_vars,
     contraction_of,
     divisors_along,
     extent_of,
@@ -45,6 +46,7 @@ from minitvm.auto_scheduler.contraction import (
     is_multiple,
     is_rounded,
     is_uneven,
+    last_line,
     line_of,
     long_axes,
     part_of_long_sum,
@@ -54,7 +56,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import bare_vars, gathered, last_line, request_gathered
+from minitvm.auto_scheduler.lines import gathered, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -136,7 +138,7 @@ def _line_of(op: ComputeOp) -> int:
     # The guard of a last part, which rfactor makes, leaves the main part alone.
     bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
     outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
-    return len(line_of(op.axis, factors_of(op), outside))
+    return len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:

@@ -30,12 +30,12 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
     is_in_order,
+    last_line,
     product_of_extents,
     rows_in_common,
 )
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
-    last_line,
     part_of_line,
     request_gathered,
     store_past_caches,

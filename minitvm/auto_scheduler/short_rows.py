@@ -52,11 +52,11 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_in_order,
+    is_line,
     is_uneven,
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     calls_functions,

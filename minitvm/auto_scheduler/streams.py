@@ -153,7 +153,8 @@ def line_of_columns(contraction: Contraction) -> list[IterVar]:
     """The axes along which a line of the columns' factor lies: the column, and those before it that
     continue the line."""
     axes = contraction.op.axis[: contraction.op.axis.index(contraction.column) + 1]
-    return line_of(axes, [contraction.b], [*filter(contraction.a.reads, axes)])
+    outside = [*filter(contraction.a.reads, axes)]
+    return line_of(contraction.op, axes, [contraction.b.load], outside)
 
 
 def write_streamed(
