@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import lcm, prod
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, only_moves
@@ -36,6 +36,7 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
+    lie_in_order,
     nest_of,
     places_of,
     run_in_vectors,
@@ -473,12 +474,9 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, a
     if (i, k) == (factor.ndim - 2, factor.ndim - 1):
         return True
 
-    def layout(*indices: Any) -> list[Any]:
-        first = [index for place, index in enumerate(indices) if place not in (i, k)]
-        return [*first, indices[i], indices[k]]
-
     rows = s[s.cache_read(factor, "global", [sums])]
-    *first, row, step = rows.transform_layout(layout)
+    others = (place for place in range(factor.ndim) if place not in (i, k))
+    *first, row, step = lie_in_order(rows, [*others, i, k])
     steps, together = rows.split(step, factor=_TOGETHER)
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
     rows.vectorize(together)
