@@ -101,9 +101,8 @@ class _Across:
 def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
     tasks = found.others
-    choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
-           stage=stage.name, y=", ".join(axis.var.name for axis in found.rows),
-           x=", ".join(axis.var.name for axis in found.columns))  # fmt: skip
+    choose(stage, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
+           y=found.rows, x=found.columns)  # fmt: skip
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
@@ -152,8 +151,8 @@ def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Writes vectors along x, whose elements are picked from the same reads for all y."""
     (y,), (x,), tasks = found.rows, found.columns, found.others
-    choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
-           "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
+    choose(stage, "strategy", "vectors along {x}, whose elements are picked from the same reads "
+           "for all {y}", y=y, x=x)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
     outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
     tasks, loops = ([*tasks, outer], []) if is_divided else (tasks, [outer])

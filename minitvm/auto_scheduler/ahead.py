@@ -89,9 +89,8 @@ def write_hoisted(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     s, target, made = program.schedule, program.target, list[Stage]()
     while (part := _best_part(compute_of(stage), target)) is not None:
-        axes = ", ".join(axis.name for axis in part.axes)
         text = "the part that changes along {axes} alone is computed once"
-        choose(s, "parts", text, stage=stage.name, axes=axes)
+        choose(stage, "parts", text, axes=part.axes)
         new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
         made += [*(write_hoisted(program, new) or ()), new]
     return made or None
@@ -176,8 +175,8 @@ def write_joined(program: Program, stage: Stage) -> list[Stage] | None:
     group = group[:_MOST_JOINED]
     if len(group) == 1:
         return None
-    choose(s, "parts", "computed together with {others}, which sum parts of the same terms",
-           stage=stage.name, others=", ".join(each.name for each in group[1:]))  # fmt: skip
+    choose(stage, "parts", "computed together with {others}, which sum parts of the same terms",
+           others=group[1:])  # fmt: skip
     made = s.join([compute_of(each).output(0) for each in group])
     return [s[made[0]]]
 
@@ -233,9 +232,8 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
     if cycles * (count - 1) / (2 * count) < max(_GAIN * copied, _SHARE * (cycles + copied)):
         return None
     i, j = found.rows[-1], found.column
-    choose(s, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one side "
-           "are computed, and mirrored", stage=stage.name, i=i.name, j=j.name,
-           block=block)  # fmt: skip
+    choose(stage, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one "
+           "side are computed, and mirrored", i=i, j=j, block=block)  # fmt: skip
     return [s[s.mirror(op.output(0), [i, j], block)]]
 
 
@@ -250,10 +248,9 @@ def write_factor_order(program: Program, stage: Stage) -> list[Stage] | None:
     s, groups = program.schedule, _groups_of(compute_of(stage), program.target)
     made = list[Stage]()
     for group in groups:
-        names = ", ".join(axis.name for axis in group)
         text = "the sums over {axes} are done first, of the factors that change along them: that "
         text += "takes fewer operations"
-        choose(s, "factors", text, stage=stage.name, axes=names)
+        choose(stage, "factors", text, axes=group)
         made.append(s[s.factor_out(compute_of(stage).output(0), group)])
     return made or None
 
@@ -268,7 +265,7 @@ def write_reassociated(program: Program, stage: Stage) -> list[Stage] | None:
     if reassociated(found.op) is None:
         return None
     text = "factors that change along the same axes are multiplied first"
-    choose(program.schedule, "factors", text, stage=stage.name)
+    choose(stage, "factors", text)
     stage.reassociate()
     return []
 

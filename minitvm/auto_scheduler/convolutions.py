@@ -462,7 +462,7 @@ class _Writer:
         is_read_well = is_flat and width % tile.columns == 0 and not b.is_cast
         if not is_read_well or replace(form, rows=found.rows).pays_to_pack(tile):
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
-                   b=b.tensor.name, columns=tile.columns)  # fmt: skip
+                   b=b.tensor, columns=tile.columns)  # fmt: skip
             dtype = cast_to(b.copied, b.tensor)
             panels = s[s.cache_access(b.tensor, "global", s[self.sums].op, **dtype)]
         s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
@@ -586,8 +586,8 @@ class _Writer:
             return
         if found.a.along(steps[-1]) * image.dtype.itemsize >= CACHE_LINE:
             ahead = steps_in(cycles, tile, vectors(self.sums.dtype, target))
-            choose(self.s, "prefetch", "{a} is requested {steps} steps ahead: each reads lines of "
-                   "its own", stage=self.stage.name, a=image.name, steps=ahead)  # fmt: skip
+            choose(self.stage, "prefetch", "{a} is requested {steps} steps ahead: each reads lines "
+                   "of its own", a=image, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
 
 

@@ -281,11 +281,10 @@ class FusedBlocks:
         s = self._schedule
         for block in self.blocks:
             root, loop, part = block.root, self.loops[block.root], block.part
-            names = ", ".join(each.name for each in reversed(block.members))
             how = "{rows} rows" if part.rows is not None else "all rows of an outer step"
-            choose(s, "blocks", f"{how} at a time, together with {{stages}}: their elements "
-                   "stay in the L2 cache", stage=root.name, rows=part.rows or 0,
-                   stages=names)  # fmt: skip
+            choose(root, "blocks", f"{how} at a time, together with {{stages}}: their elements "
+                   "stay in the L2 cache", rows=part.rows or 0,
+                   stages=block.members[::-1])  # fmt: skip
             for stage in block.members:
                 if not stage.inlined and stage.attach_stage is None:
                     stage.compute_at(root, loop)

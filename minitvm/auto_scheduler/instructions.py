@@ -447,7 +447,7 @@ def _write_panels(
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
-           factor=factor.name, width=width, group=group)  # fmt: skip
+           factor=factor, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", readers)]
     outside = [i for i in range(factor.ndim) if i not in (*steps, j)]
     loops = in_panels(panels, width, outside, j, steps, group=group)

@@ -196,8 +196,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     lanes, copied = target.lanes(total.dtype), _copied(contraction, line)
     choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
            "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
-           "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
-           k=line.var.name,
+           "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns, k=line,
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
     stage, place = s[total], contraction.op.reduce_axis.index(line)
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
@@ -263,8 +262,8 @@ def write_lanes_of_steps(
     shared, window = ([*map(contraction.op.axis.index, axes)] for axes in _axes_of(contraction))
     several = [contraction.op.axis[i] for i in window]
     written = [contraction.op.axis.index(each) for each in _written_out(several, target)]
-    choose(s, "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in the "
-           "lanes, {sums} sums at once", stage=total.op.name, lanes=lanes,
+    choose(s[total], "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in "
+           "the lanes, {sums} sums at once", lanes=lanes,
            sums=prod(extent_of(contraction.op.axis[i]) or 1 for i in written))  # fmt: skip
     stage = s[total]
     part = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[-1], lanes)

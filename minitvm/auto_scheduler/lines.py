@@ -174,7 +174,7 @@ def write_pieces(s: Schedule, stage: Stage) -> bool:
     if not _is_in_pieces(stage):
         return False
     *lines, _ = compute_of(stage).axis
-    choose(s, "strategy", "row by row, in pieces that begin elsewhere in each", stage=stage.name)
+    choose(stage, "strategy", "row by row, in pieces that begin elsewhere in each")
     if lines:  # threads need several rows: the parts of a single row aren't loops of pieces
         stage.parallel(fused(stage, lines))
     return True
@@ -237,8 +237,8 @@ def request_gathered(
     wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)
     steps = min(wanted, target.cache_bytes(1) // (2 * size))
     for each in tables if steps else ():
-        choose(s, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
-               "them", stage=stage.name, tensor=each.name, steps=steps)  # fmt: skip
+        choose(stage, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
+               "them", tensor=each, steps=steps)  # fmt: skip
         stage.prefetch(each, loop, steps)
 
 
@@ -259,8 +259,7 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
     if not op.axis or is_small or _reads_far_apart(stage):
         return
     if size is not None:
-        choose(s, "stores", "past the caches: {size} bytes don't stay in them", stage=stage.name,
-               size=size)  # fmt: skip
+        choose(stage, "stores", "past the caches: {size} bytes don't stay in them", size=size)
     stage.pragma(stage.leaf_iter_vars[0], "nontemporal", least)
 
 

@@ -95,8 +95,8 @@ def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     if axis is None or stage.time is not None:
         return None
     s = program.schedule
-    choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
-           stage=stage.name, axis=axis.name)  # fmt: skip
+    choose(stage, "places", "each place along {axis} sums other terms, and is computed by itself",
+           axis=axis)  # fmt: skip
     return [s[each] for each in s.unstack(op.output(0), axis)]
 
 
@@ -133,9 +133,9 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     if not any(periods):
         return None
     s = program.schedule
-    choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
+    choose(stage, "phases", "computed for each remainder of {axes}, and interleaved",
            axes=" and ".join(f"{axis.name} % {period}" for axis, period
-                             in zip(op.axis, periods, strict=True) if period))  # fmt: skip
+           in zip(op.axis, periods, strict=True) if period))  # fmt: skip
     phases = cached(s, stage, "global")
 
     def layout(*indices: Any) -> list[Any]:
@@ -213,17 +213,16 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     made = cached(s, stage, "global")
     stage.compute_view()
     if planes is not None:
-        choose(s, "digits", "neighbours along {axis} lie in several planes, which are mixed",
-               stage=stage.name, axis=op.axis[-1].var.name)  # fmt: skip
+        choose(stage, "digits", "neighbours along {axis} lie in several planes, which are mixed",
+               axis=op.axis[-1])  # fmt: skip
         made.transform_layout(divided(planes))
         made.simplify()
         return [made]
     while digits is not None:
         (axis, size) = digits
         axes = compute_of(made).axis
-        choose(s, "digits", "the places along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=axes[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the places along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=axes[axis], size=size)  # fmt: skip
         made.transform_layout(divided([size if i == axis else 0 for i in range(len(axes))]))
         made.simplify()
         digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
@@ -288,8 +287,8 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
     s = program.schedule
-    choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
-           stage=stage.name, axes=names)  # fmt: skip
+    choose(stage, "digits", "the places along {axes} have an axis for each digit: rows share "
+           "elements", axes=names)  # fmt: skip
     made = cached(s, stage, "global")
     made.transform_layout(divided(sizes))
     made.simplify()
@@ -326,12 +325,11 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
 def write_digits_of_steps(program: Program, stage: Stage) -> bool | None:
     """Lets a reduction have an axis for each digit of its steps, along which neighbours are read;
     None for any other stage."""
-    s, target, op, found = program.schedule, program.target, compute_of(stage), False
+    target, op, found = program.target, compute_of(stage), False
     while (digits := _digits_of_steps(op, target)) is not None and stage.time is None:
         axis, size = digits
-        choose(s, "digits", "the steps along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=op.reduce_axis[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the steps along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=op.reduce_axis[axis], size=size)  # fmt: skip
         sizes = [size if i == axis else 0 for i in range(len(op.reduce_axis))]
         stage.transform_reduction(divided(sizes))
         stage.simplify()
@@ -372,7 +370,7 @@ def write_windows(program: Program, stage: Stage) -> list[Stage] | None:
         if len(loads) != 1 or not (is_table or _has_borders(op, tensor, loads[0])):
             continue
         how = "in the order of the steps" if is_table else "with its borders"
-        choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
+        choose(stage, "packing", f"{{tensor}} is copied {how}", tensor=tensor)
         made.append(s[s.cache_access(tensor, "global", stage.op, None, not is_table)])
     return made or None
 

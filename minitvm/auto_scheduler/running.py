@@ -93,8 +93,7 @@ def write_running(
     of memory. `in_order`: terms are combined one after the other. A stage that is `alone` runs in
     parallel."""
     op = compute_of(stage)
-    choose(s, "strategy", "each result along {axis} goes on from the one before", stage=op.name,
-           axis=axis.var.name)  # fmt: skip
+    choose(stage, "strategy", "each result along {axis} goes on from the one before", axis=axis)
     stage.accumulate(axis)
     tasks = [each for each in op.axis if each is not axis and each not in line]
     if line:
@@ -164,7 +163,7 @@ def _write_reduction(s: Schedule, scan: Stage, kept: Container[Stage]) -> bool |
         return None
     if reduction_of_scan(s, scan) is None:
         return None
-    choose(s, "strategy", "a running reduction of the terms of all steps", stage=scan.name)
+    choose(scan, "strategy", "a running reduction of the terms of all steps")
     s.reduce_scan(op.output(0))
     for reader in s.readers(scan) if scan not in kept else ():
         moved = None if reader.is_touched else moved_reduction(s, reader)
@@ -190,7 +189,7 @@ def _write_step(program: Program, scan: Stage) -> bool | None:
     stages = [stage for stage in stages_of_step(s, scan) if stage not in program.by_hand]
     if not stages:
         return None
-    choose(s, "strategy", "the stages of a step run in loops of their own", stage=scan.name)
+    choose(scan, "strategy", "the stages of a step run in loops of their own")
     for stage in stages:
         for tensor in stage.op.input_tensors:
             _write_transposed(s, stage, tensor, program.target)
@@ -216,8 +215,7 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
                 lie_in_order(copy, order)
             else:
                 copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
-            choose(s, "packing", "transposed, so that each step reads lines of it",
-                   stage=copy.name)  # fmt: skip
+            choose(copy, "packing", "transposed, so that each step reads lines of it")
             if write_across(s, copy, target) is None:
                 write_copy(copy, target)
                 place_copy(copy, None)

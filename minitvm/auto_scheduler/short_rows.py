@@ -213,8 +213,7 @@ def write_short_rows(
             text = "{rows} rows together: their elements are transposed in registers, and combined "
             text += "step by step"
         op = compute_of(stage)
-        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
-               width=_width_of(op, target))  # fmt: skip
+        choose(stage, "strategy", text, rows=lanes_of(op, target), width=_width_of(op, target))
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
@@ -299,16 +298,15 @@ def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     together = _rows_together(op, target)
     if together > 1:
-        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
-               stage=stage.name, rows=together)  # fmt: skip
+        choose(stage, "blocks", "{rows} rows of short lines have partial results of their own",
+               rows=together)  # fmt: skip
         _, row = stage.split(op.reduce_axis[-1], factor=together)
         return [factored(s, stage, row, len(op.axis) - 1)]
     piece = _piece_of(op, target)
     if piece is None:
         return None
-    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
-           "then together", stage=stage.name, places=extent_of(piece),
-           axis=piece.var.name)  # fmt: skip
+    choose(stage, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", places=extent_of(piece), axis=piece)  # fmt: skip
     return [factored(s, stage, piece, len(op.axis))]
 
 

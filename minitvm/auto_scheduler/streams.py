@@ -186,9 +186,9 @@ def write_streamed(
     is_cheap = number == 1 or is_even or target.has_mask_registers
     steps = extent_of(op.reduce_axis[-1]) if number > 1 else None
     together = _steps(None if steps is None else -(-steps // parts), is_cheap)
-    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
-           "in the L1 cache, of {parts} parts of the steps", stage=op.name, steps=together,
-           block=block, parts=parts)  # fmt: skip
+    choose(stage, "strategy", "rows are read whole, {steps} at a time; {block} columns of results "
+           "stay in the L1 cache, of {parts} parts of the steps", steps=together, block=block,
+           parts=parts)  # fmt: skip
     if parts > 1:
         stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
         rows, others, column = places.of(stage)
@@ -311,8 +311,8 @@ def write_grouped(program: Program, stage: Stage) -> bool | None:
     if groups is None or groups <= (lanes if is_compared else _FEW):
         return None  # groups of a symbolic number keep their loop
     program.whole.update(s[tensor] for tensor in op.input_tensors)
-    choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
-           "name", stage=stage.name, groups=groups)  # fmt: skip
+    choose(stage, "strategy", "each term is computed for its own one of {groups} groups, which "
+           "data name", groups=groups)  # fmt: skip
     place = op.axis.index(group)
     outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
     work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
@@ -320,7 +320,7 @@ def write_grouped(program: Program, stage: Stage) -> bool | None:
     is_long = work is not None and work >= 2 * target.task_operations
     tasks: list[IterVar] = []
     if parts > 1 and is_long and not outside:
-        choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+        choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
         stage = split_in_parts(s, stage, parts, lanes)
         tasks = [compute_of(stage).axis[0]]
     made = compute_of(stage)
