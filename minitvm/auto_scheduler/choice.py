@@ -37,9 +37,11 @@ def choose(
 
 
 def _figure_of(figure: Figure | _Named | Sequence[_Named]) -> Figure:
-    if isinstance(figure, list | tuple):
+    if isinstance(figure, Tensor | Stage | IterVar):
+        return figure.name
+    if isinstance(figure, Sequence) and not isinstance(figure, str):
         return ", ".join(each.name for each in figure)
-    return figure.name if isinstance(figure, Tensor | Stage | IterVar) else figure
+    return figure
 
 
 def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:

@@ -304,6 +304,11 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
     return None
 
 
+def bytes_of_results(op: ComputeOp) -> int:
+    """The bytes of a stage's results for one place."""
+    return sum(body.dtype.itemsize for body in op.body)
+
+
 def reduce_of(op: ComputeOp) -> Reduce:
     """The expression of a reduction; of one with several results, that of the first."""
     reduce = op.body[0]
@@ -428,11 +433,11 @@ def is_line(op: ComputeOp, axes: Sequence[IterVar]) -> bool:
     if not uneven_axes(op).isdisjoint(long) or any(axis.var in bare for axis in long):
         return False
     loads = [*all_loads(op)]
-    in_order = all(_is_read_in_order(load, axis) for load in loads for axis in long)
+    in_order = all(is_read_in_order(load, axis) for load in loads for axis in long)
     return in_order and len(line_of(op, long, loads)) == len(long)
 
 
-def _is_read_in_order(load: ProducerLoad, axis: IterVar) -> bool:
+def is_read_in_order(load: ProducerLoad, axis: IterVar) -> bool:
     """Whether an element is read at the place along an axis itself, or is the same along it."""
     used = [index for index in load.indices if axis.var in bare_vars(index)]
     return len(used) <= 1 and all(step_of(index, axis.var) == 1 for index in used)

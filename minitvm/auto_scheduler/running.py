@@ -30,7 +30,12 @@ from math import prod
 from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
+from minitvm.auto_scheduler.contraction import (
+    bytes_of_results,
+    distances_of,
+    extent_of,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
 from minitvm.auto_scheduler.packing import place_copy, write_copy
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
@@ -72,11 +77,7 @@ def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
     """The number of neighbouring results of some rows, in whole vectors, that fit half of the L1
     cache."""
     lanes = lanes_of(op, target)
-    return max(lanes, target.cache_bytes(1) // 2 // (rows * _bytes_of_results(op)) // lanes * lanes)
-
-
-def _bytes_of_results(op: ComputeOp) -> int:
-    return sum(body.dtype.itemsize for body in op.body)
+    return max(lanes, target.cache_bytes(1) // 2 // (rows * bytes_of_results(op)) // lanes * lanes)
 
 
 def write_running(
@@ -132,7 +133,7 @@ def _write_totals(
     if alone and extent is not None and others < target.num_cores:
         share = -(-extent * max(1, others) // target.num_cores)
         # Shorter pieces are slow to read.
-        least = target.cache_bytes(1) // target.l1_ways // _bytes_of_results(op)
+        least = target.cache_bytes(1) // target.l1_ways // bytes_of_results(op)
         most = min(most, max(-(-share // lanes) * lanes, least))
     if extent is not None:
         lanes = max(1, min(lanes, extent))

@@ -44,6 +44,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     bytes_of,
+    bytes_of_results,
     extent_of,
     is_in_order,
     is_near_along,
@@ -54,7 +55,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     slides,
 )
-from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
@@ -140,7 +141,7 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     for each product, unless all of them stay in registers."""
     op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
+    steps = usual_size((*op.axis, *op.reduce_axis))
     stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
     came = _came(contraction, results_in_cache(op, target, rows), target)
@@ -258,7 +259,7 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
     results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
     if results is None or steps is None:
         return 1
-    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
+    size = max(1, results * bytes_of_results(op))
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
