@@ -144,12 +144,16 @@ def is_multiple(op: ComputeOp, axis: IterVar, size: int) -> bool:
 
 
 def usual_extent(extent: PrimExpr) -> int:
-    """An extent in which a usual value stands for each variable."""
+    """An extent in which a usual value stands for each variable, and for a difference that would be
+    less than 1."""
     known = e.const_int(extent)
-    if known is None:
-        sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
-        known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
-    return int(TRIPS_FROM_DATA) if known is None else known
+    if known is not None:
+        return known
+    if isinstance(extent, Var):
+        return USUAL_TRIPS
+    sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
+    usual = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
+    return int(TRIPS_FROM_DATA) if usual is None else usual if usual > 0 else USUAL_TRIPS
 
 
 def usual_iterations(axes: Iterable[IterVar]) -> int:
