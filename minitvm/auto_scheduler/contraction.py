@@ -1,10 +1,13 @@
-"""The description of a stage: which axes each read depends on, and the strides along them.
+"""The description of a stage: the axes of its reads, the strides along them, and lines of memory.
 
 A contraction is a reduction that reads an element for several results, such as
 ``C[d...] = reduce over r... of f(A[...], B[...], ...)``: a matrix product in any layout, batched or
 not, over any semiring, masked or scaled; a matrix-vector product; distances; a convolution. It is
 recognised by its reads. The operations don't matter here; :mod:`terms` counts them. All strategies
 and costs take a stage as it is described in this module.
+
+Some of the last axes are a *line* if each read goes on along the outer one where it ends along the
+inner one: fused into one loop, they need no index arithmetic (:func:`line_of`).
 """
 
 from __future__ import annotations
