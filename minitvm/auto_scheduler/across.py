@@ -44,20 +44,19 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    FAR,
     NEAR,
     all_loads,
+    bare_vars,
     bytes_of,
     distances_of,
     divisors_along,
     extent_of,
+    line_of,
     long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.lines import bare_vars
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused, write_loops
-from minitvm.auto_scheduler.tiles import MOST_PAGES
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
@@ -65,10 +64,8 @@ from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar, ProducerLoad
-from minitvm.tir.functor import mentions
-from minitvm.tir.structural_equal import structural_equal
 
 _FEW = 4  # rows, at most, that are mixed into one vector
 _TASK = 4096  # elements that are worth a task
@@ -116,9 +113,8 @@ class _Across:
 def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
     tasks = found.others
-    choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
-           stage=stage.name, y=", ".join(axis.var.name for axis in found.rows),
-           x=", ".join(axis.var.name for axis in found.columns))  # fmt: skip
+    choose(stage, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
+           y=found.rows, x=found.columns)  # fmt: skip
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
@@ -160,14 +156,15 @@ def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
     size = op.output(0).dtype.itemsize
     pages = height * min(row * size, PAGE) // PAGE
     is_read_again = height * width * size <= target.cache_bytes(2)
-    return pages > MOST_PAGES and is_read_again and total < target.cache_bytes(3) // 2
+    is_walked = pages > target.processor.pages[0]
+    return is_walked and is_read_again and total < target.cache_bytes(3) // 2
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Writes vectors along x, whose elements are picked from the same reads for all y."""
     (y,), (x,), tasks = found.rows, found.columns, found.others
-    choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
-           "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
+    choose(stage, "strategy", "vectors along {x}, whose elements are picked from the same reads "
+           "for all {y}", y=y, x=x)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
     outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
     tasks, loops = ([*tasks, outer], []) if is_divided else (tasks, [outer])
@@ -181,9 +178,8 @@ def _write_short_lines(s: Schedule, stage: Stage, target: Target) -> bool | None
     if found is None or calls_functions(s, stage):
         return None
     x, y, z = found
-    choose(s, "strategy", "short lines along {z}, a few neighbours along {y} at a time, which are "
-           "stored along {x}", stage=stage.name, z=", ".join(axis.var.name for axis in z),
-           y=y.var.name, x=x.var.name)  # fmt: skip
+    choose(stage, "strategy", "short lines along {z}, a few neighbours along {y} at a time, which "
+           "are stored along {x}", x=x, y=y, z=z)  # fmt: skip
     least, most = _LINES
     size = (product_of_extents(z) or 1) * op.output(0).dtype.itemsize
     lines, extent = max(least, min(most, CACHE_LINE // size)), extent_of(y)
@@ -275,46 +271,15 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
 
 
 def _joined(
-    loads: Sequence[ProducerLoad],
-    op: ComputeOp,
-    last: IterVar,
-    other: IterVar,
-    line: int | None = None,
+    loads: Sequence[ProducerLoad], op: ComputeOp, last: IterVar, other: IterVar, line: int = 0
 ) -> list[IterVar]:
-    """The axes that form one loop with the axis `last`, outermost first. An axis is joined if it
-    isn't `other`, and if the memory of each read goes on along it. With `line`, axes are joined
-    until their extent is surely a multiple of it."""
-    found, long = [last], long_axes(op.axis)
-    for axis in reversed(long[: long.index(last)]):
-        size = product_of_extents(found)
-        if axis is other or (line is not None and size is not None and size % line == 0):
-            break
-        if not all(_goes_on(each, op, axis, found[0]) for each in loads):
-            break
-        found.insert(0, axis)
+    """The axes that form one loop with the axis `last`, outermost first: those before it that run
+    along its line, without `other`. With `line`, as many as have an extent that is surely a
+    multiple of it."""
+    long = long_axes(op.axis)
+    found = line_of(op, long[: long.index(last) + 1], loads, [other])
+    sizes = [product_of_extents(found[i:]) for i in range(len(found))]
+    ends = [i for i, size in enumerate(sizes) if line and size is not None and size % line == 0]
+    found = found[ends[-1] :] if ends else found
     rest = bare_vars(*op.body)
     return found if rest.isdisjoint(axis.var for axis in found) else found[-1:]
-
-
-def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -> bool:
-    """Whether the memory that is read along `axis` goes on where that along `inner` ends, so that
-    both can be one loop; also if the read depends on neither."""
-    extent = extent_of(inner)
-    if extent is not None:
-        apart = distances_of(load, op)
-        step = apart.get(inner.var, 0)
-        return step < FAR and apart.get(axis.var, 0) == step * extent
-    places = [
-        [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
-        for each in (axis, inner)
-    ]
-    if not any(places):
-        return True
-    outside, inside = places
-    if len(outside) != 1 or inside != [outside[0] + 1]:
-        return False
-    assert isinstance(load.producer, Tensor)
-    (place,) = inside
-    is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
-    size = None if inner.dom is None else inner.dom.extent
-    return is_plain and size is not None and structural_equal(load.producer.shape[place], size)

@@ -148,9 +148,9 @@ def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
     contraction = contraction_of(stage.op)
     assert contraction is not None
     groups = groups_of(contraction)
-    choose(s, "layout", "{groups} groups, each a product of its own", stage=stage.name,
+    choose(stage, "layout", "{groups} groups, each a product of its own",
            groups=prod((extent_of(x) or n) // n for x, n
-                       in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
+           in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, program.by_hand)
     total, epilogue = stage.op.output(0), list[Stage]()
     if stays:
@@ -218,8 +218,8 @@ def _write_best(program: Program, stage: Stage, *, stays: bool) -> _Written | No
     ]
     if layout.steps != _itself(contraction).steps:
         orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
-    choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
-           stage=stage.name, orders=" and ".join(orders))  # fmt: skip
+    choose(stage, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
+           orders=" and ".join(orders))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, program.by_hand)
     made, computed = _write(s, contraction, layout, stays)
     if last is not computed and layout.result != _itself(contraction).result and not stays:
@@ -260,8 +260,7 @@ def _write_in_order(
     long = long_axes(op.axis)
     if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
         return None
-    choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
-           axis=order[-1].var.name)  # fmt: skip
+    choose(stage, "layout", "computed along {axis}, where its terms are neighbours", axis=order[-1])
     total = op.output(0)
     if stays:
         total = s.cache_write(total, "global")
@@ -323,7 +322,7 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
             text = (
                 "{tensor} is copied in the order in which it is read; reads of an element: {again}"
             )
-            choose(s, "layout", text, stage=stage.name, tensor=tensor.name, again=again)
+            choose(stage, "layout", text, tensor=tensor, again=again)
             made.append(copy)
             op = compute_of(stage)
     program.kept.update(made)

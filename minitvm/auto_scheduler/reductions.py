@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
+    bare_vars,
     contraction_of,
     divisors_along,
     extent_of,
@@ -45,6 +46,7 @@ from minitvm.auto_scheduler.contraction import (
     is_multiple,
     is_rounded,
     is_uneven,
+    last_line,
     line_of,
     long_axes,
     part_of_long_sum,
@@ -54,7 +56,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import bare_vars, gathered, last_line, request_gathered
+from minitvm.auto_scheduler.lines import gathered, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -136,7 +138,7 @@ def _line_of(op: ComputeOp) -> int:
     # The guard of a last part, which rfactor makes, leaves the main part alone.
     bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
     outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
-    return len(line_of(op.axis, factors_of(op), outside))
+    return len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
@@ -213,8 +215,8 @@ def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
     size = min(sizes, key=cycles, default=steps)
     if cycles(size) > _WORTH * steps * both:
         return None
-    choose(s, "blocks", "the block of {size} steps that holds the result is found first",
-           stage=op.name, size=size)  # fmt: skip
+    choose(stage, "blocks", "the block of {size} steps that holds the result is found first",
+           size=size)  # fmt: skip
     best, *_, block = s.find_block(op.output(0), size)
     return [s[best], s[block]]
 
@@ -271,8 +273,7 @@ def write_in_registers(
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
-    choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
-           columns=columns)  # fmt: skip
+    choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or columns) >= columns
     line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
@@ -300,8 +301,7 @@ def write_in_registers(
 
 def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
     """Computes each part of a sum in registers of its own; returns the stage of the parts."""
-    choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
-           terms=part)  # fmt: skip
+    choose(results, "blocks", "in parts of {terms} terms, whose sums are added up", terms=part)
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
@@ -367,7 +367,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     parts, is_long = parts_of_rows(op, target), terms >= 2 * target.task_operations
     if not is_long or parts == 1 or results >= parts * columns_of(op, target):
         return stage
-    choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+    choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
 
 
@@ -500,7 +500,7 @@ def _write_parts(
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
     steps = max(1, min(terms, max(least, -(-total // TASKS))) // block)
-    choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
+    choose(stage, "blocks", "in parts of {terms} terms, which fit the L2 cache",
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)
     return factored(s, stage, part)
@@ -539,7 +539,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     # A vector costs a step at the end.
     most = min(extent, (product_of_extents(op.reduce_axis) or extent) // _STEPS_OF_VECTOR)
     width = min(width, max(lanes, 1 << (most.bit_length() - 1)))
-    choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
+    choose(stage, "tile", "{width} partial results at a time, in lanes", width=width)
     vectors = factored_in_lanes(s, stage, k, width)
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)

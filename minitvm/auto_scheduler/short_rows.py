@@ -52,11 +52,11 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_in_order,
+    is_line,
     is_uneven,
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     calls_functions,
@@ -134,7 +134,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    line = _line_of_steps(op)
+    is_one_line = len(line) == len(op.reduce_axis)
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
     if size is None:
@@ -142,7 +143,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         return _write_partial if is_plain and lanes * (1 + values) <= most else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     # Of several pieces of lines, which are a loop, one is written out.
-    piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
+    piece = product_of_extents(line) or 0
     steps = lanes * -(-piece // _width_of(op, target))
     is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes
     is_plain = is_free and (is_one_line or is_short)
@@ -176,11 +177,14 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
     return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
+def _line_of_steps(op: ComputeOp) -> Sequence[IterVar]:
+    """The reduction axes, if together they run along one line of memory; or else the last one."""
+    return op.reduce_axis if is_line(op, op.reduce_axis) else op.reduce_axis[-1:]
+
+
 def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    axes = op.reduce_axis if is_one_line else op.reduce_axis[-1:]
-    size, lanes = product_of_extents(axes), lanes_of(op, target)
+    size, lanes = product_of_extents(_line_of_steps(op)), lanes_of(op, target)
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
@@ -209,8 +213,7 @@ def write_short_rows(
             text = "{rows} rows together: their elements are transposed in registers, and combined "
             text += "step by step"
         op = compute_of(stage)
-        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
-               width=_width_of(op, target))  # fmt: skip
+        choose(stage, "strategy", text, rows=lanes_of(op, target), width=_width_of(op, target))
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
@@ -232,9 +235,7 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     """Combines partial results of each row of one block, `at` the loop over blocks of another
     stage."""
     op = compute_of(stage)
-    size = product_of_extents(op.reduce_axis)
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    line = fused(stage, op.reduce_axis) if is_one_line else op.reduce_axis[-1]
+    line = fused(stage, _line_of_steps(op))
     vectors = factored_in_lanes(s, stage, line, _width_of(op, target))
     vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
@@ -244,15 +245,12 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         turned.vectorize(turned.leaf_iter_vars[-1])
     write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
     *_, row, lane = compute_of(vectors).axis
-    step, *around = compute_of(vectors).reduce_axis
-    if around:
-        write_loops(vectors, around, lane, unrolled=[step, row])
-    elif size is None and calls_functions(s, stage):
-        write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
-    elif size is None:
-        write_loops(vectors, [step], lane, unrolled=[row])
-    else:
-        write_loops(vectors, [], lane, unrolled=[step, row])
+    step, *loops = compute_of(vectors).reduce_axis
+    if product_of_extents(op.reduce_axis) is None:
+        # Steps of a row that call functions don't wait for each other.
+        loops = [row, step] if calls_functions(s, stage) else [step]
+    unrolled = [axis for axis in (step, row) if axis not in loops]
+    write_loops(vectors, loops, lane, unrolled=unrolled)
 
 
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
@@ -300,16 +298,15 @@ def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     together = _rows_together(op, target)
     if together > 1:
-        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
-               stage=stage.name, rows=together)  # fmt: skip
+        choose(stage, "blocks", "{rows} rows of short lines have partial results of their own",
+               rows=together)  # fmt: skip
         _, row = stage.split(op.reduce_axis[-1], factor=together)
         return [factored(s, stage, row, len(op.axis) - 1)]
     piece = _piece_of(op, target)
     if piece is None:
         return None
-    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
-           "then together", stage=stage.name, places=extent_of(piece),
-           axis=piece.var.name)  # fmt: skip
+    choose(stage, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", places=extent_of(piece), axis=piece)  # fmt: skip
     return [factored(s, stage, piece, len(op.axis))]
 
 

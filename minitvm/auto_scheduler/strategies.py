@@ -291,11 +291,10 @@ def choose_products(group: Sequence[Sums]) -> None:
         choose_form(each.schedule, each.contraction, "matrix product")
         if each.last is not each.stage:
             text = "{last} takes the sums in the tile"
-            choose(each.schedule, "epilogue", text, last=each.last.name)
+            choose(each.schedule, "epilogue", text, last=each.last)
     if len(group) > 1:
-        names = ", ".join(each.stage.name for each in group)
         text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
-        choose(group[0].schedule, "strategy", text, stages=names)
+        choose(group[0].schedule, "strategy", text, stages=[each.stage for each in group])
 
 
 def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:

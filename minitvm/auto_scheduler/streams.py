@@ -44,6 +44,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     bytes_of,
+    bytes_of_results,
     extent_of,
     is_in_order,
     is_near_along,
@@ -54,7 +55,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     slides,
 )
-from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
@@ -140,7 +141,7 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     for each product, unless all of them stay in registers."""
     op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
+    steps = usual_size((*op.axis, *op.reduce_axis))
     stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
     came = _came(contraction, results_in_cache(op, target, rows), target)
@@ -153,7 +154,8 @@ def line_of_columns(contraction: Contraction) -> list[IterVar]:
     """The axes along which a line of the columns' factor lies: the column, and those before it that
     continue the line."""
     axes = contraction.op.axis[: contraction.op.axis.index(contraction.column) + 1]
-    return line_of(axes, [contraction.b], [*filter(contraction.a.reads, axes)])
+    outside = [*filter(contraction.a.reads, axes)]
+    return line_of(contraction.op, axes, [contraction.b.load], outside)
 
 
 def write_streamed(
@@ -185,9 +187,9 @@ def write_streamed(
     is_cheap = number == 1 or is_even or target.has_mask_registers
     steps = extent_of(op.reduce_axis[-1]) if number > 1 else None
     together = _steps(None if steps is None else -(-steps // parts), is_cheap)
-    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
-           "in the L1 cache, of {parts} parts of the steps", stage=op.name, steps=together,
-           block=block, parts=parts)  # fmt: skip
+    choose(stage, "strategy", "rows are read whole, {steps} at a time; {block} columns of results "
+           "stay in the L1 cache, of {parts} parts of the steps", steps=together, block=block,
+           parts=parts)  # fmt: skip
     if parts > 1:
         stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
         rows, others, column = places.of(stage)
@@ -257,7 +259,7 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
     results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
     if results is None or steps is None:
         return 1
-    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
+    size = max(1, results * bytes_of_results(op))
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
@@ -310,8 +312,8 @@ def write_grouped(program: Program, stage: Stage) -> bool | None:
     if groups is None or groups <= (lanes if is_compared else _FEW):
         return None  # groups of a symbolic number keep their loop
     program.whole.update(s[tensor] for tensor in op.input_tensors)
-    choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
-           "name", stage=stage.name, groups=groups)  # fmt: skip
+    choose(stage, "strategy", "each term is computed for its own one of {groups} groups, which "
+           "data name", groups=groups)  # fmt: skip
     place = op.axis.index(group)
     outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
     work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
@@ -319,7 +321,7 @@ def write_grouped(program: Program, stage: Stage) -> bool | None:
     is_long = work is not None and work >= 2 * target.task_operations
     tasks: list[IterVar] = []
     if parts > 1 and is_long and not outside:
-        choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+        choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
         stage = split_in_parts(s, stage, parts, lanes)
         tasks = [compute_of(stage).axis[0]]
     made = compute_of(stage)

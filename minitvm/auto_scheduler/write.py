@@ -330,9 +330,7 @@ def _write_simplified(program: Program, stage: Stage) -> bool | None:
     made = simplified(op)
     if made is op or (op.reduce_axis and not made.reduce_axis and _reads_again(op)):
         return None
-    choose(
-        program.schedule, "indices", "simplified with the ranges of their axes", stage=stage.name
-    )
+    choose(stage, "indices", "simplified with the ranges of their axes")
     stage.simplify()
     return True
 
@@ -352,12 +350,7 @@ def _write_zeros(program: Program, stage: Stage) -> bool | None:
     made = None if program.strict or found is None else without_zero_terms(found.op)
     if found is None or made is None or share_of_steps(made) > _MOST_LEFT:
         return None
-    choose(
-        program.schedule,
-        "zeros",
-        "terms that conditions on axes make 0 are left out",
-        stage=stage.name,
-    )
+    choose(stage, "zeros", "terms that conditions on axes make 0 are left out")
     stage.omit_zeros()
     return True
 
@@ -366,7 +359,7 @@ def _write_unread(program: Program, stage: Stage) -> bool | None:
     """Computes a stage nowhere if nothing reads it any more."""
     if stage.is_read or not program.is_free(stage):
         return None
-    choose(program.schedule, "strategy", "not computed: nothing needs it", stage=stage.name)
+    choose(stage, "strategy", "not computed: nothing needs it")
     stage.compute_inline()
     return True
 
@@ -400,7 +393,7 @@ def _write_inlined(program: Program, stage: Stage) -> bool | None:
     s = program.schedule
     if not program.is_free(stage) or not can_be_inlined(s, stage, program.by_hand):
         return None
-    choose(s, "strategy", "inlined where it is read", stage=stage.name)
+    choose(stage, "strategy", "inlined where it is read")
     stage.compute_inline()
     for each in s.readers(stage):
         # The loops of a reduction are chosen for the elements that it reads.
@@ -419,8 +412,8 @@ def _write_moves(program: Program, stage: Stage) -> bool | None:
         if _write_inlined(program, read):
             waiting += read.op.input_tensors
     readers = s.readers(stage)
-    choose(s, "strategy", "part of {readers}: elements are only moved between them",
-           stage=stage.name, readers=" and ".join(each.name for each in readers))  # fmt: skip
+    choose(stage, "strategy", "part of {readers}: elements are only moved between them",
+           readers=" and ".join(each.name for each in readers))  # fmt: skip
     stage.compute_inline()
     for each in readers:
         each.simplify()
