@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from math import gcd
 from typing import final
 
@@ -90,7 +90,7 @@ def tiles_of(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind) -> T
         if last.terms and not is_symbolic(prover, last):
             return None  # a loop around it gets a main part without guards
     tiles = Tiles(size, last, tuple(found))
-    return tiles if _Places(forms, var, tiles).are_computed_by(loop.body) else None
+    return tiles if _Places(prover, forms, var, tiles).are_computed_by(loop.body) else None
 
 
 @final
@@ -100,12 +100,14 @@ class _Places:
     A guard ``io * 16 + (r * 8 + ii) < n`` numbers the places of the tiles. Tiles may begin
     anywhere if each statement under a guard runs once for each of the 16 places of a tile, so that
     a tile that ends with the extent leaves out none; if it uses `io`, `r` and `ii` only as parts of
-    the number of its place, except in indices of the tile's own memory; and if all other statements
-    store to the tile's own memory, or store the same for all tiles. A tile of loops by hand has no
-    own memory.
+    the number of its place, except in indices of the tile's own memory; if the place alone
+    determines the elements that are stored in a dimension, by the same rule for all statements; and
+    if all other statements store to the tile's own memory, or store the same for all tiles. A tile
+    of loops by hand has no own memory.
     """
 
-    def __init__(self, forms: Conditions, var: Var, tiles: Tiles) -> None:
+    def __init__(self, prover: Prover, forms: Conditions, var: Var, tiles: Tiles) -> None:
+        self._prover = prover
         self._forms = forms
         self._var = var
         self._size = tiles.size
@@ -113,6 +115,7 @@ class _Places:
 
     def are_computed_by(self, body: Stmt) -> bool:
         self._own = own_memory(body)
+        self._rules: dict[Buffer, list[Affine | None]] = {}
         is_made = all(self._is_made(each) for each in find(s.IfThenElse, body))
         return (is_made or not self._own) and self._holds(body, {}, (), {})
 
@@ -163,7 +166,37 @@ class _Places:
         factors = self._factors(guard, loops)
         others = (each for each in conditions if each not in self._guards)
         used += (substitute(each, names) for each in others)
-        return factors is not None and all(self._is_of_place(each, factors) for each in used)
+        if factors is None or not all(self._is_of_place(each, factors) for each in used):
+            return False
+        others = (each for each in loops if each not in factors)
+        return is_own or self._has_one_rule(node, factors, frozenset(others), names)
+
+    def _has_one_rule(
+        self,
+        node: s.BufferStore,
+        factors: Mapping[Var, int],
+        others: Set[Var],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        """Whether the indices of a store that depend on the place depend on no `others` of the
+        loops, and are those of the other stores to the buffer."""
+        rule: list[Affine | None] = []
+        for index in node.indices:
+            index, parts = substitute(index, names), list[PrimExpr]()
+            used = dict.fromkeys(factors, 0)
+            self._add(index, 1, used, parts)
+            if not parts and used[self._var]:
+                left = self._prover.affine(index) - Affine(used)
+                if any(mentions(each, *left.terms) for each in others):
+                    return False
+                rule.append(left + Affine({self._var: used[self._var]}))
+            else:
+                rule.append(None)
+        known = self._rules.setdefault(node.buffer, rule)
+        return all(
+            a is b is None or (a is not None and b is not None and a.same_as(b))
+            for a, b in zip(known, rule, strict=True)
+        )
 
     def _factors(self, guard: PrimExpr, loops: Mapping[Var, s.For]) -> dict[Var, int] | None:
         """The factors of the tile's loops in the number of a place; None where they don't number
@@ -249,6 +282,12 @@ def if_repeated(func: PrimFunc, tile: Accesses) -> PrimExpr | None:
 
 
 @final
+class NoFunctionOfTheTile(Exception):
+    """A loop variable occurs outside of a multiple of the tile's size, or a loop over the parts of
+    a tile isn't one over the whole tile."""
+
+
+@final
 class Shortened(Mutator):
     """Lets loops over the parts of a tile, which its guards mention, have fewer iterations."""
 
@@ -259,15 +298,12 @@ class Shortened(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
-        is_part = mentions(node.loop_var, *self._tiles.guards)
-        if not is_part or e.const_int(node.extent) != self._tiles.size:
+        extent = e.const_int(node.extent)
+        if extent == 1 or not mentions(node.loop_var, *self._tiles.guards):
             return made
+        if extent != self._tiles.size:
+            raise NoFunctionOfTheTile
         return with_fields(made, extent=e.const(self._size, node.extent.dtype))
-
-
-@final
-class NoFunctionOfTheTile(Exception):
-    """A loop variable occurs outside of a multiple of the tile's size."""
 
 
 @final

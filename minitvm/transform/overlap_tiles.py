@@ -285,8 +285,12 @@ class _Overlap(ScopedMutator):
         if not is_long or tiles.size % 2:
             return None
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
-        is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
-        return Shortened(tiles, tiles.size // 2).stmt(loop.body) if is_wide else None
+        if tiles.size * max(widths, default=0) < 2 * self._vector_bytes:
+            return None
+        try:
+            return Shortened(tiles, tiles.size // 2).stmt(loop.body)
+        except NoFunctionOfTheTile:
+            return None
 
     def _chosen(self, loop: s.For, tiles: Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a

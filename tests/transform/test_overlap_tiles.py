@@ -525,17 +525,68 @@ def by_tiles(n: Any, a: Any) -> Any:
     return b, c
 
 
-@pytest.mark.parametrize("function", [every_other, beyond_the_extent, by_lanes, by_tiles])
+@te.hybrid.script
+def by_two_rules(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 7) // 8 * 8 + 74,), a.dtype)
+    for v in range((n + 7) // 8):
+        for k in vectorize(8):
+            if likely(v * 8 + k < n):
+                c[v * 8 + k] = a[v * 8 + k] * a[n - 1 - (v * 8 + k)]
+        for k in vectorize(8):
+            if likely(v * 8 + k < n):
+                c[(n + 7) // 8 * 8 + 9 - (v * 8 + k)] = a[v * 8 + k]
+    for i in range(n):
+        b[i] = a[i]
+    return b, c
+
+
+@te.hybrid.script
+def by_other_loops(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor((n + 4,), a.dtype)
+    for v in range((n + 15) // 16):
+        for r in range(4):
+            for k in vectorize(16):
+                if likely(v * 16 + k < n):
+                    c[v * 16 + k + r] = a[v * 16 + k] + a[n - 1 - (v * 16 + k)] * float32(r)
+    for i in range(n):
+        b[i] = a[i]
+    return b, c
+
+
+@pytest.mark.parametrize(
+    "function", [by_two_rules, by_other_loops, every_other, beyond_the_extent, by_lanes, by_tiles]
+)
 def test_tiles_by_hand(function: Any) -> None:
     """Tiles that store something else where they begin elsewhere, or not everything."""
     n = te.var("n")
     A = te.placeholder((n,), name="A")
     B, C = function(n, A)
     func = with_guards(te.create_schedule(B.op), [n, A, B, C])
-    for size in (5, 16, 17, 45):
+    for size in (5, 16, 17, 33, 45):
         a = np.arange(size, dtype="float32")
         expected = function(size, a)
         found = [np.full(each.shape, 77, "float32") for each in expected]
         interpret(overlap_tiles(func), size, a, *found)
         for x, y in zip(found, expected, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 15, 16, 21])
+def test_columns_in_two_loops_have_no_half_tiles(n: int) -> None:
+    m, size = te.var("m"), te.var("n")
+    A, k = te.placeholder((m, size), name="A"), te.reduce_axis((0, m), name="k")
+    B = te.compute((size,), lambda i: te.sum(A[k, i], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    sums = s.cache_write(B, "local")
+    assert isinstance(B.op, ComputeOp) and isinstance(sums.op, ComputeOp)
+    outer, inner = s[B].split(B.op.axis[0], factor=2 * LANES)
+    _, lane = s[B].split(inner, factor=LANES)
+    s[sums].compute_at(s[B], outer)
+    middle, own = s[sums].split(sums.op.axis[0], factor=LANES)
+    s[sums].reorder(*sums.op.reduce_axis, middle, own)
+    s[B].vectorize(lane)
+    s[sums].vectorize(own)
+    made = overlap_tiles(with_guards(s, [A, B]), vector_bytes=16)
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full(n, -1, "float32")
+    interpret(made, a, b)
+    np.testing.assert_array_equal(b, a.sum(0))
