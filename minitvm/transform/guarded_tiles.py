@@ -102,8 +102,9 @@ class _Places:
     a tile that ends with the extent leaves out none; if it uses `io`, `r` and `ii` only as parts of
     the number of its place, except in indices of the tile's own memory; if the place alone
     determines the elements that are stored in a dimension, by the same rule for all statements; and
-    if all other statements store to the tile's own memory, or store the same for all tiles. A tile
-    of loops by hand has no own memory.
+    if all other statements store to the tile's own memory, or store the same for all tiles. No loop
+    runs through the tile's own memory against another one. A tile under other guards than those of
+    a split has no own memory.
     """
 
     def __init__(self, prover: Prover, forms: Conditions, var: Var, tiles: Tiles) -> None:
@@ -116,6 +117,7 @@ class _Places:
     def are_computed_by(self, body: Stmt) -> bool:
         self._own = own_memory(body)
         self._rules: dict[Buffer, list[Affine | None]] = {}
+        self._directions: dict[tuple[Buffer, int], bool] = {}
         is_made = all(self._is_made(each) for each in find(s.IfThenElse, body))
         return (is_made or not self._own) and self._holds(body, {}, (), {})
 
@@ -160,6 +162,9 @@ class _Places:
         is_own = node.buffer in self._own
         used = [node.value, *(() if is_own else node.indices)]
         used = [substitute(each, names) for each in used]
+        own = [each for each in (node, *find(BufferLoad, node.value)) if each.buffer in self._own]
+        if not all(self._keeps_direction(each, loops, names) for each in own):
+            return False
         guard = next((each for each in conditions if each in self._guards), None)
         if guard is None:
             return is_own or not self._mentions((), *used, *conditions)
@@ -170,6 +175,21 @@ class _Places:
             return False
         others = (each for each in loops if each not in factors)
         return is_own or self._has_one_rule(node, factors, frozenset(others), names)
+
+    def _keeps_direction(
+        self,
+        node: s.BufferStore | BufferLoad,
+        loops: Iterable[Var],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        """Whether loops run through the dimensions of a buffer as other loops do."""
+        for dim, index in enumerate(node.indices):
+            used = dict.fromkeys((self._var, *loops), 0)
+            self._add(substitute(index, names), 1, used, [])
+            for factor in filter(None, used.values()):
+                if self._directions.setdefault((node.buffer, dim), factor > 0) != (factor > 0):
+                    return False
+        return True
 
     def _has_one_rule(
         self,

@@ -553,8 +553,34 @@ def by_other_loops(n: Any, a: Any) -> Any:
     return b, c
 
 
+@te.hybrid.script
+def by_reversed_tiles(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor((n,), a.dtype)
+    for v in range((n + 15) // 16):
+        t = allocate((16,), a.dtype)
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                t[k] = a[v * 16 + k]
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                b[v * 16 + k] = t[15 - k]
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                c[v * 16 + k] = t[k] + a[n - 1 - (v * 16 + k)]
+    return b, c
+
+
 @pytest.mark.parametrize(
-    "function", [by_two_rules, by_other_loops, every_other, beyond_the_extent, by_lanes, by_tiles]
+    "function",
+    [
+        by_reversed_tiles,
+        by_two_rules,
+        by_other_loops,
+        every_other,
+        beyond_the_extent,
+        by_lanes,
+        by_tiles,
+    ],
 )
 def test_tiles_by_hand(function: Any) -> None:
     """Tiles that store something else where they begin elsewhere, or not everything."""
