@@ -162,7 +162,8 @@ class _Places:
         is_own = node.buffer in self._own
         used = [node.value, *(() if is_own else node.indices)]
         used = [substitute(each, names) for each in used]
-        own = [each for each in (node, *find(BufferLoad, node.value)) if each.buffer in self._own]
+        accesses: list[s.BufferStore | BufferLoad] = [node, *find(BufferLoad, node.value)]
+        own = [each for each in accesses if each.buffer in self._own]
         if not all(self._keeps_direction(each, loops, names) for each in own):
             return False
         guard = next((each for each in conditions if each in self._guards), None)
@@ -173,8 +174,8 @@ class _Places:
         used += (substitute(each, names) for each in others)
         if factors is None or not all(self._is_of_place(each, factors) for each in used):
             return False
-        others = (each for each in loops if each not in factors)
-        return is_own or self._has_one_rule(node, factors, frozenset(others), names)
+        outside = frozenset(each for each in loops if each not in factors)
+        return is_own or self._has_one_rule(node, factors, outside, names)
 
     def _keeps_direction(
         self,
@@ -206,7 +207,9 @@ class _Places:
             used = dict.fromkeys(factors, 0)
             self._add(index, 1, used, parts)
             if not parts and used[self._var]:
-                left = self._prover.affine(index) - Affine(used)
+                left = self._prover.affine(index) - Affine(
+                    {each: factor for each, factor in used.items()}
+                )
                 if any(mentions(each, *left.terms) for each in others):
                     return False
                 rule.append(left + Affine({self._var: used[self._var]}))

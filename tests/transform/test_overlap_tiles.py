@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def overlapped(s: te.Schedule, arguments: list[Tensor]) -> bool:
     return overlap_tiles(func) is not func
 
 
-def with_guards(s: te.Schedule, arguments: list[Tensor]) -> PrimFunc:
+def with_guards(s: te.Schedule, arguments: Sequence[Tensor | Var]) -> PrimFunc:
     """The loops that a schedule stands for, before they are rewritten."""
     seen: list[PrimFunc] = []
 
