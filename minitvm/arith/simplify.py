@@ -12,7 +12,7 @@ from math import gcd
 from operator import is_
 from typing import Any
 
-from minitvm.arith.atoms import Atoms, is_impure, structural_key
+from minitvm.arith.atoms import Atoms, Terms, is_impure, structural_key
 from minitvm.arith.effects import is_stable, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
@@ -72,6 +72,8 @@ class Simplifier(ScopedMutator):
         super().__init__(prover)
         self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
+        self._terms = Terms()
+        self._values: dict[int, PrimExpr] = {}  # by the numbers of their terms
         self._scopes = 0  # the number of choices around the current part of the expression
         self._in_choice = False
 
@@ -84,7 +86,9 @@ class Simplifier(ScopedMutator):
         made = self._made.get(node)
         if made is None:
             made = self._methods[type(node)](self, node)
-            if made is not node and not made.dtype.is_float and _is_equal(made, node):
+            if made is not node and made.dtype.is_float:
+                made = self._values.setdefault(self._terms.number(made), made)
+            elif made is not node and _is_equal(made, node):
                 made = node
             self._made[node] = self._made[made] = made
         return made

@@ -118,6 +118,22 @@ def test_gradients_grow_like_their_programs(program: Any, choose: Any) -> None:
     assert sizes[2] - sizes[1] <= 2.2 * (sizes[1] - sizes[0])
 
 
+def test_functions_in_nested_choices_are_computed_once() -> None:
+    """Also where the indices are simplified in the scope of each choice."""
+    X, H = (te.placeholder((N,), F64, name=name) for name in "XH")
+
+    def element(i: Any) -> Any:
+        made = te.exp(X[i])
+        for step in range(12):
+            made = _lazily(X[i] > 0.1 * step, te.sin(made), te.cos(made))
+        return made
+
+    (dX,) = te.gradient(te.compute((N,), element, name="Y"), [X], H)
+    calls = [each for each in _everything(dX) if isinstance(each, tir.Call)]
+    assert sum(each.op == "sin" for each in calls) <= 2 * 12
+    assert sum(each.op == "exp" for each in calls) == 1
+
+
 def test_a_value_of_several_choices_is_differentiated_where_one_of_them_uses_it() -> None:
     """Elsewhere, it would read beyond the tensor, or make infinities."""
     X, H = (te.placeholder((N,), F64, name=name) for name in "XH")
