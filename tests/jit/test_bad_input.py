@@ -117,7 +117,11 @@ def both(x: Any, y: Any) -> Any:
         ),
         (lambda: scaled(X, ELSEWHERE), TypeError, "'x': expected a tensor of te.* array of numpy"),
         (lambda: scaled.warm_up([("float32[m 3]", "float32[3]")]), tvm.CompileError, "64 768"),
-        (lambda: tvm.jit(lambda x, n: x, static="n")(W, []), TypeError, "that can be hashed"),
+        (
+            lambda: tvm.jit(lambda x, n: x, static="n")(W, []),
+            TypeError,
+            "that can be hashed, since the program is made for it, got list: pass a tuple",
+        ),
     ],
 )
 def test_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -237,7 +241,7 @@ def test_parameters_and_options() -> None:
         (lambda: tvm.jit(np.add), "got add, which isn't written in Python"),
         (lambda: tvm.jit(operator.itemgetter(1)), "got itemgetter, which isn't written in Python"),
         (lambda: tvm.jit(_asynchronous), "got the asynchronous function _asynchronous: write it"),
-        (lambda: tvm.jit(_generator), "got the generator _generator: return its tensors"),
+        (lambda: tvm.jit(_generator), "got the generator _generator: return its results"),
         (lambda: tvm.jit(_number_of), "got a classmethod: decorate the function first"),
         (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
         (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),
