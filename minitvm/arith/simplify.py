@@ -13,7 +13,7 @@ from operator import is_
 from typing import Any
 
 from minitvm.arith.atoms import Atoms, Terms, is_impure, structural_key
-from minitvm.arith.effects import is_stable, outermost_choices
+from minitvm.arith.effects import choices_in_both, is_stable, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
@@ -414,14 +414,16 @@ class Simplifier(ScopedMutator):
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
             return self.expr(a), self.expr(b)
         done = {each: self.expr(each) for each in outermost_choices(original)}
+        done |= {each: self.expr(each) for each in choices_in_both(a, b)}
         return self._where(condition, a, done), self._where(e.logical_not(condition), b, done)
 
     def _where(
         self, condition: PrimExpr, value: PrimExpr, done: Mapping[PrimExpr, PrimExpr]
     ) -> PrimExpr:
-        """`value`, simplified under `condition`. The parts that the condition contains are `done`.
-        Without them, the time for a chain of choices, each with the one before in its condition and
-        in its branches, would grow exponentially."""
+        """`value`, simplified under `condition`. The choices that the condition contains, or both
+        branches, are `done`: without them, the time for a chain of choices, each with the one
+        before in its condition or in its branches, would grow exponentially, and both branches
+        would compute the one before in a way of their own."""
         outermost = not self._in_choice
         self._scopes = 0 if outermost else self._scopes + 1
         if self._scopes > _MAX_SCOPES or not is_stable(condition, value):
