@@ -47,9 +47,20 @@ def both(x: Any, y: Any) -> Any:
     return x + y, x - y
 
 
+@tvm.jit
+def added(x: Annotated[te.Tensor, "... n"], y: Annotated[te.Tensor, "... n"]) -> Any:
+    return te.compute(x.shape, lambda *i: x(*i) + y(*i))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (
+            lambda: added(X, W),
+            ValueError,
+            r"with ... == \(2,\) \(as argument 0 'x' has it\), got \(3,\): jit\(broadcast=True\)",
+        ),
+        (lambda: added(X, X[:0]), ValueError, r"... == \(2,\) .*, got \(0, 3\)$"),
         (lambda: scaled(X), TypeError, r"argument 1 'w': expected an array of shape \(n,\), but"),
         (lambda: scaled(X, W, 1, 2), TypeError, r"expected at most 3 arguments .*, got 4"),
         (lambda: scaled(X, W, eps=1), TypeError, "expected arguments among x, w, scale, got 'eps'"),
