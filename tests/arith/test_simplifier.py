@@ -546,7 +546,7 @@ def test_float_values_are_kept_to_the_bit() -> None:
 
 def test_a_choice_in_both_branches_stays_one() -> None:
     """The number of scopes in which a chain of choices could be simplified doubles with each."""
-    i, x = Var("i"), Var("x", "float32")
+    i, x = Var("i"), Var("x", FLOAT32)
     analyzer = Analyzer()
     analyzer.bind(i, Range(0, 1024))
     sizes = []
