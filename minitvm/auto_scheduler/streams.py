@@ -43,6 +43,7 @@ from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
+    Factor,
     bytes_of,
     bytes_of_results,
     extent_of,
@@ -61,6 +62,7 @@ from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -106,12 +108,46 @@ def _came(contraction: Contraction, piece: int, target: Target) -> float:
 def is_left_plain(contraction: Contraction) -> bool:
     """Whether plain loops, which compute one sum after the other, are best: few rows use the
     columns' factor, and its elements lie side by side along the reduction axis."""
+    if _sums_own_lines(contraction):
+        return True
     across = contraction.b.along(contraction.column) != 1
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
     a, b, op = contraction.a, contraction.b, contraction.op
     return b.reads(k) and all(is_near_along(op, each.load, k) for each in (a, b))
+
+
+def _sums_own_lines(contraction: Contraction) -> bool:
+    """Whether each result sums elements of the columns' factor that no other result reads, in lines
+    of memory along reduction axes: tiles would use no element again, and read the columns of a
+    vector far apart."""
+    op, b = contraction.op, contraction.b
+    if not op.reduce_axis or is_uneven(op):
+        return False
+    reduced = sorted(op.reduce_axis, key=b.along, reverse=True)
+    k, size = reduced[-1], product_of_extents(line_of(reduced, [b], ()))
+    if b.along(k) != 1 or size is None or size * b.tensor.dtype.itemsize < CACHE_LINE:
+        return False
+    return (
+        b.along(contraction.column) >= size
+        and _reads_once(contraction, b)
+        and all(is_near_along(op, each.load, k) for each in contraction.factors)
+    )
+
+
+def _reads_once(contraction: Contraction, factor: Factor) -> bool:
+    """Whether each element of a factor is read in one iteration alone."""
+    below = 0
+    axes = [*contraction.op.axis, *contraction.op.reduce_axis]
+    for axis in sorted(axes, key=factor.along):
+        extent = extent_of(axis)
+        if extent == 1:
+            continue
+        if factor.along(axis) <= below or extent is None:
+            return False
+        below += factor.along(axis) * (extent - 1)
+    return True
 
 
 def is_plain_reduction(contraction: Contraction) -> bool:
