@@ -207,9 +207,11 @@ def waits_for_memory(op: ComputeOp, target: Target) -> bool:
     of reading: neighbouring lines of one row come faster than lines of several rows. So it is with
     extrema of rows of known length."""
     reduce = op.body[0] if op.reduce_axis else None
-    if has_short_rows() or not isinstance(reduce, Reduce) or not _is_loop(op, target):
-        return False
     is_known = product_of_extents(op.reduce_axis) is not None
+    if not isinstance(reduce, Reduce) or not _is_loop(op, target):
+        return False
+    if has_short_rows() and not is_known:
+        return False
     quick = (Add, Min, Max) if is_known else (Add,)
     return is_operator(reduce.combiner, *quick) and not any(map(is_long, walk_once(*reduce.source)))
 
@@ -251,7 +253,6 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     """Combines partial results of each row of one block, `at` the loop over blocks of another
     stage."""
     op = compute_of(stage)
-    size = product_of_extents(op.reduce_axis)
     is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
     line = fused(stage, op.reduce_axis) if is_one_line else op.reduce_axis[-1]
     vectors = factored_in_lanes(s, stage, line, _width_of(op, target))
