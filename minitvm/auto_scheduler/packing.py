@@ -11,7 +11,7 @@ Each dimension of a factor's copy is an axis of the contraction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from minitvm.arith.analyzer import Analyzer
@@ -38,7 +38,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, ProducerLoad, Range, Var
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Var
 from minitvm.tir.functor import mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
@@ -175,8 +175,24 @@ def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | Non
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
     used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
-    once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
+    once = sum(map(len, used)) == len(axes) and all(
+        len(each) <= 1 or _are_digits(index, each)
+        for index, each in zip(factor.load.indices, used, strict=True)
+    )
     return axes if once and {*axes} == set().union(*used) else None
+
+
+def _are_digits(index: PrimExpr, axes: Iterable[IterVar]) -> bool:
+    """Whether an index is a sum of multiples of axes that is different for all of their places."""
+    terms = Prover().affine(index).terms
+    if {*terms} != {axis.var for axis in axes} or min(terms.values()) < 0:
+        return False
+    below = 1
+    for axis in sorted(axes, key=lambda each: terms[each.var]):
+        if terms[axis.var] < below:
+            return False
+        below = terms[axis.var] * (FAR if (extent := extent_of(axis)) is None else extent)
+    return True
 
 
 def beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:

@@ -95,7 +95,7 @@ _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
 _WORTH = 0.75  # of the cycles, from which on stages of their own are worth it
-_LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
+LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
 # -- Lanes --
@@ -510,7 +510,7 @@ def _is_in_pieces(stage: Stage, reduced: Sequence[IterVar]) -> bool:
     """Whether the innermost loop of a reduction goes along short pieces of memory, at whose ends
     LLVM would combine the lanes each time."""
     *outer, piece = (extent_in(stage, loop) for loop in reduced)
-    is_long = piece is None or piece > _LONG_PIECE
+    is_long = piece is None or piece > LONG_PIECE
     return not (is_long or is_uneven(compute_of(stage))) and any(n != 1 for n in outer)
 
 

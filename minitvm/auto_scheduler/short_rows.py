@@ -19,9 +19,9 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
         for k, written out:
             Y[0:8] += columns[k, 0:8]
 
-Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
-left as it is, since it waits for memory; it has a version for calls with short rows
-(:mod:`minitvm.auto_scheduler.versions`).
+Longer rows, and those of unknown length, are combined alike, in a loop over their vectors. Sums of
+such rows alone are left as they are, since they wait for memory; those of unknown length have a
+version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`).
 
 The second part of this module is about reductions over short pieces of lines. Where the channels
 are the last dimension, a group of channels is a short piece of each pixel. A vector along a piece
@@ -68,10 +68,16 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     write_loops,
 )
-from minitvm.auto_scheduler.reductions import runs_in_columns, step_operations, term_operations
+from minitvm.auto_scheduler.reductions import (
+    LONG_PIECE,
+    runs_in_columns,
+    step_operations,
+    term_operations,
+)
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.terms import is_long
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
@@ -79,7 +85,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Max, Min, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -133,14 +139,14 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     values, each = term_operations(reduce, components), step_operations(reduce, components)
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
-    most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
+    most = _most_of(op, lanes)
     line = _line_of_steps(op)
     is_one_line = len(line) == len(op.reduce_axis)
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
+    can_loop = is_free and is_dense and is_one_line and lanes * (1 + values) <= most
     if size is None:
-        is_plain = is_free and is_dense and is_one_line
-        return _write_partial if is_plain and lanes * (1 + values) <= most else None
+        return _write_partial if can_loop else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     # Of several pieces of lines, which are a loop, one is written out.
     piece = product_of_extents(line) or 0
@@ -149,7 +155,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     is_plain = is_free and (is_one_line or is_short)
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
-    if is_plain and steps * (1 + values) <= most:
+    is_written_out = is_plain and steps * (1 + values) <= most
+    if is_written_out or (can_loop and size <= LONG_PIECE):
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
@@ -158,6 +165,17 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def _most_of(op: ComputeOp, lanes: int) -> int:
+    return _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
+
+
+def _is_loop(op: ComputeOp, target: Target) -> bool:
+    """Whether the vectors of a row are a loop: too many to be written out, or of unknown number."""
+    size, lanes = product_of_extents(op.reduce_axis), lanes_of(op, target)
+    values = term_operations(reduce_of(op), range(len(op.body)))
+    return size is None or lanes * -(-size // lanes) * (1 + values) > _most_of(op, lanes)
 
 
 def longest(op: ComputeOp) -> int:
@@ -188,15 +206,18 @@ def _width_of(op: ComputeOp, target: Target) -> int:
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
-def waits_for_memory(op: ComputeOp) -> bool:
-    """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
-    of reading: neighbouring lines of one row come faster than lines of several rows."""
+def waits_for_memory(op: ComputeOp, target: Target) -> bool:
+    """Whether a reduction of rows that are a loop is a sum, whose steps take less time than those
+    of reading: neighbouring lines of one row come faster than lines of several rows. So it is with
+    extrema of rows of known length."""
     reduce = op.body[0] if op.reduce_axis else None
-    if has_short_rows():
+    is_known = product_of_extents(op.reduce_axis) is not None
+    if not isinstance(reduce, Reduce) or not _is_loop(op, target):
         return False
-    if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
+    if has_short_rows() and not is_known:
         return False
-    return is_operator(reduce.combiner, Add)
+    quick = (Add, Min, Max) if is_known else (Add,)
+    return is_operator(reduce.combiner, *quick) and not any(map(is_long, walk_once(*reduce.source)))
 
 
 def write_short_rows(
@@ -245,12 +266,15 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         turned.vectorize(turned.leaf_iter_vars[-1])
     write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
     *_, row, lane = compute_of(vectors).axis
-    step, *loops = compute_of(vectors).reduce_axis
-    if product_of_extents(op.reduce_axis) is None:
-        # Steps of a row that call functions don't wait for each other.
-        loops = [row, step] if calls_functions(s, stage) else [step]
-    unrolled = [axis for axis in (step, row) if axis not in loops]
-    write_loops(vectors, loops, lane, unrolled=unrolled)
+    step, *around = compute_of(vectors).reduce_axis
+    if around:
+        write_loops(vectors, around, lane, unrolled=[step, row])
+    elif _is_loop(op, target) and calls_functions(s, vectors):
+        write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
+    elif _is_loop(op, target):
+        write_loops(vectors, [step], lane, unrolled=[row])
+    else:
+        write_loops(vectors, [], lane, unrolled=[step, row])
 
 
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:

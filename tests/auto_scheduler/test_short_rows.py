@@ -346,3 +346,15 @@ def test_few_results_of_few_steps_are_written_out(
     build([Y], [A, X, Y], fp=fp)(a, x, y)
     expected = np.einsum("bik,bk->bi", a.astype("d"), x.astype("d"))
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(17, 5), (33, 3), (16, 5), (5, 9)])
+def test_logarithms_of_sums_of_exponentials(rows: int, size: int) -> None:
+    """The lanes of a function are one masked vector, also in rows of registers that aren't."""
+    X, k = te.placeholder((rows, size), name="X"), te.reduce_axis((0, size), "k")
+    largest = row_of(X, te.max, lambda i, k: X[i, k])
+    total = te.compute((rows,), lambda i: te.sum(te.exp(X[i, k] - largest[i]), axis=k), "T")
+    Y = te.compute((rows,), lambda i: te.log(total[i]) + largest[i], "Y2")
+    x, y = numbers(rows, size), np.empty(rows, "float32")
+    build([Y], [X, Y])(x, y)
+    np.testing.assert_allclose(y, np.log(np.exp(x.astype("d")).sum(1)), rtol=1e-5, atol=1e-6)

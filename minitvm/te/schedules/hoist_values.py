@@ -20,6 +20,7 @@ from functools import reduce
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -202,7 +203,7 @@ class _Parts:
         # Whether the program itself reads all elements, for all values of the axes, as far as there
         # are any. Those that data choose, or whose existence a symbolic extent decides, may be
         # read only then.
-        self._reads_all = reads_everywhere(op)
+        self._reads_all = reads_everywhere(op, alike=True)
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -298,14 +299,33 @@ class _Parts:
         )
 
 
-def reads_everywhere(op: ComputeOp) -> bool:
-    """Whether an operation evaluates all of its expression for all values of its axes."""
+def reads_everywhere(op: ComputeOp, *, alike: bool = False) -> bool:
+    """Whether an operation evaluates all of its expression for all values of its axes. `alike`: or
+    else, by a choice, an element at the same place of another tensor of the same shape."""
     first = op.body[0]
+    choices = filter(is_lazy, walk_once(*op.body))
     return (
-        not any(map(is_lazy, walk_once(*op.body)))
+        all(alike and _reads_alike(each) for each in choices)
         and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
         and all(is_fixed(op, axis) for axis in (*op.axis, *op.reduce_axis))
     )
+
+
+def _reads_alike(node: object) -> bool:
+    """Whether both values of a choice, on which data have no influence, read the same places."""
+    if not (isinstance(node, Call) and node.op == "if_then_else") or reads_tensors(node.args[0]):
+        return False
+    first, second = (
+        {
+            (structural_key(index), structural_key(extent), place)
+            for load in find(ProducerLoad, value)
+            for place, (index, extent) in enumerate(
+                zip(load.indices, load.producer.shape, strict=True)
+            )
+        }
+        for value in node.args[1:]
+    )
+    return first == second
 
 
 def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
