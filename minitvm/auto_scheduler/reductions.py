@@ -443,9 +443,11 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
 
 def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
     """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
-    steps leave a remainder: LLVM then makes vectors across results. Returns the other data axes."""
+    steps leave a remainder, and can't be masked: LLVM then makes vectors across results. Returns
+    the other data axes."""
     steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
-    if not steps or steps > _MOST_UNROLLED or is_uneven(op):
+    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
+    if not steps or steps > most or is_uneven(op):
         return op.axis
     results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
     if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:

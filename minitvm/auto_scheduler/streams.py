@@ -126,6 +126,20 @@ def is_plain_reduction(contraction: Contraction) -> bool:
     return is_in_columns and is_once and len(line_of_columns(contraction)) == 1
 
 
+def is_along_lines(contraction: Contraction, target: Target) -> bool:
+    """Whether the columns fill half a vector at most, and lie in one line of the columns' factor with
+    those of the axes before, while the other factors don't change along the results: as the few
+    channels of an image do whose places are weighted."""
+    op, column = contraction.op, contraction.column
+    width, lanes = extent_of(column), target.lanes(op.output(0).dtype)
+    if column is not op.axis[-1] or width is None or not 1 < width <= lanes // 2:
+        return False
+    if any(map(contraction.a.reads, op.axis)) or contraction.b.along(column) != 1:
+        return False
+    line = product_of_extents(line_of_columns(contraction))
+    return line is None or line >= lanes
+
+
 def _is_for_few(contraction: Contraction, most: int) -> bool:
     """Whether at most `most` rows use an element of `b`, and there is one reduction axis."""
     if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:

@@ -346,3 +346,48 @@ def test_few_results_of_few_steps_are_written_out(
     build([Y], [A, X, Y], fp=fp)(a, x, y)
     expected = np.einsum("bik,bk->bi", a.astype("d"), x.astype("d"))
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+_FORMS = ("row", "product", "weighted", "by_vector", "largest")
+
+
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int16"])
+@pytest.mark.parametrize(
+    ("batch", "rows", "size"),
+    [(20, 6, 6), (33, 2, 7), (7, 3, 5), (5, 3, 10), (9, 5, 15), (3, 7, 9), (1, 3, 6)],
+)
+@pytest.mark.parametrize("target", [HASWELL, "llvm -mcpu=znver4"])
+def test_few_rows_behind_each_other(
+    form: str, dtype: str, batch: int, rows: int, size: int, target: str
+) -> None:
+    """Rows that fill no vector of results by themselves, as those of small matrices."""
+    x, k = te.placeholder((batch, rows, size), dtype, name="X"), te.reduce_axis((0, size), "k")
+    shapes = {"product": x.shape, "weighted": (size,), "by_vector": (batch, size)}
+    other = te.placeholder(shapes.get(form, (size,)), dtype, name="O")
+    value: dict[str, Callable[..., Any]] = {
+        "row": lambda b, i: x[b, i, k],
+        "largest": lambda b, i: x[b, i, k],
+        "product": lambda b, i: x[b, i, k] * other[b, i, k],
+        "weighted": lambda b, i: x[b, i, k] * other[k],
+        "by_vector": lambda b, i: x[b, i, k] * other[b, k],
+    }
+    combine = te.max if form == "largest" else te.sum
+    out = te.compute((batch, rows), lambda b, i: combine(value[form](b, i), axis=k), name="Y")
+    given = [RNG.integers(-9, 9, t.shape).astype(dtype) for t in (x, other)]
+    terms = given[0]
+    if form in shapes:
+        terms = terms * (given[1][:, None] if form == "by_vector" else given[1])
+    expected = terms.max(2) if form == "largest" else terms.sum(2, dtype=dtype)
+    found = np.empty((batch, rows), dtype)
+    build(auto_schedule(out, target), [x, other, out])(*given, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_few_rows_are_computed_together() -> None:
+    x, k = te.placeholder((20, 3, 6), name="X"), te.reduce_axis((0, 6), "k")
+    out = te.compute((20, 3), lambda b, i: te.sum(x[b, i, k], axis=k), name="Y")
+    assert "vector_shuffle" in str(lower(auto_schedule(out, HASWELL), [x, out]))
+    apart = te.compute((20, 3), lambda b, i: te.sum(x[19 - b, i, k], axis=k), name="Z")
+    assert "transform_layout(lambda i0, i1: [i0 * 3 + i1])" not in auto_schedule(apart).trace()
