@@ -304,7 +304,7 @@ def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     few, lanes = extent_of(op.axis[-1]), lanes_of(op, target)
     many = extent_of(op.axis[-2])
-    if few is None or many is None or not 1 < few < lanes <= few * many:
+    if few is None or not 1 < few < lanes or (many is not None and few * many < lanes):
         return None
     size = product_of_extents(op.reduce_axis)
     if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
