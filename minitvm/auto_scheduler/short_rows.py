@@ -72,7 +72,7 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.reductions import runs_in_columns, step_operations, term_operations
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.layout import layout_of
@@ -309,6 +309,8 @@ def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
     size = product_of_extents(op.reduce_axis)
     if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
         return None  # LLVM makes better vectors
+    if is_grouped(op, target):
+        return None
 
     def in_line(*indices: Var) -> list[PrimExpr]:
         return [*indices[:-2], indices[-2] * few + indices[-1]]

@@ -65,7 +65,6 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.simplify_operations import named_result
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import mentions, walk_once
 
@@ -127,9 +126,9 @@ def is_plain_reduction(contraction: Contraction) -> bool:
 
 
 def is_along_lines(contraction: Contraction, target: Target) -> bool:
-    """Whether the columns fill half a vector at most, and lie in one line of the columns' factor with
-    those of the axes before, while the other factors don't change along the results: as the few
-    channels of an image do whose places are weighted."""
+    """Whether the columns fill half a vector at most, and lie in one line of the columns' factor
+    with those of the axes before, while the other factors don't change along the results: as the
+    few channels of an image do whose places are weighted."""
     op, column = contraction.op, contraction.column
     width, lanes = extent_of(column), target.lanes(op.output(0).dtype)
     if column is not op.axis[-1] or width is None or not 1 < width <= lanes // 2:

@@ -498,8 +498,11 @@ def test_long_windows_are_reduced_in_parts(
     shape = (3, 150) if axis else (150, 7)
     X, k = te.placeholder(shape, dtype, name="X"), te.reduce_axis((0, size), name="k")
     results = [n - (size - 1) * (d == axis) for d, n in enumerate(shape)]
-    at = lambda i, j: X[i, j + k] if axis else X[i + k, j]
-    Y = te.compute(results, lambda i, j: combine(at(i, j), axis=k), name="Y")
+
+    def value(i: Any, j: Any) -> Any:
+        return combine(X[i, j + k] if axis else X[i + k, j], axis=k)
+
+    Y = te.compute(results, value, name="Y")
     assert taken_out(Y) >= 1
     x, y = numbers(dtype, shape), np.empty(results, dtype)
     tvm.build([Y], [X, Y])(x, y)

@@ -191,8 +191,8 @@ def test_two_keys_name_a_group(form: str, shape: tuple[int, int]) -> None:
 def test_computed_keys_are_computed_in_vectors(bins: int) -> None:
     n = 3000
     X, p = te.placeholder((n,), name="X"), te.reduce_axis((0, n), name="p")
-    key = lambda x: te.min(te.max((x * float(bins)).astype("int32"), 0), bins - 1)
-    C = te.compute((bins,), lambda c: te.sum((key(X[p]) == c).astype("int32"), axis=p), name="C")
+    key = te.min(te.max((X[p] * float(bins)).astype("int32"), 0), bins - 1)
+    C = te.compute((bins,), lambda c: te.sum((key == c).astype("int32"), axis=p), name="C")
     schedule = tvm.auto_schedule(C)
     assert (".hoist(" in schedule.trace()) == (bins == 64)
     x = np.random.default_rng(0).standard_normal(n).astype("float32")
