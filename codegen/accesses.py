@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import final
 
 from minitvm.arith.fused_index import joined
+from minitvm.arith.prover import Prover
 from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import (
@@ -443,16 +444,30 @@ def _load_each(text: FunctionText, type: str, pointer: Value, align: int, mask: 
 
 
 def _row_around(emitter: Emitter, node: e.BufferLoad) -> tuple[int, int]:
-    """The numbers of elements that surely lie in memory before and behind each one that is read: a
-    row of a tensor whose last index is a number."""
+    """The numbers of elements that surely lie in memory before and behind those that are read: of
+    a row of a tensor whose last index is a number; or of the vector at a multiple of its lanes that
+    holds all of them, if rows are whole vectors."""
     buffer = node.buffer
     if not buffer.shape or _constant_strides(emitter, buffer)[-1] != 1:
         return 0, 0
     index, extent = node.indices[-1], e.const_int(buffer.shape[-1])
     place = e.const_int(index.value if isinstance(index, e.Broadcast) else index)
-    if place is None or extent is None or not 0 <= place < extent:
+    if extent is None or (place is not None and not 0 <= place < extent):
         return 0, 0
-    return place, extent - 1 - place
+    if place is not None:
+        return place, extent - 1 - place
+    lanes, others = index.dtype.lanes, node.indices[:-1]
+    is_one_row = all(each.dtype.lanes == 1 or isinstance(each, e.Broadcast) for each in others)
+    first, places = _with_constant_lanes(emitter, index)
+    if places is None or not is_one_row or extent % lanes:
+        return 0, 0
+    form = Prover().affine(first)
+    if any(by % lanes for by in form.terms.values()):
+        return 0, 0
+    low, high = min(places) + form.constant, max(places) + form.constant
+    if low // lanes != high // lanes:
+        return 0, 0
+    return low % lanes, lanes - 1 - high % lanes
 
 
 def _load_picked(

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import lcm, prod
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
@@ -51,6 +51,7 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     factors_of,
+    is_at_digits,
     is_in_order,
     is_line,
     is_uneven,
@@ -76,16 +77,19 @@ from minitvm.auto_scheduler.reductions import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
 from minitvm.auto_scheduler.terms import is_long
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.layout import layout_of
+from minitvm.te.schedules.rewrite_operations import in_layout
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, IterVar, Max, Min, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -96,6 +100,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_OF_PIECES = 32  # vectors of a row of pieces: in longer rows, combining lanes matters little
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
+_MOST_SHARES = 8  # of a vector, in one of which the elements of a row lie
 AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
@@ -122,10 +127,15 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     return (
         _writer_of(op, target, strict) is not None
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
-        and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
+        and all(_are_apart(each, rows) for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_plain_reduction(contraction))
     )
+
+
+def _are_apart(read: Factor, rows: IterVar) -> bool:
+    """Whether neighbouring rows lie apart, or are the same one for a few results."""
+    return read.along(rows) >= _LEAST or is_at_digits(read.load)
 
 
 _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]
@@ -300,6 +310,44 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
         if row.var in used and any(k.var in used for k in op.reduce_axis):
             return which
     return None
+
+
+# -- Few rows, behind each other --
+
+
+def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets another stage reduce the rows along the last two axes as rows along one axis, of which
+    the result is a view; returns it. None where the rows along the last axis fill a vector of
+    results, where rows are whole vectors or small shares of one, and where both axes aren't such
+    rows."""
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    is_read = not stage.is_output or s.readers(stage) or stage.time is not None
+    if is_read or len(op.axis) < 2 or len(op.outputs) > 1 or not op.reduce_axis:
+        return None
+    few, lanes = extent_of(op.axis[-1]), lanes_of(op, target)
+    many = extent_of(op.axis[-2])
+    if few is None or not 1 < few < lanes or (many is not None and few * many < lanes):
+        return None
+    size = product_of_extents(op.reduce_axis)
+    if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
+        return None  # LLVM makes better vectors
+    if is_grouped(op, target):
+        return None
+
+    def in_line(*indices: Var) -> list[PrimExpr]:
+        return [*indices[:-2], indices[-2] * few + indices[-1]]
+
+    layout = layout_of(op.name, op.axis, in_line)
+    joined = simplified(cast(ComputeOp, in_layout(op, layout)))
+    if not joined.reduce_axis or not are_short_rows(joined, target, strict=program.strict):
+        return None
+    choose(stage, "digits", "the places along {outer} and {inner} are places along one axis",
+           outer=op.axis[-2], inner=op.axis[-1])  # fmt: skip
+    made = cached(s, stage, "global")
+    made.transform_layout(in_line)
+    made.simplify()
+    stage.compute_view()
+    return [made]
 
 
 # -- Short lines --

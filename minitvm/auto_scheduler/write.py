@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines
 from minitvm.auto_scheduler.strategies import (
     TILES,
     TOGETHER,
@@ -450,6 +450,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("borders", write_windows),
     ("operands", write_operands),
     ("short lines", write_short_lines),
+    ("rows in line", write_rows_in_line),
     ("places in blocks", write_found_blocks),
     ("inlining", _write_inlined),
 )

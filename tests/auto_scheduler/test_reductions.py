@@ -824,3 +824,38 @@ def test_lines_of_their_own_are_summed_along_memory(
     every = [(wide * np.roll(w, -n)).reshape(8, 8, 4).sum(-1) for n in range(2)]
     expected = np.stack(every, -1) if is_read_again else every[0]
     close(built(C, [A, H, W], [a, h, w]), expected, 784, np.abs(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("steps", [1, 5, 16, 17])
+@pytest.mark.parametrize("form", ["rows", "columns", "lengths"])
+def test_elements_that_data_choose(form: str, steps: int, dtype: str) -> None:
+    """Sparse matrices with a few elements in each row: each is read by itself."""
+    n = 50
+    shape = (steps, n) if form == "columns" else (n, steps)
+    V, P = te.placeholder(shape, dtype, name="V"), te.placeholder(shape, "int32", name="P")
+    X, L = te.placeholder((33,), dtype, name="X"), te.placeholder((n,), "int32", name="L")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def value(i: Any) -> Any:
+        at = (k, i) if form == "columns" else (i, k)
+        term = V[at] * X[P[at]]
+        if form == "lengths":
+            term = te.if_then_else(k < L[i], term, te.const(0, dtype))
+        return te.sum(term, axis=k)
+
+    Y = te.compute((n,), value, name="Y")
+    if steps in (5, 16) and form == "rows":
+        assert "s[Y].unroll(k)" in auto_schedule(Y, "llvm -mcpu=znver4").trace()
+    rng = np.random.default_rng(0)
+    v, x = (rng.standard_normal(each).astype(dtype) for each in (shape, (33,)))
+    at = rng.integers(0, 33, shape).astype("int32")
+    length = rng.integers(0, steps + 1, n).astype("int32")
+    terms = v.astype("d") * x[at]
+    terms = terms.T if form == "columns" else terms
+    if form == "lengths":
+        terms = np.where(np.arange(steps) < length[:, None], terms, 0)
+    y = np.empty(n, dtype)
+    for fp in ("fast", "strict"):
+        build([Y], [V, P, X, L, Y], fp=fp)(v, at, x, length, y)
+        np.testing.assert_allclose(y, terms.sum(1), rtol=1e-4, atol=1e-4)

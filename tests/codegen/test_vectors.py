@@ -412,3 +412,33 @@ def test_narrow_lanes_that_are_shifted_are_widened(dtype: str, wide: str) -> Non
     bits = np.iinfo(dtype).bits
     exact = [[int(x) >> n if 0 <= n < bits else -int(x < 0) for n in amounts] for x in values[0]]
     np.testing.assert_array_equal(found, np.array(exact, wide))
+
+
+@pytest.mark.parametrize("size", [16, 64, 62, 80])
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("layout", ["compact", "strided"])
+def test_partners_in_a_row_are_picked_from_whole_vectors(
+    size: int, shift: int, layout: str
+) -> None:
+    """Rotations of pairs that lie side by side read each pair from the vector that holds it."""
+    X, W = te.placeholder((5, size), name="X"), te.placeholder((5, size // 2), name="W")
+
+    def value(i: Any, j: Any) -> Any:
+        other = te.if_then_else(j % 2 == 0, -X[i, j // 2 * 2 + 1], X[i, j // 2 * 2])
+        return X[i, j] + other * W[i, j // 2]
+
+    Y = te.compute((5, size - 2 * shift), lambda i, j: value(i, j + 2 * shift), name="Y")
+    f = build([Y], [X, W, Y])
+    if shift == 0 and size % 16 == 0:
+        made = build([Y], [X, W, Y], target="llvm -mcpu=znver4").get_source("ll")
+        assert 1 <= made.count("load <8 x float>, ptr") <= 2  # of W
+    rng = np.random.default_rng(0)
+    step = 2 if layout == "strided" else 1
+    x = rng.standard_normal((5 * step, size)).astype("float32")[::step]
+    w = rng.standard_normal((5, size // 2)).astype("float32")
+    pairs = x.reshape(5, -1, 2)
+    turned = np.stack([-pairs[..., 1], pairs[..., 0]], -1).reshape(5, size)
+    expected = (x + turned * w.repeat(2, 1))[:, 2 * shift :]
+    y = np.empty((5, size - 2 * shift), "float32")
+    f(x, w, y)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
