@@ -70,6 +70,7 @@ from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.zero_terms import without_zero_terms
+from minitvm.te.schedules.views import viewed_by
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
@@ -402,6 +403,21 @@ def _write_inlined(program: Program, stage: Stage) -> bool | None:
     return True
 
 
+def _write_view(program: Program, stage: Stage) -> bool | None:
+    """Computes the only tensor that an output copies, in its order, in the memory of the output."""
+    s = program.schedule
+    source = viewed_by(stage.op) if stage.is_output and stage.time is None else None
+    if source is None or stage in program.by_hand or s.readers(stage):
+        return None
+    made = s[source]
+    is_computed = isinstance(made.op, ComputeOp) and program.is_free(made)
+    if not is_computed or made in program.by_hand or s.readers(made) != [stage]:
+        return None
+    choose(stage, "places", "{tensor} in another shape: computed in its memory", tensor=source)
+    stage.compute_view()
+    return True
+
+
 def _write_moves(program: Program, stage: Stage) -> bool | None:
     s = program.schedule
     if not program.is_free(stage) or not becomes_part(s, stage, program.by_hand):
@@ -438,6 +454,7 @@ SIMPLER: tuple[Rewriting, ...] = (
 )
 AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("dimensions of one element", _write_flat),
+    ("views", _write_view),
     ("moves", _write_moves),
     ("digits of rows", write_digits_of_rows),
     ("joined reductions", write_joined),

@@ -59,3 +59,40 @@ def test_drawn_graphs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12, 224))
 def test_more_drawn_graphs(seed: int, target: str) -> None:
     check(seed, target)
+
+
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize("kind", ["joined", "rows", "product"])
+def test_an_output_in_another_shape_shares_its_memory(kind: str, is_symbolic: bool) -> None:
+    """What is only copied into it, in order, is computed there; not if callers get both."""
+    m, n = 37, 24
+    rows = te.var("m") if is_symbolic else m
+    A, B = te.placeholder((rows, n), name="A"), te.placeholder((n, n), name="B")
+    k = te.reduce_axis((0, n), name="k")
+    T = {
+        "joined": te.compute(
+            (rows + n, n),
+            lambda i, j: te.if_then_else(i < rows, A[i, j] * A[i, j], B[i - rows, j]),
+            name="T",
+        ),
+        "rows": te.compute((rows, n), lambda i, j: te.exp(A[i, n - 1 - j]), name="T"),
+        "product": te.compute((rows, n), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="T"),
+    }[kind]
+    F = te.compute((T.shape[0] * n,), lambda i: T[i // n, i % n], name="F")
+    assert "s[F].compute_view()" in tvm.auto_schedule(F).trace()
+    a, b = (np.random.default_rng(0).random(shape, "float32") for shape in ((m, n), (n, n)))
+    expected = {
+        "joined": np.concatenate([a * a, b]),
+        "rows": np.exp(a[:, ::-1]),
+        "product": a @ b,
+    }[kind]
+    both, alone = (tvm.build(outputs, [A, B, *outputs]) for outputs in ([T, F], [F]))
+    wide = np.full(2 * expected.size, 7, "float32")
+    for flat in (np.empty(expected.size, "float32"), wide[::2]):
+        alone(a, b, flat)
+        np.testing.assert_allclose(flat, expected.ravel(), rtol=1e-5)
+        square = np.empty(expected.shape, "float32")
+        both(a, b, square, flat)
+        np.testing.assert_array_equal(flat, square.ravel())
+        np.testing.assert_allclose(square, expected, rtol=1e-5)
+    assert (wide[1::2] == 7).all()
