@@ -16,6 +16,17 @@ on into the next, if the reads do, too: a transpose of kernels ``W[f, c, r, q] =
 computed as the transpose of a matrix. So does a `y` of symbolic extent, as the pixels of an image
 ``T[y, x, c] = A[c, y, x]``.
 
+Where the last axes, `z`, are a short line that lies side by side in the tensor as well, lines take
+the place of elements: ``T[y, x, z] = A[x, y, z]``, as images whose channels are last are
+transposed. A few lines that follow each other in the tensor are stored at a time, each behind the
+one that came before it in its row of the result::
+
+    for all other axes, and blocks of y, on all threads
+        for x
+            for y of a block, unrolled
+                for z, in a vector
+                    T[y, x, z] = A[x, y, z]
+
 Where y has at most four elements, which are the whole row, the elements of all rows are picked from
 the same vectors of neighbours, one y after the other::
 
@@ -45,7 +56,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
+from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused, write_loops
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
@@ -58,6 +69,7 @@ from minitvm.tir.expr import IterVar, ProducerLoad
 
 _FEW = 4  # rows, at most, that are mixed into one vector
 _TASK = 4096  # elements that are worth a task
+_LINES = (4, 8)  # short lines that are moved at a time: more rows of the result come late
 
 
 def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
@@ -65,7 +77,7 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     op = compute_of(stage)
     found = _across(s, op)
     if found is None:
-        return None
+        return _write_short_lines(s, stage, target)
     order = sorted(op.axis, key=lambda axis: extent_of(axis) != 1)
     if any(axis is not own for axis, own in zip(order, op.axis, strict=True)):
         stage.reorder(*order)
@@ -157,6 +169,49 @@ def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
     tasks, loops = ([*tasks, outer], []) if is_divided else (tasks, [outer])
     write_loops(stage, loops, x, tasks=tasks, unrolled=[y])
+
+
+def _write_short_lines(s: Schedule, stage: Stage, target: Target) -> bool | None:
+    """Writes a stage that moves short lines across; None for any other stage."""
+    op = compute_of(stage)
+    found = _short_lines(s, op)
+    if found is None or calls_functions(s, stage):
+        return None
+    x, y, z = found
+    choose(stage, "strategy", "short lines along {z}, a few neighbours along {y} at a time, which "
+           "are stored along {x}", x=x, y=y, z=z)  # fmt: skip
+    least, most = _LINES
+    size = (product_of_extents(z) or 1) * op.output(0).dtype.itemsize
+    lines, extent = max(least, min(most, CACHE_LINE // size)), extent_of(y)
+    if extent is not None:
+        even = (each for each in range(most, least - 1, -1) if extent % each == 0)
+        lines = min(even, key=lambda each: abs(each - lines), default=min(lines, extent))
+    tasks = [axis for axis in op.axis if axis not in (x, y, *z)]
+    outer, y = stage.split(y, factor=lines)
+    write_loops(stage, [x], fused(stage, z), tasks=[*tasks, outer], unrolled=[y])
+    return True
+
+
+def _short_lines(s: Schedule, op: ComputeOp) -> tuple[IterVar, IterVar, list[IterVar]] | None:
+    """Axes of a stage that moves short lines across: the axis along which they are stored, that
+    along which they follow each other in a tensor, and those of a line; None for other stages."""
+    long = long_axes(op.axis)
+    if op.reduce_axis or len(op.body) != 1 or len(long) < 3:
+        return None
+    loads = [*all_loads(with_inlined(op, s.inlined))]
+    z = _joined(loads, op, long[-1], op.axis[0])
+    count, rest = product_of_extents(z), long[: long.index(z[0])]
+    if len(rest) < 2 or count is None or count * op.output(0).dtype.itemsize > CACHE_LINE:
+        return None
+    *others, x = rest
+    for distance in (distances_of(load, op) for load in loads):
+        if distance.get(z[-1].var) == 1 and distance.get(x.var, 0) > count:
+            for y in others:
+                extent = extent_of(y)
+                is_enough = extent is None or extent >= _LINES[0]
+                if distance.get(y.var) == count and is_enough:
+                    return x, y, z
+    return None
 
 
 def _line(op: ComputeOp) -> int:

@@ -48,10 +48,11 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
+from minitvm.auto_scheduler.loops import divided as in_parts
 from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
-from minitvm.auto_scheduler.streams import is_left_plain
+from minitvm.auto_scheduler.streams import groups_of, is_grouped, is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
@@ -60,10 +61,15 @@ from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_sepa
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
+from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.reassociation import reassociated
+from minitvm.te.schedules.rewrite_operations import in_steps
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp
+from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import find, mentions, substitute, walk_once
 
@@ -123,6 +129,8 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     if again is not None:  # the stored value is read in place of the elements
         apart = _read_apart(op, part) if again else 0
         return part.operations * (again - size / lanes) + apart * size - moved
+    if is_grouped(op, target) and not any(mentions(axis.var, part.value) for axis in groups_of(op)):
+        return part.operations * size * (1 - 1 / lanes) - size - moved  # one by one otherwise
     if part.operations < _FEWEST:
         return 0.0
     # The stored value is read.
@@ -252,7 +260,51 @@ def write_factor_order(program: Program, stage: Stage) -> list[Stage] | None:
         text += "takes fewer operations"
         choose(stage, "factors", text, axes=group)
         made.append(s[s.factor_out(compute_of(stage).output(0), group)])
+    for each in (*made, stage):
+        made += _write_digits_of_window(program, each)
     return made or None
+
+
+def _write_digits_of_window(program: Program, stage: Stage) -> list[Stage]:
+    """Lets other stages reduce parts of a window's axis, which belong to several windows; returns
+    them. None are made where the parts don't save enough steps."""
+    s, found = program.schedule, _digits_of_window(compute_of(stage), program.target)
+    if found is None:
+        return []
+    choose(stage, "factors", "parts of the window belong to several windows, and are computed "
+           "once: {size} steps of {axis}", size=max(found),
+           axis=compute_of(stage).reduce_axis[found.index(max(found))])  # fmt: skip
+    stage.transform_reduction(in_parts(found))
+    stage.simplify()
+    made = list[Stage]()
+    for group in _groups_of_windows(compute_of(stage), program.target):
+        made.append(s[s.factor_out(compute_of(stage).output(0), group)])
+    for each in (*made, stage):
+        made += _write_digits_of_window(program, each)
+    return made
+
+
+def _digits_of_window(op: ComputeOp, target: Target) -> list[int] | None:
+    """The steps of a part of each reduction axis, 0 for an axis that stays whole, where parts of
+    a window's axis are worth a stage of their own; None if they aren't."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or not _is_in_windows(op) or not is_separable(op):
+        return None
+    if 0 in map(extent_of, (*op.axis, *op.reduce_axis)) or not is_commutative(reduce.combiner):
+        return None
+    if any(e.const_int(domain_of(axis).min) != 0 for axis in op.reduce_axis):
+        return None
+    for i, axis in enumerate(op.reduce_axis):
+        steps = extent_of(axis) or 0
+        parts = [n for n in range(2, steps // 2 + 1) if steps % n == 0]
+        part = min(parts, key=lambda n: n + steps // n, default=0)
+        sizes = [part if k == i else 0 for k in range(len(op.reduce_axis))]
+        if part == 0:
+            continue
+        layout = layout_of(op.name, op.reduce_axis, in_parts(sizes))
+        if _groups_of_windows(simplified(in_steps(op, layout)), target):
+            return sizes
+    return None
 
 
 def write_reassociated(program: Program, stage: Stage) -> list[Stage] | None:

@@ -61,7 +61,6 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.packing import (
     can_be_copied,
     copied_by_axes,
-    place_copy,
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
@@ -218,8 +217,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     for factor, tensor in copies:
         if tensor is None:
             tensor = s.cache_read(factor.tensor, "global", [sums.op])
-        write_along_steps(s[tensor], contraction, factor, line)
-        place_copy(s[tensor], None)
+        write_along_steps(s, s[tensor], contraction, factor, line, target)
 
 
 # -- Sums over images --

@@ -179,9 +179,10 @@ def _divisors_of(axis: IterVar, *nodes: PrimExpr) -> set[int]:
 def _size_of_digit(axis: IterVar, *nodes: PrimExpr) -> int:
     """The least number by which places along an axis are divided, if it divides all the others and
     the extent; 0 where there is none."""
-    extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *nodes)
-    size = min((n for n in sizes if 1 < n < extent), default=0)
-    return 0 if size and any(n % size for n in (extent, *sizes)) else size
+    extent, sizes = extent_of(axis), _divisors_of(axis, *nodes)
+    size = min((n for n in sizes if 1 < n < (FAR if extent is None else extent)), default=0)
+    is_digit = size and not any(n % size for n in sizes) and _is_multiple(axis, size)
+    return size if is_digit else 0
 
 
 def _scaled_places_of(
@@ -232,25 +233,45 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
 def _planes_of(op: ComputeOp) -> list[int] | None:
     """For each axis the number of planes that it goes through in turn, 0 for one; None if there are
     no such axes, or if neighbours along the last axis are read as neighbours."""
-    loads = [load for load in all_loads(op) if None not in map(e.const_int, load.producer.shape)]
-    flat = [place_in_memory(load.indices, load.producer.shape) for load in loads]
-    terms = [term for place in flat for term in Prover().affine(place).terms.items()]
+    loads = [*all_loads(op)]
+    terms = [term for load in loads for term in _terms_of(load)]
 
     def planes(axis: IterVar) -> int:
-        extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *op.body)
+        sizes = _divisors_of(axis, *op.body)
         size = sizes.pop() if len(sizes) == 1 else 0
         are_apart = any(
             isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
             for atom, by in terms
         )
-        return size if are_apart and 1 < size < extent and extent % size == 0 else 0
+        is_long = size > 1 and (extent_of(axis) or FAR) > size
+        return size if are_apart and is_long and _is_multiple(axis, size) else 0
 
     if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):
         return None
     last = op.axis[-1].var
-    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in loads)
+    known = (load for load in loads if None not in map(e.const_int, load.producer.shape))
+    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in known)
     found = [*map(planes, op.axis)]
     return found if found[-1] or (is_apart and any(found)) else None
+
+
+def _is_multiple(axis: IterVar, size: int) -> bool:
+    """Whether the extent of an axis is a multiple of a number, whatever symbols stand for."""
+    return e.const_int(Analyzer().simplify(e.floormod(domain_of(axis).extent, size))) == 0
+
+
+def _terms_of(load: ProducerLoad) -> Iterator[tuple[PrimExpr, int]]:
+    """The terms of the place of an element in memory, each with its distance; elements in different
+    rows of unknown length lie far apart."""
+    shape = load.producer.shape
+    if None not in map(e.const_int, shape):
+        yield from Prover().affine(place_in_memory(load.indices, shape)).terms.items()
+        return
+    row = 1
+    for index, extent in zip(reversed(load.indices), reversed(shape), strict=True):
+        for atom, by in Prover().affine(index).terms.items():
+            yield atom, by * row
+        row = min(FAR, row * (e.const_int(extent) or FAR))
 
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
@@ -260,12 +281,14 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     vectors."""
     lanes, below = target.lanes(op.body[0].dtype), 1
     for i in range(len(op.axis) - 1, -1, -1):
-        extent = extent_of(op.axis[i])
-        if extent is None or below >= lanes:
+        if below >= lanes:
             return None
         size = _size_of_digit(op.axis[i], *op.body)
         if size > lanes and size * below % lanes:
             return i, size
+        extent = extent_of(op.axis[i])
+        if extent is None:
+            return None
         below *= extent
     return None
 

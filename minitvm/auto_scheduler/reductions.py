@@ -90,12 +90,13 @@ _MOST_UNROLLED = 16  # steps: more take long to compile
 _MOST_WRITTEN = 128  # steps of neighbouring results
 _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
+_CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
 _WORTH = 0.75  # of the cycles, from which on stages of their own are worth it
-_LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
+LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
 # -- Lanes --
@@ -143,9 +144,12 @@ def _line_of(op: ComputeOp) -> int:
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
     """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
-    and shuffles, and one to combine it."""
+    and shuffles, and one to combine it. A lane that data choose takes the time of three."""
     used = lanes if extent is None else max(1, min(lanes, extent))
-    loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
+    most = (_CHOSEN if is_lookup(each.load) else 2 for each in reads)
+    loads = (
+        max(1, min(2 * each.along(axis) - 1, n * used)) for each, n in zip(reads, most, strict=True)
+    )
     return (1 + sum(loads)) / used
 
 
@@ -443,9 +447,18 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
 
 def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
     """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
-    steps leave a remainder: LLVM then makes vectors across results. Returns the other data axes."""
+    steps leave a remainder, and can't be masked: LLVM then makes vectors across results. Returns
+    the other data axes. Steps whose elements data choose are unrolled alone: these are read one by
+    one, sooner than a vector of them is gathered."""
     steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
-    if not steps or steps > _MOST_UNROLLED or is_uneven(op):
+    is_short = bool(steps) and (steps or 0) <= _MOST_UNROLLED and not is_uneven(op)
+    if is_short and any(is_lookup(each.load) for each in factors_of(op)):
+        for loop in stage.leaf_iter_vars:
+            if loop not in op.axis:
+                stage.unroll(loop)
+        return op.axis
+    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
+    if not steps or steps > most or is_uneven(op):
         return op.axis
     results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
     if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:
@@ -510,7 +523,7 @@ def _is_in_pieces(stage: Stage, reduced: Sequence[IterVar]) -> bool:
     """Whether the innermost loop of a reduction goes along short pieces of memory, at whose ends
     LLVM would combine the lanes each time."""
     *outer, piece = (extent_in(stage, loop) for loop in reduced)
-    is_long = piece is None or piece > _LONG_PIECE
+    is_long = piece is None or piece > LONG_PIECE
     return not (is_long or is_uneven(compute_of(stage))) and any(n != 1 for n in outer)
 
 

@@ -307,9 +307,9 @@ class _Rows:
     def _short_rows(self, rows: int) -> list[Stage]:
         """The reductions, if all of them are along short rows, with one result for each of the
         `rows`; none otherwise."""
-        if waits_for_memory(compute_of(self.root)):
-            return []
         found = [each for each in (self.root, *self.inside) if compute_of(each).reduce_axis]
+        if all(waits_for_memory(compute_of(each), self.target) for each in found):
+            return []
         if any(each.is_output or each in self.given for each in self.inside):
             return []  # results in memory that the caller gives
         is_each = all(

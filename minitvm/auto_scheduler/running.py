@@ -27,7 +27,6 @@ from collections.abc import Container, Iterable, Sequence
 from functools import partial
 from math import prod
 
-from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -37,7 +36,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
-from minitvm.auto_scheduler.packing import place_copy, write_copy
+from minitvm.auto_scheduler.packing import write_whole_copy
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.accumulation import accumulation_of
@@ -217,9 +216,7 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
             else:
                 copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
             choose(copy, "packing", "transposed, so that each step reads lines of it")
-            if write_across(s, copy, target) is None:
-                write_copy(copy, target)
-                place_copy(copy, None)
+            write_whole_copy(s, copy, target)
             _write_transposed(s, stage, tensor, target)
             return
 

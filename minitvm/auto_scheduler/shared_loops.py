@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, long_axes
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.rows import computes_all, readers_of
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
@@ -136,6 +137,9 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
         return None
     if stage.accumulates is not None or stage.time is not None or stage.store_predicate is not None:
         return None
+    is_part = not op.reduce_axis and stage.attach_stage is not None
+    if is_part and any(map(may_vary, op.axis)):
+        return None  # the extents of the part that a reader needs are computed for each stage
     keys = _keys_of(stage, op)
     if keys is None:
         return None

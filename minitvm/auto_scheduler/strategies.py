@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.streams import (
+    is_along_lines,
     is_left_plain,
     is_plain_reduction,
     is_streamed,
@@ -173,7 +174,8 @@ def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
 
 
 def _is_plain(sums: Sums) -> bool:
-    return sums.ahead is None and is_plain_reduction(sums.contraction)
+    found = sums.contraction
+    return sums.ahead is None and (is_plain_reduction(found) or is_along_lines(found, sums.target))
 
 
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:

@@ -29,7 +29,7 @@ from minitvm.auto_scheduler.ahead import (
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines
 from minitvm.auto_scheduler.strategies import (
     TILES,
     TOGETHER,
@@ -64,7 +64,7 @@ from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.runtime.errors import CompileError
-from minitvm.target import Target
+from minitvm.target import Target, create
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
@@ -120,7 +120,7 @@ def auto_schedule(
     s[C_local].unroll(i_c)
     s[C_local].vectorize(j_c)
     """
-    made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
+    made = Target.current() or Target() if target is None else create(target)
     if not isinstance(ops, Schedule):
         return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
     if not ops.is_as_chosen or prepacked:
@@ -328,13 +328,19 @@ def _rewritten(
 def _write_simplified(program: Program, stage: Stage) -> bool | None:
     op = compute_of(stage)
     made = simplified(op)
-    # A contraction of one step stays one: it reads its elements for several results.
-    is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
-    if made is op or is_one_step:
+    if made is op or (op.reduce_axis and not made.reduce_axis and _reads_again(op)):
         return None
     choose(stage, "indices", "simplified with the ranges of their axes")
     stage.simplify()
     return True
+
+
+def _reads_again(op: ComputeOp) -> bool:
+    """Whether an operation is a contraction that reads each element for several results. It stays
+    a contraction even if it has a single step."""
+    found = contraction_of(op)
+    axes = long_axes(op.axis)
+    return found is not None and not any(all(map(f.reads, axes)) for f in found.factors)
 
 
 def _write_zeros(program: Program, stage: Stage) -> bool | None:
@@ -444,6 +450,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("borders", write_windows),
     ("operands", write_operands),
     ("short lines", write_short_lines),
+    ("rows in line", write_rows_in_line),
     ("places in blocks", write_found_blocks),
     ("inlining", _write_inlined),
 )

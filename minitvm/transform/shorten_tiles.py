@@ -104,8 +104,8 @@ class _Shorten(ScopedMutator):
     def _shortened(self, loop: s.For, tiles: Tiles) -> s.For | None:
         var, dtype = loop.loop_var, loop.loop_var.dtype
         begin, name = Var(f"{var.name}.begin", dtype), Var(f"{var.name}.short", dtype)
-        short = Shortened(tiles, _SHORT).stmt(loop.body)
         try:
+            short = Shortened(tiles, _SHORT).stmt(loop.body)
             body = Moved(var, tiles, begin, divisor=1).stmt(short)
         except NoFunctionOfTheTile:
             return None
