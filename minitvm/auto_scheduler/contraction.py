@@ -412,8 +412,8 @@ def _goes_on(
     used = bare_vars(*load.indices)
     outer, step = (distance.get(x.var, 0) if x.var in used else 0 for x in (axis, inner))
     extent = extent_of(inner)
-    if extent is not None:
-        return outer == step * extent and step < FAR
+    if extent is not None and step < FAR:
+        return outer == step * extent
     pairs = zip(load.indices, load.producer.shape, strict=True)
     dimensions = [pair for pair in pairs if e.const_int(pair[1]) != 1]
     places = [i for i, (index, _) in enumerate(dimensions) if mentions(axis.var, index)]
@@ -422,7 +422,8 @@ def _goes_on(
     (first, _), (index, size) = dimensions[places[-1] :][:2]
     is_once = not any(mentions(inner.var, i) for i, _ in dimensions if i is not index)
     is_plain = len(places) == 1 and is_once and index is inner.var
-    is_whole = structural_equal(domain_of(inner).extent, size)
+    is_same = structural_equal(domain_of(inner).extent, size)
+    is_whole = is_same if extent is None else e.const_int(size) == extent
     return is_plain and is_whole and step_of(first, axis.var) == 1
 
 

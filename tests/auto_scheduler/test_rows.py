@@ -284,14 +284,20 @@ def test_intermediate_results_that_are_arguments_are_written() -> None:
     np.testing.assert_array_equal(found, values - values.max(1, keepdims=True))
 
 
-def test_rows_of_equal_computed_sizes_are_one_line() -> None:
+def test_rows_of_equal_symbolic_sizes_are_one_line() -> None:
     m, n = te.var("m"), te.var("n")
-    X = te.placeholder((m, n, (n + 15) // 16), name="X")
-    Y = te.compute((m, n, (n + 15) // 16), lambda i, j, k: X[i, j, k] * 2.0, name="Y")
-    assert "fuse(i, j, k)" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+
+    def doubled(last: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+        X = te.placeholder((m, 5, n, last()), name="X")
+        return X, te.compute((m, 5, n, last()), lambda *at: X(*at) * 2.0, name="Y")
+
+    for last in (lambda: n, lambda: (n + 15) // 16):
+        X, Y = doubled(last)
+        assert "fuse(i0, i1, i2, i3)" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
     f = build([Y], [X, Y], name="f")
     for rows, size in ((0, 3), (3, 0), (2, 7), (5, 49)):
-        x = np.random.default_rng(0).random((rows, size, (size + 15) // 16), dtype="float32")
+        shape = (rows, 5, size, (size + 15) // 16)
+        x = np.random.default_rng(0).random(shape, dtype="float32")
         y = np.empty_like(x)
         f(x, y)
         np.testing.assert_array_equal(y, x * 2)
