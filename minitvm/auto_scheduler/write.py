@@ -69,8 +69,8 @@ from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.schedules.views import viewed_by
+from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
 
 _T = TypeVar("_T")
