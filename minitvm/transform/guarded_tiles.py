@@ -207,9 +207,7 @@ class _Places:
             used = dict.fromkeys(factors, 0)
             self._add(index, 1, used, parts)
             if not parts and used[self._var]:
-                left = self._prover.affine(index) - Affine(
-                    {each: factor for each, factor in used.items()}
-                )
+                left = self._prover.affine(index) - Affine(dict[PrimExpr, int](used.items()))
                 if any(mentions(each, *left.terms) for each in others):
                     return False
                 rule.append(left + Affine({self._var: used[self._var]}))
