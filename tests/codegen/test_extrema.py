@@ -161,7 +161,9 @@ def test_choices_of_choices_are_no_maxima_of_maxima(dtype: str, scheduled: bool)
 def test_a_maximum_that_is_nan_is_cast_to_zero(dtype: str, source: str) -> None:
     X = te.placeholder((21,), source, name="X")
     Y = te.compute((21,), lambda i: te.max(X[i], te.const(0, source)).astype(dtype), name="Y")
-    Z = te.compute((21,), lambda i: tir.Select(X[i] < 0, 0.0, X[i]).astype(dtype), name="Z")
+    Z = te.compute(
+        (21,), lambda i: tir.Select(X[i] < 0, te.const(0, source), X[i]).astype(dtype), name="Z"
+    )
     x = np.array([np.nan, -1, 5] * 7, source)
     y, z = np.full(21, 7, dtype), np.full(21, 7, dtype)
     build([Y, Z], [X, Y, Z])(x, y, z)
