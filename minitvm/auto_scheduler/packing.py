@@ -11,12 +11,13 @@ Each dimension of a factor's copy is an axis of the contraction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.contraction import (
     FAR,
     Contraction,
@@ -37,7 +38,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, ProducerLoad, Range, Var
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Var
 from minitvm.tir.functor import mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
@@ -114,6 +115,14 @@ def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
     place_copy(stage, None if at == "ahead" else at)
 
 
+def write_whole_copy(s: Schedule, copy: Stage, target: Target) -> None:
+    """Writes the copy of a whole tensor, outside of all loops: in blocks that are transposed where
+    it reads across, otherwise in vectors."""
+    if write_across(s, copy, target) is None:
+        write_copy(copy, target)
+        place_copy(copy, None)
+
+
 def place_copy(stage: Stage, at: Place) -> None:
     """Makes a copy at a place; in parallel where the place is outside of all loops, or inside of a
     scan on whose steps the copy doesn't depend."""
@@ -166,8 +175,24 @@ def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | Non
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
     used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
-    once = all(len(each) <= 1 for each in used) and sum(map(len, used)) == len(axes)
+    once = sum(map(len, used)) == len(axes) and all(
+        len(each) <= 1 or _are_digits(index, each)
+        for index, each in zip(factor.load.indices, used, strict=True)
+    )
     return axes if once and {*axes} == set().union(*used) else None
+
+
+def _are_digits(index: PrimExpr, axes: Iterable[IterVar]) -> bool:
+    """Whether an index is a sum of multiples of axes that is different for all of their places."""
+    terms = Prover().affine(index).terms
+    if {*terms} != {axis.var for axis in axes} or min(terms.values()) < 0:
+        return False
+    below = 1
+    for axis in sorted(axes, key=lambda each: terms[each.var]):
+        if terms[axis.var] < below:
+            return False
+        below = terms[axis.var] * (FAR if (extent := extent_of(axis)) is None else extent)
+    return True
 
 
 def beside(contraction: Contraction, factor: Factor, axis: IterVar) -> list[Factor]:
@@ -268,9 +293,16 @@ def write_panels(
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
 
 
-def write_along_steps(copy: Stage, contraction: Contraction, factor: Factor, line: IterVar) -> None:
+def write_along_steps(
+    s: Schedule,
+    copy: Stage,
+    contraction: Contraction,
+    factor: Factor,
+    line: IterVar,
+    target: Target,
+) -> None:
     """Lets a copy of a factor lie in lines along a reduction axis."""
     axes = copied_axes(contraction, factor)
     assert axes is not None
-    *_, inner = lie_along(copy, axes.index(line))
-    copy.vectorize(inner)
+    lie_along(copy, axes.index(line))
+    write_whole_copy(s, copy, target)

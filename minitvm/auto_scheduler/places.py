@@ -45,7 +45,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
@@ -65,6 +65,7 @@ from minitvm.auto_scheduler.contraction import (
     factors_of,
     is_uneven,
     usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
@@ -94,8 +95,8 @@ def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     if axis is None or stage.time is not None:
         return None
     s = program.schedule
-    choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
-           stage=stage.name, axis=axis.name)  # fmt: skip
+    choose(stage, "places", "each place along {axis} sums other terms, and is computed by itself",
+           axis=axis)  # fmt: skip
     return [s[each] for each in s.unstack(op.output(0), axis)]
 
 
@@ -132,9 +133,9 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     if not any(periods):
         return None
     s = program.schedule
-    choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
+    choose(stage, "phases", "computed for each remainder of {axes}, and interleaved",
            axes=" and ".join(f"{axis.name} % {period}" for axis, period
-                             in zip(op.axis, periods, strict=True) if period))  # fmt: skip
+           in zip(op.axis, periods, strict=True) if period))  # fmt: skip
     phases = cached(s, stage, "global")
 
     def layout(*indices: Any) -> list[Any]:
@@ -178,9 +179,10 @@ def _divisors_of(axis: IterVar, *nodes: PrimExpr) -> set[int]:
 def _size_of_digit(axis: IterVar, *nodes: PrimExpr) -> int:
     """The least number by which places along an axis are divided, if it divides all the others and
     the extent; 0 where there is none."""
-    extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *nodes)
-    size = min((n for n in sizes if 1 < n < extent), default=0)
-    return 0 if size and any(n % size for n in (extent, *sizes)) else size
+    extent, sizes = extent_of(axis), _divisors_of(axis, *nodes)
+    size = min((n for n in sizes if 1 < n < (FAR if extent is None else extent)), default=0)
+    is_digit = size and not any(n % size for n in sizes) and _is_multiple(axis, size)
+    return size if is_digit else 0
 
 
 def _scaled_places_of(
@@ -212,17 +214,16 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     made = cached(s, stage, "global")
     stage.compute_view()
     if planes is not None:
-        choose(s, "digits", "neighbours along {axis} lie in several planes, which are mixed",
-               stage=stage.name, axis=op.axis[-1].var.name)  # fmt: skip
+        choose(stage, "digits", "neighbours along {axis} lie in several planes, which are mixed",
+               axis=op.axis[-1])  # fmt: skip
         made.transform_layout(divided(planes))
         made.simplify()
         return [made]
     while digits is not None:
         (axis, size) = digits
         axes = compute_of(made).axis
-        choose(s, "digits", "the places along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=axes[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the places along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=axes[axis], size=size)  # fmt: skip
         made.transform_layout(divided([size if i == axis else 0 for i in range(len(axes))]))
         made.simplify()
         digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
@@ -232,25 +233,45 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
 def _planes_of(op: ComputeOp) -> list[int] | None:
     """For each axis the number of planes that it goes through in turn, 0 for one; None if there are
     no such axes, or if neighbours along the last axis are read as neighbours."""
-    loads = [load for load in all_loads(op) if None not in map(e.const_int, load.producer.shape)]
-    flat = [place_in_memory(load.indices, load.producer.shape) for load in loads]
-    terms = [term for place in flat for term in Prover().affine(place).terms.items()]
+    loads = [*all_loads(op)]
+    terms = [term for load in loads for term in _terms_of(load)]
 
     def planes(axis: IterVar) -> int:
-        extent, sizes = extent_of(axis) or 0, _divisors_of(axis, *op.body)
+        sizes = _divisors_of(axis, *op.body)
         size = sizes.pop() if len(sizes) == 1 else 0
         are_apart = any(
             isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
             for atom, by in terms
         )
-        return size if are_apart and 1 < size < extent and extent % size == 0 else 0
+        is_long = size > 1 and (extent_of(axis) or FAR) > size
+        return size if are_apart and is_long and _is_multiple(axis, size) else 0
 
     if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):
         return None
     last = op.axis[-1].var
-    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in loads)
+    known = (load for load in loads if None not in map(e.const_int, load.producer.shape))
+    is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in known)
     found = [*map(planes, op.axis)]
     return found if found[-1] or (is_apart and any(found)) else None
+
+
+def _is_multiple(axis: IterVar, size: int) -> bool:
+    """Whether the extent of an axis is a multiple of a number, whatever symbols stand for."""
+    return e.const_int(Analyzer().simplify(e.floormod(domain_of(axis).extent, size))) == 0
+
+
+def _terms_of(load: ProducerLoad) -> Iterator[tuple[PrimExpr, int]]:
+    """The terms of the place of an element in memory, each with its distance; elements in different
+    rows of unknown length lie far apart."""
+    shape = load.producer.shape
+    if None not in map(e.const_int, shape):
+        yield from Prover().affine(place_in_memory(load.indices, shape)).terms.items()
+        return
+    row = 1
+    for index, extent in zip(reversed(load.indices), reversed(shape), strict=True):
+        for atom, by in Prover().affine(index).terms.items():
+            yield atom, by * row
+        row = min(FAR, row * (e.const_int(extent) or FAR))
 
 
 def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
@@ -260,12 +281,14 @@ def _digits_of(op: ComputeOp, target: Target) -> tuple[int, int] | None:
     vectors."""
     lanes, below = target.lanes(op.body[0].dtype), 1
     for i in range(len(op.axis) - 1, -1, -1):
-        extent = extent_of(op.axis[i])
-        if extent is None or below >= lanes:
+        if below >= lanes:
             return None
         size = _size_of_digit(op.axis[i], *op.body)
         if size > lanes and size * below % lanes:
             return i, size
+        extent = extent_of(op.axis[i])
+        if extent is None:
+            return None
         below *= extent
     return None
 
@@ -287,8 +310,8 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
     s = program.schedule
-    choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
-           stage=stage.name, axes=names)  # fmt: skip
+    choose(stage, "digits", "the places along {axes} have an axis for each digit: rows share "
+           "elements", axes=names)  # fmt: skip
     made = cached(s, stage, "global")
     made.transform_layout(divided(sizes))
     made.simplify()
@@ -325,12 +348,11 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
 def write_digits_of_steps(program: Program, stage: Stage) -> bool | None:
     """Lets a reduction have an axis for each digit of its steps, along which neighbours are read;
     None for any other stage."""
-    s, target, op, found = program.schedule, program.target, compute_of(stage), False
+    target, op, found = program.target, compute_of(stage), False
     while (digits := _digits_of_steps(op, target)) is not None and stage.time is None:
         axis, size = digits
-        choose(s, "digits", "the steps along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=op.reduce_axis[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the steps along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=op.reduce_axis[axis], size=size)  # fmt: skip
         sizes = [size if i == axis else 0 for i in range(len(op.reduce_axis))]
         stage.transform_reduction(divided(sizes))
         stage.simplify()
@@ -371,7 +393,7 @@ def write_windows(program: Program, stage: Stage) -> list[Stage] | None:
         if len(loads) != 1 or not (is_table or _has_borders(op, tensor, loads[0])):
             continue
         how = "in the order of the steps" if is_table else "with its borders"
-        choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
+        choose(stage, "packing", f"{{tensor}} is copied {how}", tensor=tensor)
         made.append(s[s.cache_access(tensor, "global", stage.op, None, not is_table)])
     return made or None
 
@@ -393,7 +415,7 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
-    return copied <= min(size * _MOST_COPIED + 64, _iterations(_axes_in(op, load)) // 2)
+    return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
@@ -404,7 +426,7 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
     axes = _axes_in(op, load)
-    if _iterations(axes) * _READ > _iterations((*op.axis, *op.reduce_axis)):
+    if usual_iterations(axes) * _READ > usual_iterations((*op.axis, *op.reduce_axis)):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
@@ -416,10 +438,6 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
 def _axes_in(op: ComputeOp, load: ProducerLoad) -> list[IterVar]:
     """The axes on which the place of an element depends."""
     return [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, *load.indices)]
-
-
-def _iterations(axes: Iterable[IterVar]) -> int:
-    return prod(usual_extent(domain_of(axis).extent) for axis in axes)
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:

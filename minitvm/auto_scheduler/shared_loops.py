@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, long_axes
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.auto_scheduler.rows import computes_all, readers_of
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
@@ -60,8 +61,8 @@ def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
             found.append([loops])
             continue
         first = group[0]
-        choose(s, "place", "computed in the loops of {first}, which reads the same",
-               stage=stage.name, first=first.stage.name)  # fmt: skip
+        choose(stage, "place", "computed in the loops of {first}, which reads the same",
+               first=first.stage)  # fmt: skip
         stage.compute_with(first.stage, first.scope)
         group.append(loops)
     return bool(inside) or any(len(each) > 1 for each in found) or None
@@ -80,8 +81,8 @@ def _write_in_readers(s: Schedule, stages: Collection[Stage]) -> set[Stage]:
         reader = theirs.stage
         if not computes_all(s, stage, compute_of(reader).axis):
             continue
-        choose(s, "place", "computed in the loops of {reader}, which reads it element by element",
-               stage=stage.name, reader=reader.name)  # fmt: skip
+        choose(stage, "place", "computed in the loops of {reader}, which reads it element by "
+               "element", reader=reader)  # fmt: skip
         stage.compute_at(reader, theirs.scope)
         made.add(stage)
     return made
@@ -136,6 +137,9 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
         return None
     if stage.accumulates is not None or stage.time is not None or stage.store_predicate is not None:
         return None
+    is_part = not op.reduce_axis and stage.attach_stage is not None
+    if is_part and any(map(may_vary, op.axis)):
+        return None  # the extents of the part that a reader needs are computed for each stage
     keys = _keys_of(stage, op)
     if keys is None:
         return None

@@ -19,9 +19,9 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
         for k, written out:
             Y[0:8] += columns[k, 0:8]
 
-Rows of unknown length are combined alike, in a loop over their vectors. A sum of such rows alone is
-left as it is, since it waits for memory; it has a version for calls with short rows
-(:mod:`minitvm.auto_scheduler.versions`).
+Longer rows, and those of unknown length, are combined alike, in a loop over their vectors. Sums of
+such rows alone are left as they are, since they wait for memory; those of unknown length have a
+version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`).
 
 The second part of this module is about reductions over short pieces of lines. Where the channels
 are the last dimension, a group of channels is a short piece of each pixel. A vector along a piece
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import lcm, prod
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
@@ -51,12 +51,13 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     factors_of,
+    is_at_digits,
     is_in_order,
+    is_line,
     is_uneven,
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     calls_functions,
@@ -68,18 +69,27 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     write_loops,
 )
-from minitvm.auto_scheduler.reductions import runs_in_columns, step_operations, term_operations
+from minitvm.auto_scheduler.reductions import (
+    LONG_PIECE,
+    runs_in_columns,
+    step_operations,
+    term_operations,
+)
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
+from minitvm.auto_scheduler.terms import is_long
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.layout import layout_of
+from minitvm.te.schedules.rewrite_operations import in_layout
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, IterVar, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -90,6 +100,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_OF_PIECES = 32  # vectors of a row of pieces: in longer rows, combining lanes matters little
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
+_MOST_SHARES = 8  # of a vector, in one of which the elements of a row lie
 AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
@@ -116,10 +127,15 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     return (
         _writer_of(op, target, strict) is not None
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
-        and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
+        and all(_are_apart(each, rows) for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_plain_reduction(contraction))
     )
+
+
+def _are_apart(read: Factor, rows: IterVar) -> bool:
+    """Whether neighbouring rows lie apart, or are the same one for a few results."""
+    return read.along(rows) >= _LEAST or is_at_digits(read.load)
 
 
 _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]
@@ -133,22 +149,24 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     values, each = term_operations(reduce, components), step_operations(reduce, components)
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
-    most = _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    most = _most_of(op, lanes)
+    line = _line_of_steps(op)
+    is_one_line = len(line) == len(op.reduce_axis)
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
+    can_loop = is_free and is_dense and is_one_line and lanes * (1 + values) <= most
     if size is None:
-        is_plain = is_free and is_dense and is_one_line
-        return _write_partial if is_plain and lanes * (1 + values) <= most else None
+        return _write_partial if can_loop else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     # Of several pieces of lines, which are a loop, one is written out.
-    piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
+    piece = product_of_extents(line) or 0
     steps = lanes * -(-piece // _width_of(op, target))
     is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes
     is_plain = is_free and (is_one_line or is_short)
     if len(op.body) == 1 and not is_dense and size > lanes:
         most = 0  # LLVM makes better vectors
-    if is_plain and steps * (1 + values) <= most:
+    is_written_out = is_plain and steps * (1 + values) <= most
+    if is_written_out or (can_loop and size <= LONG_PIECE):
         costs[_write_partial] = (steps + lanes) * each + len(op.body) * transpose
     can_be_copied = not _asks_data(reduce) and size <= _MOST and size * each <= _MOST_IN_STEPS
     if can_be_copied and (len(op.body) > 1 or not is_free):
@@ -157,6 +175,17 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def _most_of(op: ComputeOp, lanes: int) -> int:
+    return _MOST if len(op.body) == 1 or lanes > _FEW_LANES else _MOST_OF_TUPLES
+
+
+def _is_loop(op: ComputeOp, target: Target) -> bool:
+    """Whether the vectors of a row are a loop: too many to be written out, or of unknown number."""
+    size, lanes = product_of_extents(op.reduce_axis), lanes_of(op, target)
+    values = term_operations(reduce_of(op), range(len(op.body)))
+    return size is None or lanes * -(-size // lanes) * (1 + values) > _most_of(op, lanes)
 
 
 def longest(op: ComputeOp) -> int:
@@ -176,23 +205,29 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
     return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
+def _line_of_steps(op: ComputeOp) -> Sequence[IterVar]:
+    """The reduction axes, if together they run along one line of memory; or else the last one."""
+    return op.reduce_axis if is_line(op, op.reduce_axis) else op.reduce_axis[-1:]
+
+
 def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    axes = op.reduce_axis if is_one_line else op.reduce_axis[-1:]
-    size, lanes = product_of_extents(axes), lanes_of(op, target)
+    size, lanes = product_of_extents(_line_of_steps(op)), lanes_of(op, target)
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
-def waits_for_memory(op: ComputeOp) -> bool:
-    """Whether a reduction of rows of unknown length is a sum, whose steps take less time than those
-    of reading: neighbouring lines of one row come faster than lines of several rows."""
+def waits_for_memory(op: ComputeOp, target: Target) -> bool:
+    """Whether a reduction of rows that are a loop is a sum, whose steps take less time than those
+    of reading: neighbouring lines of one row come faster than lines of several rows. So it is with
+    extrema of rows of known length."""
     reduce = op.body[0] if op.reduce_axis else None
-    if has_short_rows():
+    is_known = product_of_extents(op.reduce_axis) is not None
+    if not isinstance(reduce, Reduce) or not _is_loop(op, target):
         return False
-    if not isinstance(reduce, Reduce) or product_of_extents(op.reduce_axis) is not None:
+    if has_short_rows() and not is_known:
         return False
-    return is_operator(reduce.combiner, Add)
+    quick = (Add, Min, Max) if is_known else (Add,)
+    return is_operator(reduce.combiner, *quick) and not any(map(is_long, walk_once(*reduce.source)))
 
 
 def write_short_rows(
@@ -209,8 +244,7 @@ def write_short_rows(
             text = "{rows} rows together: their elements are transposed in registers, and combined "
             text += "step by step"
         op = compute_of(stage)
-        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
-               width=_width_of(op, target))  # fmt: skip
+        choose(stage, "strategy", text, rows=lanes_of(op, target), width=_width_of(op, target))
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
@@ -232,9 +266,7 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     """Combines partial results of each row of one block, `at` the loop over blocks of another
     stage."""
     op = compute_of(stage)
-    size = product_of_extents(op.reduce_axis)
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    line = fused(stage, op.reduce_axis) if is_one_line else op.reduce_axis[-1]
+    line = fused(stage, _line_of_steps(op))
     vectors = factored_in_lanes(s, stage, line, _width_of(op, target))
     vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
@@ -247,9 +279,9 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     step, *around = compute_of(vectors).reduce_axis
     if around:
         write_loops(vectors, around, lane, unrolled=[step, row])
-    elif size is None and calls_functions(s, stage):
+    elif _is_loop(op, target) and calls_functions(s, vectors):
         write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
-    elif size is None:
+    elif _is_loop(op, target):
         write_loops(vectors, [step], lane, unrolled=[row])
     else:
         write_loops(vectors, [], lane, unrolled=[step, row])
@@ -280,6 +312,44 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
     return None
 
 
+# -- Few rows, behind each other --
+
+
+def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets another stage reduce the rows along the last two axes as rows along one axis, of which
+    the result is a view; returns it. None where the rows along the last axis fill a vector of
+    results, where rows are whole vectors or small shares of one, and where both axes aren't such
+    rows."""
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    is_read = not stage.is_output or s.readers(stage) or stage.time is not None
+    if is_read or len(op.axis) < 2 or len(op.outputs) > 1 or not op.reduce_axis:
+        return None
+    few, lanes = extent_of(op.axis[-1]), lanes_of(op, target)
+    many = extent_of(op.axis[-2])
+    if few is None or not 1 < few < lanes or (many is not None and few * many < lanes):
+        return None
+    size = product_of_extents(op.reduce_axis)
+    if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
+        return None  # LLVM makes better vectors
+    if is_grouped(op, target):
+        return None
+
+    def in_line(*indices: Var) -> list[PrimExpr]:
+        return [*indices[:-2], indices[-2] * few + indices[-1]]
+
+    layout = layout_of(op.name, op.axis, in_line)
+    joined = simplified(cast(ComputeOp, in_layout(op, layout)))
+    if not joined.reduce_axis or not are_short_rows(joined, target, strict=program.strict):
+        return None
+    choose(stage, "digits", "the places along {outer} and {inner} are places along one axis",
+           outer=op.axis[-2], inner=op.axis[-1])  # fmt: skip
+    made = cached(s, stage, "global")
+    made.transform_layout(in_line)
+    made.simplify()
+    stage.compute_view()
+    return [made]
+
+
 # -- Short lines --
 
 
@@ -300,16 +370,15 @@ def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     together = _rows_together(op, target)
     if together > 1:
-        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
-               stage=stage.name, rows=together)  # fmt: skip
+        choose(stage, "blocks", "{rows} rows of short lines have partial results of their own",
+               rows=together)  # fmt: skip
         _, row = stage.split(op.reduce_axis[-1], factor=together)
         return [factored(s, stage, row, len(op.axis) - 1)]
     piece = _piece_of(op, target)
     if piece is None:
         return None
-    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
-           "then together", stage=stage.name, places=extent_of(piece),
-           axis=piece.var.name)  # fmt: skip
+    choose(stage, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", places=extent_of(piece), axis=piece)  # fmt: skip
     return [factored(s, stage, piece, len(op.axis))]
 
 

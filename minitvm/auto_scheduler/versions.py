@@ -183,7 +183,7 @@ def _write_version(
             if rows is not None:
                 name, condition = f"{extents} {rows.name} or fewer", rows <= sizes[rows]
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
-            choose(s, "version", note, stage=outputs[-1].name, sizes=name, extents=extents)
+            choose(s[outputs[-1]], "version", note, sizes=name, extents=extents)
             schedule.choices = made.choices
             s.specialize(condition, schedule)
             return True
@@ -345,15 +345,16 @@ def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
 def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimExpr]:
     """The condition under which a sum of rows is that of short ones, enough of them for a block,
     and with a rest behind the vectors that a plain loop adds at a time."""
-    op = ops[-1]
-    if isinstance(op, ComputeOp) and waits_for_memory(op):
+    sums = [op for op in ops if isinstance(op, ComputeOp) and op.reduce_axis]
+    for op in sums[:1] if all(waits_for_memory(each, target) for each in sums) else ():
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less_equal(length, longest(op))
-            has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
-            are_many = e.greater_equal(rows, lanes)
-            yield e.logical_and(e.logical_and(is_short, has_rest), are_many)
+            is_short = e.less_equal(length, min(map(longest, sums)))
+            if op is ops[-1]:
+                has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
+                is_short = e.logical_and(is_short, has_rest)
+            yield e.logical_and(is_short, e.greater_equal(rows, lanes))
 
 
 def _near_tensors(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:

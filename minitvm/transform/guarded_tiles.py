@@ -207,7 +207,8 @@ class _Places:
             used = dict.fromkeys(factors, 0)
             self._add(index, 1, used, parts)
             if not parts and used[self._var]:
-                left = self._prover.affine(index) - Affine(dict[PrimExpr, int](used.items()))
+                own = dict[PrimExpr, int](used.items())
+                left = self._prover.affine(index) - Affine(own)
                 if any(mentions(each, *left.terms) for each in others):
                     return False
                 rule.append(left + Affine({self._var: used[self._var]}))

@@ -127,7 +127,7 @@ class _Overlap(ScopedMutator):
         return self._tiled(made)
 
     def _tiled(self, loop: s.For) -> Stmt:
-        divisor = divisor_of(self._prover, loop) if loop.kind == ForKind.PARALLEL else None
+        divisor = divisor_of(self._prover, loop)
         if divisor is None:
             return self._overlapped(loop)
         if not self._may_overlap(loop):  # without simplifying the loop by digits

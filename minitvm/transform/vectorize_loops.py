@@ -107,7 +107,9 @@ class _Loops(ScopedMutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind == ForKind.VECTORIZED:
-            return self._vectorized(self._widened(_narrowed(node, self._prover)))
+            narrowed = _narrowed(node, self._prover)
+            widened = self._widened(narrowed)
+            return self._vectorized(widened, has_new_lanes=widened is not narrowed)
         return super().visit_For(node)
 
     def visit_LetStmt(self, node: s.LetStmt) -> Stmt:
@@ -143,7 +145,7 @@ class _Loops(ScopedMutator):
         stores = [*find(BufferStore, node.body)]
         size = max((each.buffer.dtype.itemsize for each in stores), default=1)
         width = whole_width(lanes, self._masked_bytes // size)
-        if width is None:
+        if width is None or not is_stable(node.min, node.body):
             return node
         calls = find(Call, node.body)
         if not any(each.op in INTRINSICS and INTRINSICS[each.op].is_long for each in calls):
@@ -152,7 +154,7 @@ class _Loops(ScopedMutator):
         body = s.IfThenElse(node.loop_var < node.min + node.extent, node.body)
         return with_fields(node, extent=e.const(width, node.extent.dtype), body=body)
 
-    def _vectorized(self, node: s.For) -> Stmt:
+    def _vectorized(self, node: s.For, *, has_new_lanes: bool = False) -> Stmt:
         lanes = e.const_int(node.extent)
         assert lanes is not None
         if lanes <= 0:
@@ -171,13 +173,14 @@ class _Loops(ScopedMutator):
         with self.in_loop(node):
             if node.annotations.get(s.INDEPENDENT):
                 try:
-                    return _Lanes(node, self._prover, self._padded, {}).body()
+                    return _Lanes(node, self._prover, self._padded, {}, has_new_lanes).body()
                 except _StaysSerial:
                     return self.stmt(_serial(node))
             where = f"{self._name}: loop {node.loop_var.name} (vectorized)"
             dependence = LaneDependence(where, node, self._prover, self._padded)
             try:
-                made = _Lanes(node, self._prover, self._padded, dependence.folds).body()
+                folds = dependence.folds
+                made = _Lanes(node, self._prover, self._padded, folds, has_new_lanes).body()
             except _StaysSerial:
                 return self.stmt(_serial(node))
             dependence.check()
@@ -298,9 +301,11 @@ class _Lanes(LaneArithmetic):
         prover: Prover,
         padded: frozenset[Buffer],
         folds: dict[BufferStore, Fold],
+        has_new_lanes: bool,
     ) -> None:
         super().__init__(loop, prover)
         self._padded = padded
+        self._has_new_lanes = has_new_lanes  # that padding needn't have
         self._folds = folds
         self._private: dict[Buffer, Buffer] = {}
         self._region = _Region()
@@ -362,7 +367,8 @@ class _Lanes(LaneArithmetic):
 
     def _is_inside(self, node: BufferLoad | BufferStore) -> bool:
         """Whether an element exists in every lane, also in those that are off."""
-        return node.buffer in self._padded or self._exists(node)
+        is_padding = node.buffer in self._padded and not self._has_new_lanes
+        return is_padding or self._exists(node)
 
     def _indices(self, buffer: Buffer, indices: tuple[PrimExpr, ...]) -> tuple[PrimExpr, ...]:
         made = tuple(map(self.expr, indices))

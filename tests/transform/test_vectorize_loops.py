@@ -640,6 +640,12 @@ def test_functions_of_an_odd_number_of_lanes_are_masked() -> None:
     assert "where=" not in str(vectorize_loops(made, vector_bytes=32, mask_registers=True))
     plain = function_of(A, taken)(vectorized(12, store(taken, A[v] + 1.0, 0, v)))
     assert "where=" not in str(vectorize_loops(plain, vector_bytes=64, mask_registers=True))
+    local = decl_buffer((2, 12), "float32", "L", scope="local")
+    added = store(local, local[1, v] + e.intrinsic("exp", FLOAT32, A[v]), 1, v)
+    padded = s.AttrStmt(local, "padded_buffer", const(1), added)
+    made = function_of(A)(s.Allocate(local, seq(vectorized(12, padded), store(A, local[1, 0], 0))))
+    wide = str(vectorize_loops(made, vector_bytes=64, mask_registers=True))
+    assert wide.count("L[1, ramp(0, 1, 16), where=") == 2
 
 
 def test_widths_are_put_together() -> None:

@@ -169,7 +169,8 @@ def _summed(
     first = len(share.leading)
     inverse = invert(share.indices, place[first:], share.axes)
     known = _ranges(share, axis, inverse.axes)
-    values = {**inverse.values, **dict(zip(share.leading, place, strict=False))}
+    values = {var: known.simplify(value) for var, value in inverse.values.items()}
+    values |= zip(share.leading, place, strict=False)
     conditions = _simplified(known, inverse.conditions)
     value = substitute(share.value, values)
     if inverse.axes and not any(map(reads, share.conditions)):

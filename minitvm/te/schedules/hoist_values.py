@@ -20,7 +20,9 @@ from functools import reduce
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
@@ -148,7 +150,9 @@ def parts_of(op: ComputeOp) -> list[Part]:
     [(exp(A[i, k]), 16.0)]
     """
     first = op.body[0]
-    values = first.source if isinstance(first, Reduce) else op.body
+    values = op.body
+    if isinstance(first, Reduce):
+        values = (*first.source, *compared(first.condition))
     found: dict[tuple[IterVar, ...], Part] = {}
     for part in _Parts(op).of(values):
         known = found.get(part.axes)
@@ -156,6 +160,12 @@ def parts_of(op: ComputeOp) -> list[Part]:
         if known is None or _rank(part) > _rank(known):
             found[part.axes] = part
     return [*found.values()]
+
+
+def compared(condition: PrimExpr) -> Iterator[PrimExpr]:
+    """The values of data that a condition requires to be equal to others, as the keys of groups."""
+    equalities = [each for each in conjuncts(condition) if isinstance(each, e.EQ)]
+    return (side for each in equalities for side in (each.a, each.b) if reads_tensors(side))
 
 
 def _rank(part: Part) -> tuple[bool, float]:
@@ -202,7 +212,7 @@ class _Parts:
         # Whether the program itself reads all elements, for all values of the axes, as far as there
         # are any. Those that data choose, or whose existence a symbolic extent decides, may be
         # read only then.
-        self._reads_all = reads_everywhere(op)
+        self._reads_all = reads_everywhere(op, alike=True)
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
@@ -298,14 +308,33 @@ class _Parts:
         )
 
 
-def reads_everywhere(op: ComputeOp) -> bool:
-    """Whether an operation evaluates all of its expression for all values of its axes."""
+def reads_everywhere(op: ComputeOp, *, alike: bool = False) -> bool:
+    """Whether an operation evaluates all of its expression for all values of its axes. `alike`: or
+    else, by a choice, an element at the same place of another tensor of the same shape."""
     first = op.body[0]
+    choices = filter(is_lazy, walk_once(*op.body))
     return (
-        not any(map(is_lazy, walk_once(*op.body)))
+        all(alike and _reads_alike(each) for each in choices)
         and (not isinstance(first, Reduce) or e.const_int(first.condition) == 1)
         and all(is_fixed(op, axis) for axis in (*op.axis, *op.reduce_axis))
     )
+
+
+def _reads_alike(node: object) -> bool:
+    """Whether both values of a choice, on which data have no influence, read the same places."""
+    if not (isinstance(node, Call) and node.op == "if_then_else") or reads_tensors(node.args[0]):
+        return False
+    first, second = (
+        {
+            (structural_key(index), structural_key(extent), place)
+            for load in find(ProducerLoad, value)
+            for place, (index, extent) in enumerate(
+                zip(load.indices, load.producer.shape, strict=True)
+            )
+        }
+        for value in node.args[1:]
+    )
+    return first == second
 
 
 def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
@@ -366,8 +395,8 @@ def operations_of(node: PrimExpr) -> float:
 
 @final
 class _Replaced(Mutator):
-    """Replaces an expression in values by another one; conditions of reductions stay as they
-    are."""
+    """Replaces an expression in values by another one; conditions of reductions stay as they are,
+    but for values that are `compared`."""
 
     def __init__(self, old: PrimExpr, new: PrimExpr) -> None:
         super().__init__()
@@ -379,7 +408,14 @@ class _Replaced(Mutator):
         return super().expr(node)
 
     def visit_Reduce(self, node: Reduce) -> PrimExpr:
-        return replace(node, source=tuple(map(self.expr, node.source)))
+        source, conditions = tuple(map(self.expr, node.source)), [*conjuncts(node.condition)]
+        if not any(isinstance(each, e.EQ) for each in conditions):
+            return replace(node, source=source)
+        made = [self._in_equality(each) if isinstance(each, e.EQ) else each for each in conditions]
+        return replace(node, source=source, condition=reduce(e.logical_and, made))
+
+    def _in_equality(self, node: e.EQ) -> PrimExpr:
+        return replace(node, a=self.expr(node.a), b=self.expr(node.b))
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         return node
