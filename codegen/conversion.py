@@ -162,27 +162,32 @@ class Conversions:
         """A float rounded towards zero and limited to the range of `target`; NaN becomes 0. The
         float is limited first, unless it is NaN or known to lie between `limits`: vectors of
         conversions within the range have instructions. The greatest integer may be no float;
-        whatever lies beyond becomes this integer afterwards."""
+        whatever lies beyond becomes this integer afterwards.
+
+        What is no number greater than 0 becomes 0 as an integer of an unsigned type. LLVM takes a
+        choice of a float for a maximum, whatever it does with NaN: a choice of ``max(x, 0)`` if
+        that exceeds 0, and of 0 otherwise, would become ``max(x, 0)``, which may be NaN."""
         text, type = self._text, value.type
         digits = 53 if element_type(type) == "double" else 24
-        is_number = text.fcmp("ord", value, value) if target.is_int else None
+        is_counted = text.fcmp("ord" if target.is_int else "ogt", value,
+                               value if target.is_int else floating(type, 0.0))  # fmt: skip
         low, high = (floating(type, float(bound)) for bound in (target.min(), target.max()))
         if target.bits <= digits and target != UINT32:
-            if is_number is None or limits[0] < target.min():  # of NaN, too
+            if target.is_int and limits[0] < target.min():
                 value = text.select(text.fcmp("ogt", value, low), value, low)
             if limits[1] > target.max():
                 value = text.select(text.fcmp("olt", value, high), value, high)
             made = text.convert("fptosi", value, "i32")
-            if is_number is not None:
-                made = text.select(is_number, made, integer(made.type, 0))
+            made = text.select(is_counted, made, integer(made.type, 0))
             return text.convert("trunc", made, f"i{target.bits}")
-        if is_number is not None:
-            value = text.select(is_number, value, floating(type, 0.0))
-        value = text.select(text.fcmp("ogt", value, low), value, low)
+        if target.is_int:
+            value = text.select(is_counted, value, floating(type, 0.0))
+            value = text.select(text.fcmp("ogt", value, low), value, low)
         beyond = text.fcmp("oge", value, floating(type, 2.0 ** (target.bits - target.is_int)))
         inside = text.select(beyond, low, value)
         made = text.convert("fptosi" if target.is_int else "fptoui", inside, f"i{target.bits}")
-        return text.select(beyond, integer(made.type, target.max()), made)
+        made = text.select(beyond, integer(made.type, target.max()), made)
+        return made if target.is_int else text.select(is_counted, made, integer(made.type, 0))
 
     # -- floats --
 

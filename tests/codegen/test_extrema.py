@@ -129,3 +129,42 @@ def test_the_innermost_loop_of_a_minimum_of_sums() -> None:
     assert 0 < text.count("vcmpunordps") < text.count("vminps")
     text = build([output], [a, b, output], "llvm -mcpu=skylake-avx512").get_source("asm")
     assert text.count("{%k") == text.count("vcmpordps") == text.count("vminps") / 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_choices_of_choices_are_no_maxima_of_maxima(dtype: str, scheduled: bool) -> None:
+    """A choice that passes NaN on, and one that doesn't, are two."""
+    X, zero = te.placeholder((20,), dtype, name="X"), te.const(0, dtype)
+    kept = [
+        lambda x: te.max(x, zero),
+        lambda x: tir.Select(x < zero, zero, x),
+        lambda x: te.if_then_else(x < zero, zero, x),
+    ]
+    dropped = [
+        lambda x: tir.Select(x > zero, x, zero),
+        lambda x: te.if_then_else(x > zero, x, zero),
+    ]
+    made = [
+        te.compute((20,), lambda i, f=f, g=g: g(f(X[i])), name="Y") for f in kept for g in dropped
+    ]
+    schedule = te.create_schedule([each.op for each in made])
+    x = np.array([np.nan, -1, 0.5, 2] * 5, dtype)
+    found = [np.full(20, 7, dtype) for _ in made]
+    build(schedule, [X, *made], auto_schedule=scheduled)(x, *found)
+    for each in found:
+        np.testing.assert_array_equal(each, np.maximum(np.nan_to_num(x), 0))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_a_maximum_that_is_nan_is_cast_to_zero(dtype: str, source: str) -> None:
+    X = te.placeholder((21,), source, name="X")
+    Y = te.compute((21,), lambda i: te.max(X[i], te.const(0, source)).astype(dtype), name="Y")
+    Z = te.compute(
+        (21,), lambda i: tir.Select(X[i] < 0, te.const(0, source), X[i]).astype(dtype), name="Z"
+    )
+    x = np.array([np.nan, -1, 5] * 7, source)
+    y, z = np.full(21, 7, dtype), np.full(21, 7, dtype)
+    build([Y, Z], [X, Y, Z])(x, y, z)
+    assert y.tolist() == z.tolist() == [0, 0, 5] * 7
