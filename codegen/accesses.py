@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import final
 
 from minitvm.arith.fused_index import joined
+from minitvm.arith.prover import Prover
 from minitvm.codegen.conversion import memory_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_text import (
@@ -38,6 +39,7 @@ _STRIDES = (2, 3, 4)  # steps that are read as neighbours
 _WHOLE, _AVX = 4, 256  # the bytes of the least elements, and bits of vectors, that AVX masks
 _MOST_CHOSEN = 64  # lanes of a mask that one register holds as bits
 _NEAR = 4  # vectors of neighbours from which the lanes of one are picked
+_PICKED = 2  # lanes from each of several vectors, at least
 _ZERO = {"i": "0", "f": "0.0", "d": "0.0", "p": "null"}  # by the first letter of an LLVM type
 
 
@@ -442,16 +444,30 @@ def _load_each(text: FunctionText, type: str, pointer: Value, align: int, mask: 
 
 
 def _row_around(emitter: Emitter, node: e.BufferLoad) -> tuple[int, int]:
-    """The numbers of elements that surely lie in memory before and behind each one that is read: a
-    row of a tensor whose last index is a number."""
+    """The numbers of elements that surely lie in memory before and behind those that are read: of
+    a row of a tensor whose last index is a number; or of the vector at a multiple of its lanes that
+    holds all of them, if rows are whole vectors."""
     buffer = node.buffer
     if not buffer.shape or _constant_strides(emitter, buffer)[-1] != 1:
         return 0, 0
     index, extent = node.indices[-1], e.const_int(buffer.shape[-1])
     place = e.const_int(index.value if isinstance(index, e.Broadcast) else index)
-    if place is None or extent is None or not 0 <= place < extent:
+    if extent is None or (place is not None and not 0 <= place < extent):
         return 0, 0
-    return place, extent - 1 - place
+    if place is not None:
+        return place, extent - 1 - place
+    lanes, others = index.dtype.lanes, node.indices[:-1]
+    is_one_row = all(each.dtype.lanes == 1 or isinstance(each, e.Broadcast) for each in others)
+    first, places = _with_constant_lanes(emitter, index)
+    if places is None or not is_one_row or extent % lanes:
+        return 0, 0
+    form = Prover().affine(first)
+    if any(by % lanes for by in form.terms.values()):
+        return 0, 0
+    low, high = min(places) + form.constant, max(places) + form.constant
+    if low // lanes != high // lanes:
+        return 0, 0
+    return low % lanes, lanes - 1 - high % lanes
 
 
 def _load_picked(
@@ -461,10 +477,9 @@ def _load_picked(
     predicate: PrimExpr | None,
     around: tuple[int, int],
 ) -> Value | None:
-    """The elements at constant places, where these are near each other, picked from vectors of
-    neighbours. The vectors lie between the first and the last element that is read, so in the same
-    object; or, where these are fewer vectors, between those that lie `around` them. None for other
-    places."""
+    """The elements at constant places, picked from a few vectors of neighbours. Each of these lies
+    between two elements that are read, so in the same object; or, where these are fewer vectors,
+    between those that lie `around` all of them. None for other places."""
     if where.places is None:
         return None
     holds = [1] * where.lanes if predicate is None else constant_lanes(emitter, predicate)
@@ -474,25 +489,23 @@ def _load_picked(
     read = [place for place, each in zip(where.places, holds, strict=True) if each]
     if not read:
         return zero(vector_type(scalar, where.lanes))
-    before, behind = around
-    first, count = min(read), max(read) + 1 - min(read)
-    if count > _NEAR * where.lanes:
+    vectors = _vectors_over_all(read, where.lanes, around)
+    if not vectors:
         return None
-    begins, width = _vectors_over(count, where.lanes)
-    more, wider = _vectors_over(before + count + behind, where.lanes)
-    if len(more) < len(begins):
-        first, begins, width = first - before, more, wider
     made: Value | None = None
-    for begin in begins:
-        place = text.element_pointer(scalar, where.pointer, i64(first + begin), inbounds=False)
-        if width == 1:
-            return text.splat(text.load(scalar, place, align), where.lanes)
+    for begin, width in vectors:
+        place = text.element_pointer(scalar, where.pointer, i64(begin), inbounds=False)
         part = text.load(vector_type(scalar, width), place, align)
+        if width == 1:  # a vector of one lane isn't one
+            part = text.splat(part, where.lanes)
+            if len(vectors) == 1 and all(holds):
+                return part
         chosen = [
-            p - first - begin if each and 0 <= p - first - begin < width else None
+            p - begin if each and 0 <= p - begin < width else None
             for p, each in zip(where.places, holds, strict=True)
         ]
-        here = text.shuffle(part, zero(part.type), [width if p is None else p for p in chosen])
+        nothing = lanes_of(part.type)
+        here = text.shuffle(part, zero(part.type), [nothing if p is None else p for p in chosen])
         if made is None:
             made = here
         else:
@@ -500,6 +513,28 @@ def _load_picked(
             both = [lane if p is None else lanes + lane for lane, p in enumerate(chosen)]
             made = text.shuffle(made, here, both)
     return made
+
+
+def _vectors_over_all(
+    places: Sequence[int], lanes: int, around: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Where the vectors of neighbours begin that cover some places, and their widths; none, if a
+    gather is as fast. Between places further apart than a vector is wide, memory isn't read."""
+    ordered = sorted({*places})
+    ends = [i for i, (a, b) in enumerate(pairwise(ordered), 1) if b - a > lanes]
+    groups = [ordered[i:j] for i, j in zip((0, *ends), (*ends, len(ordered)), strict=True)]
+    found = list[tuple[int, int]]()
+    for first, *others in groups:
+        count = (others[-1] if others else first) + 1 - first
+        if count > _NEAR * lanes:
+            return []
+        begins, width = _vectors_over(count, lanes)
+        found += [(first + begin, width) for begin in begins]
+    before, behind = around
+    more, width = _vectors_over(before + ordered[-1] + 1 - ordered[0] + behind, lanes)
+    if len(more) < len(found) and len(more) <= _NEAR:
+        return [(ordered[0] - before + begin, width) for begin in more]
+    return found if len(found) <= max(_NEAR + 1, lanes // _PICKED) else []
 
 
 def _vectors_over(count: int, lanes: int) -> tuple[Sequence[int], int]:

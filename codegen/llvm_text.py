@@ -721,13 +721,18 @@ class FunctionText:
         self, name: str, result: str, args: Sequence[Value], emit: Callable[..., Value], lines: int
     ) -> Value:
         """As :meth:`outlined`, but the code is emitted inline if the module doesn't have it yet, or
-        if it has at most `lines` lines."""
+        if it has at most `lines` lines. The value for the same `args` is computed once."""
+        term = f"{name}({', '.join(map(str, args))})"
+        for known in reversed(self._scopes):
+            if term in known:
+                return known[term]
         written = self.module.lines_of.get(name, 0)
         if written > lines:
             return self.outlined(name, result, args, emit)
         before = len(self._lines)
         made = emit(self, *args)
         self.module.lines_of[name] = max(written, len(self._lines) - before)
+        self._scopes[-1][term] = made
         return made
 
     def _name(self, type: str) -> Value:

@@ -38,7 +38,9 @@ class Processor:
     the one before takes as long as `piece_bytes` more. What is requested comes after at most
     `l2_latency` cycles from the L2 cache, many lines at a time (0: it comes in time without a
     request), and after `memory_latency` cycles from memory. A task of a parallel loop pays from
-    `task` cycles on. The defaults stand for an unknown CPU.
+    `task` cycles on. The first and the last level of address translation hold as many `pages`;
+    addresses `l2_way_bytes` apart are in the same set of the L2 cache. The defaults stand for an
+    unknown CPU.
     """
 
     features: frozenset[str]
@@ -52,6 +54,8 @@ class Processor:
     l2_latency: int = 0
     memory_latency: int = 500
     task: int = 1600
+    pages: tuple[int, int] = (64, 2048)  # of Zen 3; Golden Cove has 96 in the first level
+    l2_way_bytes: int = 1 << 16  # of most
 
 
 def _cpu(

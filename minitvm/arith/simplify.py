@@ -12,8 +12,8 @@ from math import gcd
 from operator import is_
 from typing import Any
 
-from minitvm.arith.atoms import Atoms, is_impure, structural_key
-from minitvm.arith.effects import is_stable, outermost_choices
+from minitvm.arith.atoms import Atoms, Terms, is_impure, structural_key
+from minitvm.arith.effects import choices_in_both, is_stable, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
@@ -72,6 +72,8 @@ class Simplifier(ScopedMutator):
         super().__init__(prover)
         self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
+        self._terms = Terms()
+        self._values: dict[int, PrimExpr] = {}  # by the numbers of their terms
         self._scopes = 0  # the number of choices around the current part of the expression
         self._in_choice = False
 
@@ -84,7 +86,9 @@ class Simplifier(ScopedMutator):
         made = self._made.get(node)
         if made is None:
             made = self._methods[type(node)](self, node)
-            if made is not node and not made.dtype.is_float and _is_equal(made, node):
+            if made is not node and made.dtype.is_float:
+                made = self._values.setdefault(self._terms.number(made), made)
+            elif made is not node and _is_equal(made, node):
                 made = node
             self._made[node] = self._made[made] = made
         return made
@@ -410,14 +414,16 @@ class Simplifier(ScopedMutator):
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
             return self.expr(a), self.expr(b)
         done = {each: self.expr(each) for each in outermost_choices(original)}
+        done |= {each: self.expr(each) for each in choices_in_both(a, b)}
         return self._where(condition, a, done), self._where(e.logical_not(condition), b, done)
 
     def _where(
         self, condition: PrimExpr, value: PrimExpr, done: Mapping[PrimExpr, PrimExpr]
     ) -> PrimExpr:
-        """`value`, simplified under `condition`. The parts that the condition contains are `done`.
-        Without them, the time for a chain of choices, each with the one before in its condition and
-        in its branches, would grow exponentially."""
+        """`value`, simplified under `condition`. The choices that the condition contains, or both
+        branches, are `done`: without them, the time for a chain of choices, each with the one
+        before in its condition or in its branches, would grow exponentially, and both branches
+        would compute the one before in a way of their own."""
         outermost = not self._in_choice
         self._scopes = 0 if outermost else self._scopes + 1
         if self._scopes > _MAX_SCOPES or not is_stable(condition, value):

@@ -16,6 +16,17 @@ on into the next, if the reads do, too: a transpose of kernels ``W[f, c, r, q] =
 computed as the transpose of a matrix. So does a `y` of symbolic extent, as the pixels of an image
 ``T[y, x, c] = A[c, y, x]``.
 
+Where the last axes, `z`, are a short line that lies side by side in the tensor as well, lines take
+the place of elements: ``T[y, x, z] = A[x, y, z]``, as images whose channels are last are
+transposed. A few lines that follow each other in the tensor are stored at a time, each behind the
+one that came before it in its row of the result::
+
+    for all other axes, and blocks of y, on all threads
+        for x
+            for y of a block, unrolled
+                for z, in a vector
+                    T[y, x, z] = A[x, y, z]
+
 Where y has at most four elements, which are the whole row, the elements of all rows are picked from
 the same vectors of neighbours, one y after the other::
 
@@ -33,20 +44,19 @@ from typing import final
 
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    FAR,
     NEAR,
     all_loads,
+    bare_vars,
     bytes_of,
     distances_of,
     divisors_along,
     extent_of,
+    line_of,
     long_axes,
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.lines import bare_vars
-from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
-from minitvm.auto_scheduler.tiles import MOST_PAGES
+from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused, write_loops
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
@@ -54,13 +64,12 @@ from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar, ProducerLoad
-from minitvm.tir.functor import mentions
-from minitvm.tir.structural_equal import structural_equal
 
 _FEW = 4  # rows, at most, that are mixed into one vector
 _TASK = 4096  # elements that are worth a task
+_LINES = (4, 8)  # short lines that are moved at a time: more rows of the result come late
 
 
 def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
@@ -68,7 +77,7 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     op = compute_of(stage)
     found = _across(s, op)
     if found is None:
-        return None
+        return _write_short_lines(s, stage, target)
     order = sorted(op.axis, key=lambda axis: extent_of(axis) != 1)
     if any(axis is not own for axis, own in zip(order, op.axis, strict=True)):
         stage.reorder(*order)
@@ -104,9 +113,8 @@ class _Across:
 def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
     tasks = found.others
-    choose(s, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
-           stage=stage.name, y=", ".join(axis.var.name for axis in found.rows),
-           x=", ".join(axis.var.name for axis in found.columns))  # fmt: skip
+    choose(stage, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
+           y=found.rows, x=found.columns)  # fmt: skip
     line, wanted = _line(compute_of(stage)), found.parts_wanted(target)
     height, width = map(product_of_extents, (found.rows, found.columns))
     x, y = fused(stage, found.columns), fused(stage, found.rows)
@@ -148,18 +156,62 @@ def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
     size = op.output(0).dtype.itemsize
     pages = height * min(row * size, PAGE) // PAGE
     is_read_again = height * width * size <= target.cache_bytes(2)
-    return pages > MOST_PAGES and is_read_again and total < target.cache_bytes(3) // 2
+    is_walked = pages > target.processor.pages[0]
+    return is_walked and is_read_again and total < target.cache_bytes(3) // 2
 
 
 def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
     """Writes vectors along x, whose elements are picked from the same reads for all y."""
     (y,), (x,), tasks = found.rows, found.columns, found.others
-    choose(s, "strategy", "vectors along {x}, whose elements are picked from the same reads for "
-           "all {y}", stage=stage.name, y=y.var.name, x=x.var.name)  # fmt: skip
+    choose(stage, "strategy", "vectors along {x}, whose elements are picked from the same reads "
+           "for all {y}", y=y, x=x)  # fmt: skip
     is_divided = extent_of(x) is None or found.parts_wanted(target) > 1
     outer, x = stage.split(x, factor=target.lanes(stage.op.output(0).dtype))
     tasks, loops = ([*tasks, outer], []) if is_divided else (tasks, [outer])
     write_loops(stage, loops, x, tasks=tasks, unrolled=[y])
+
+
+def _write_short_lines(s: Schedule, stage: Stage, target: Target) -> bool | None:
+    """Writes a stage that moves short lines across; None for any other stage."""
+    op = compute_of(stage)
+    found = _short_lines(s, op)
+    if found is None or calls_functions(s, stage):
+        return None
+    x, y, z = found
+    choose(stage, "strategy", "short lines along {z}, a few neighbours along {y} at a time, which "
+           "are stored along {x}", x=x, y=y, z=z)  # fmt: skip
+    least, most = _LINES
+    size = (product_of_extents(z) or 1) * op.output(0).dtype.itemsize
+    lines, extent = max(least, min(most, CACHE_LINE // size)), extent_of(y)
+    if extent is not None:
+        even = (each for each in range(most, least - 1, -1) if extent % each == 0)
+        lines = min(even, key=lambda each: abs(each - lines), default=min(lines, extent))
+    tasks = [axis for axis in op.axis if axis not in (x, y, *z)]
+    outer, y = stage.split(y, factor=lines)
+    write_loops(stage, [x], fused(stage, z), tasks=[*tasks, outer], unrolled=[y])
+    return True
+
+
+def _short_lines(s: Schedule, op: ComputeOp) -> tuple[IterVar, IterVar, list[IterVar]] | None:
+    """Axes of a stage that moves short lines across: the axis along which they are stored, that
+    along which they follow each other in a tensor, and those of a line; None for other stages."""
+    long = long_axes(op.axis)
+    if op.reduce_axis or len(op.body) != 1 or len(long) < 3:
+        return None
+    loads = [*all_loads(with_inlined(op, s.inlined))]
+    z = _joined(loads, op, long[-1], op.axis[0])
+    count, rest = product_of_extents(z), long[: long.index(z[0])]
+    if len(rest) < 2 or count is None or count * op.output(0).dtype.itemsize > CACHE_LINE:
+        return None
+    *others, x = rest
+    for distance in (distances_of(load, op) for load in loads):
+        if distance.get(z[-1].var) == 1 and distance.get(x.var, 0) > count:
+            for y in others:
+                extent = extent_of(y)
+                is_enough = extent is None or extent >= _LINES[0]
+                if distance.get(y.var) == count and is_enough:
+                    return x, y, z
+    return None
 
 
 def _line(op: ComputeOp) -> int:
@@ -219,46 +271,15 @@ def _across(s: Schedule, op: ComputeOp) -> _Across | None:
 
 
 def _joined(
-    loads: Sequence[ProducerLoad],
-    op: ComputeOp,
-    last: IterVar,
-    other: IterVar,
-    line: int | None = None,
+    loads: Sequence[ProducerLoad], op: ComputeOp, last: IterVar, other: IterVar, line: int = 0
 ) -> list[IterVar]:
-    """The axes that form one loop with the axis `last`, outermost first. An axis is joined if it
-    isn't `other`, and if the memory of each read goes on along it. With `line`, axes are joined
-    until their extent is surely a multiple of it."""
-    found, long = [last], long_axes(op.axis)
-    for axis in reversed(long[: long.index(last)]):
-        size = product_of_extents(found)
-        if axis is other or (line is not None and size is not None and size % line == 0):
-            break
-        if not all(_goes_on(each, op, axis, found[0]) for each in loads):
-            break
-        found.insert(0, axis)
+    """The axes that form one loop with the axis `last`, outermost first: those before it that run
+    along its line, without `other`. With `line`, as many as have an extent that is surely a
+    multiple of it."""
+    long = long_axes(op.axis)
+    found = line_of(op, long[: long.index(last) + 1], loads, [other])
+    sizes = [product_of_extents(found[i:]) for i in range(len(found))]
+    ends = [i for i, size in enumerate(sizes) if line and size is not None and size % line == 0]
+    found = found[ends[-1] :] if ends else found
     rest = bare_vars(*op.body)
     return found if rest.isdisjoint(axis.var for axis in found) else found[-1:]
-
-
-def _goes_on(load: ProducerLoad, op: ComputeOp, axis: IterVar, inner: IterVar) -> bool:
-    """Whether the memory that is read along `axis` goes on where that along `inner` ends, so that
-    both can be one loop; also if the read depends on neither."""
-    extent = extent_of(inner)
-    if extent is not None:
-        apart = distances_of(load, op)
-        step = apart.get(inner.var, 0)
-        return step < FAR and apart.get(axis.var, 0) == step * extent
-    places = [
-        [i for i, index in enumerate(load.indices) if mentions(each.var, index)]
-        for each in (axis, inner)
-    ]
-    if not any(places):
-        return True
-    outside, inside = places
-    if len(outside) != 1 or inside != [outside[0] + 1]:
-        return False
-    assert isinstance(load.producer, Tensor)
-    (place,) = inside
-    is_plain = load.indices[place - 1] is axis.var and load.indices[place] is inner.var
-    size = None if inner.dom is None else inner.dom.extent
-    return is_plain and size is not None and structural_equal(load.producer.shape[place], size)

@@ -32,7 +32,6 @@ from typing import TypeAlias
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
-from minitvm.arith.work import USUAL_TRIPS
 from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
@@ -44,13 +43,16 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
     reduce_of,
+    usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
+from minitvm.auto_scheduler.loops import divided as in_parts
 from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
-from minitvm.auto_scheduler.streams import is_left_plain
+from minitvm.auto_scheduler.streams import groups_of, is_grouped, is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
@@ -59,11 +61,15 @@ from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_sepa
 from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
+from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
 from minitvm.te.schedules.reassociation import reassociated
+from minitvm.te.schedules.rewrite_operations import in_steps
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import find, mentions, substitute, walk_once
 
@@ -89,9 +95,8 @@ def write_hoisted(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     s, target, made = program.schedule, program.target, list[Stage]()
     while (part := _best_part(compute_of(stage), target)) is not None:
-        axes = ", ".join(axis.name for axis in part.axes)
         text = "the part that changes along {axes} alone is computed once"
-        choose(s, "parts", text, stage=stage.name, axes=axes)
+        choose(stage, "parts", text, axes=part.axes)
         new = s[s.hoist(compute_of(stage).output(0), [*part.axes])]
         made += [*(write_hoisted(program, new) or ()), new]
     return made or None
@@ -104,7 +109,7 @@ def _best_part(op: ComputeOp, target: Target) -> Part | None:
     if best is None:
         return None
     all_axes = (*op.axis, *op.reduce_axis)
-    steps = _size(all_axes) / target.lanes(op.output(0).dtype)
+    steps = usual_iterations(all_axes) / target.lanes(op.output(0).dtype)
     least = 0.0 if None in map(extent_of, best.axes) else _LEAST  # a symbolic extent may be large
     return best if most >= max(least, _SHARE * (most + steps)) else None
 
@@ -113,9 +118,9 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     """The cycles saved by computing a part once, less than 0 where it takes more."""
     axes = (*op.axis, *op.reduce_axis)
     last = max(axes.index(axis) for axis in part.axes)
-    evaluated = _size(axes[: last + 1])
-    size, dtype = _number(part.shape), part.value.dtype
-    tensors = [_number(each.shape) for each in (*op.outputs, *op.input_tensors)]
+    evaluated = usual_iterations(axes[: last + 1])
+    size, dtype = prod(map(usual_extent, part.shape)), part.value.dtype
+    tensors = [prod(map(usual_extent, each.shape)) for each in (*op.outputs, *op.input_tensors)]
     most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
     if size > max(*tensors, most):
         return 0.0
@@ -124,6 +129,8 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     if again is not None:  # the stored value is read in place of the elements
         apart = _read_apart(op, part) if again else 0
         return part.operations * (again - size / lanes) + apart * size - moved
+    if is_grouped(op, target) and not any(mentions(axis.var, part.value) for axis in groups_of(op)):
+        return part.operations * size * (1 - 1 / lanes) - size - moved  # one by one otherwise
     if part.operations < _FEWEST:
         return 0.0
     # The stored value is read.
@@ -139,7 +146,7 @@ def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
         return None
     if is_left_plain(found):
         return 0.0
-    steps, lanes = _size((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
+    steps, lanes = usual_iterations((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
     if {*found.rows}.isdisjoint(part.axes):
         return steps / _ROWS / lanes
     return None if found.column in part.axes else steps / (_VECTORS * lanes)
@@ -176,8 +183,8 @@ def write_joined(program: Program, stage: Stage) -> list[Stage] | None:
     group = group[:_MOST_JOINED]
     if len(group) == 1:
         return None
-    choose(s, "parts", "computed together with {others}, which sum parts of the same terms",
-           stage=stage.name, others=", ".join(each.name for each in group[1:]))  # fmt: skip
+    choose(stage, "parts", "computed together with {others}, which sum parts of the same terms",
+           others=group[1:])  # fmt: skip
     made = s.join([compute_of(each).output(0) for each in group])
     return [s[made[0]]]
 
@@ -226,16 +233,15 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     tile = best_tile(nest_of(found, target), target)
     block = lcm(tile.rows, tile.columns, CACHE_LINE // op.output(0).dtype.itemsize)
-    count = -(-_size([found.column]) // block)
-    size = _size(op.axis) * op.output(0).dtype.itemsize
+    count = -(-usual_iterations([found.column]) // block)
+    size = usual_iterations(op.axis) * op.output(0).dtype.itemsize
     # The half comes, is stored and is read beside the result.
     copied = layout_cycles(size, size, target, in_rows=False) + 3 * _moving(size, target)
     if cycles * (count - 1) / (2 * count) < max(_GAIN * copied, _SHARE * (cycles + copied)):
         return None
     i, j = found.rows[-1], found.column
-    choose(s, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one side "
-           "are computed, and mirrored", stage=stage.name, i=i.name, j=j.name,
-           block=block)  # fmt: skip
+    choose(stage, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one "
+           "side are computed, and mirrored", i=i, j=j, block=block)  # fmt: skip
     return [s[s.mirror(op.output(0), [i, j], block)]]
 
 
@@ -250,12 +256,55 @@ def write_factor_order(program: Program, stage: Stage) -> list[Stage] | None:
     s, groups = program.schedule, _groups_of(compute_of(stage), program.target)
     made = list[Stage]()
     for group in groups:
-        names = ", ".join(axis.name for axis in group)
         text = "the sums over {axes} are done first, of the factors that change along them: that "
         text += "takes fewer operations"
-        choose(s, "factors", text, stage=stage.name, axes=names)
+        choose(stage, "factors", text, axes=group)
         made.append(s[s.factor_out(compute_of(stage).output(0), group)])
+    for each in (*made, stage):
+        made += _write_digits_of_window(program, each)
     return made or None
+
+
+def _write_digits_of_window(program: Program, stage: Stage) -> list[Stage]:
+    """Lets other stages reduce parts of a window's axis, which belong to several windows; returns
+    them. None are made where the parts don't save enough steps."""
+    s, found = program.schedule, _digits_of_window(compute_of(stage), program.target)
+    if found is None:
+        return []
+    choose(stage, "factors", "parts of the window belong to several windows, and are computed "
+           "once: {size} steps of {axis}", size=max(found),
+           axis=compute_of(stage).reduce_axis[found.index(max(found))])  # fmt: skip
+    stage.transform_reduction(in_parts(found))
+    stage.simplify()
+    made = list[Stage]()
+    for group in _groups_of_windows(compute_of(stage), program.target):
+        made.append(s[s.factor_out(compute_of(stage).output(0), group)])
+    for each in (*made, stage):
+        made += _write_digits_of_window(program, each)
+    return made
+
+
+def _digits_of_window(op: ComputeOp, target: Target) -> list[int] | None:
+    """The steps of a part of each reduction axis, 0 for an axis that stays whole, where parts of
+    a window's axis are worth a stage of their own; None if they aren't."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or not _is_in_windows(op) or not is_separable(op):
+        return None
+    if 0 in map(extent_of, (*op.axis, *op.reduce_axis)) or not is_commutative(reduce.combiner):
+        return None
+    if any(e.const_int(domain_of(axis).min) != 0 for axis in op.reduce_axis):
+        return None
+    for i, axis in enumerate(op.reduce_axis):
+        steps = extent_of(axis) or 0
+        parts = [n for n in range(2, steps // 2 + 1) if steps % n == 0]
+        part = min(parts, key=lambda n: n + steps // n, default=0)
+        sizes = [part if k == i else 0 for k in range(len(op.reduce_axis))]
+        if part == 0:
+            continue
+        layout = layout_of(op.name, op.reduce_axis, in_parts(sizes))
+        if _groups_of_windows(simplified(in_steps(op, layout)), target):
+            return sizes
+    return None
 
 
 def write_reassociated(program: Program, stage: Stage) -> list[Stage] | None:
@@ -268,7 +317,7 @@ def write_reassociated(program: Program, stage: Stage) -> list[Stage] | None:
     if reassociated(found.op) is None:
         return None
     text = "factors that change along the same axes are multiplied first"
-    choose(program.schedule, "factors", text, stage=stage.name)
+    choose(stage, "factors", text)
     stage.reassociate()
     return []
 
@@ -307,16 +356,16 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     most = _most_kept(op, target)
     made = list[list[IterVar]]()
     while len(op.reduce_axis) > 1 and _is_in_windows(op):
-        least, best = _size((*op.axis, *op.reduce_axis)) / _GAIN, None
+        least, best = usual_iterations((*op.axis, *op.reduce_axis)) / _GAIN, None
         for axis in op.reduce_axis:
             try:
                 sums, rest = distributed(op, [axis])
             except CompileError:  # results would be others
                 continue
             # The inner sums are stored and read.
-            steps = sum(_size((*each.axis, *each.reduce_axis)) for each in (sums, rest))
-            steps += 2 * _size(sums.axis)
-            if steps < least and _size(sums.axis) <= most:
+            steps = sum(usual_iterations((*each.axis, *each.reduce_axis)) for each in (sums, rest))
+            steps += 2 * usual_iterations(sums.axis)
+            if steps < least and usual_iterations(sums.axis) <= most:
                 least, best = steps, ([axis], rest)
         if best is None:
             break
@@ -328,7 +377,7 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
 def _most_kept(op: ComputeOp, target: Target) -> int:
     """The elements of inner sums that may be kept between two steps: as many as the largest tensor
     of the program or the L2 cache has."""
-    tensors = (_number(each.shape) for each in (*op.outputs, *op.input_tensors))
+    tensors = (prod(map(usual_extent, each.shape)) for each in (*op.outputs, *op.input_tensors))
     return max(*tensors, target.cache_bytes(2) // op.body[0].dtype.itemsize)
 
 
@@ -364,8 +413,8 @@ def _best_groups(
     def cycles(axes: _Axes, factors: Sequence[_Axes]) -> float:
         """The cycles of the products of some factors, and of their sum: while the factors come from
         the caches that hold them, or no less than the arithmetic."""
-        arithmetic = _size(axes) * max(1, len(factors) - 1) / target.lanes(dtype)
-        sizes = [_size(each) * dtype.itemsize for each in factors]
+        arithmetic = usual_iterations(axes) * max(1, len(factors) - 1) / target.lanes(dtype)
+        sizes = [usual_iterations(each) * dtype.itemsize for each in factors]
         return max(arithmetic, sum(transfer_cycles(n, n, target) for n in sizes))
 
     known = dict[_Axes, tuple[float, _Groups]]()
@@ -383,12 +432,13 @@ def _best_groups(
             kept = frozenset(chain(*inside, *(each for each in conditions if each & group))) - group
             # Elements of factors that are used for several sums stay in registers.
             is_once = group == left and not any(kept - each for each in inside)
-            if _size(kept) > largest or (is_once and kept >= data):
+            size = usual_iterations(kept)
+            if size > largest or (is_once and kept >= data):
                 continue
             rest, groups = best(left - group, [*outside, kept])
             here = cycles(kept | group, inside)
             # The sums of a tile pass to the stage that reads them in registers.
-            moved = 0.0 if group == left else _moving(_size(kept) * dtype.itemsize, target)
+            moved = 0.0 if group == left else _moving(size * dtype.itemsize, target)
             if (here + moved + rest) * _GAIN < found[0]:
                 found = here + moved + rest, (group, *groups)
         known[left] = found
@@ -402,16 +452,6 @@ def _next_groups(op: ComputeOp, left: _Axes) -> Iterator[_Axes]:
     axes, most = [axis for axis in op.reduce_axis if axis in left], len(left)
     sizes = range(1, most + 1) if len(op.reduce_axis) <= _TOGETHER else {1, most}
     return (frozenset(group) for size in sizes for group in combinations(axes, size))
-
-
-def _size(axes: Iterable[IterVar]) -> int:
-    """The iterations of some axes together."""
-    return _number(domain_of(axis).extent for axis in axes)
-
-
-def _number(extents: Iterable[PrimExpr]) -> int:
-    """The product of extents, with a usual number for each symbolic one."""
-    return prod(USUAL_TRIPS if (n := e.const_int(each)) is None else n for each in extents)
 
 
 def _moving(size: int, target: Target) -> float:

@@ -100,8 +100,7 @@ class Attempt:
         step = self._ops[stage], strategy
         if step in self._dropped:
             text = "{strategy}: tried, and dropped since it failed: {why}"
-            choose(self.schedule, "dropped", text, stage=stage.name, strategy=strategy,
-                   why=self._dropped[step])  # fmt: skip
+            choose(stage, "dropped", text, strategy=strategy, why=self._dropped[step])
             return None
         try:
             made = write()

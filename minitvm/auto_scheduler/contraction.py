@@ -1,10 +1,13 @@
-"""The description of a stage: which axes each read depends on, and the strides along them.
+"""The description of a stage: the axes of its reads, the strides along them, and lines of memory.
 
 A contraction is a reduction that reads an element for several results, such as
 ``C[d...] = reduce over r... of f(A[...], B[...], ...)``: a matrix product in any layout, batched or
 not, over any semiring, masked or scaled; a matrix-vector product; distances; a convolution. It is
 recognised by its reads. The operations don't matter here; :mod:`terms` counts them. All strategies
 and costs take a stage as it is described in this module.
+
+Some of the last axes are a *line* if each read goes on along the outer one where it ends along the
+inner one: fused into one loop, they need no index arithmetic (:func:`line_of`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from functools import partial
 from math import inf, prod
 from typing import final
 
+from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
@@ -22,7 +26,7 @@ from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.te.schedules.guarded_reads import dtype_read
-from minitvm.te.schedules.hoist_values import is_lookup, reads_everywhere
+from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads_everywhere
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
@@ -143,12 +147,21 @@ def is_multiple(op: ComputeOp, axis: IterVar, size: int) -> bool:
 
 
 def usual_extent(extent: PrimExpr) -> int:
-    """An extent in which a usual value stands for each variable."""
+    """An extent in which a usual value stands for each variable, and for a difference that would be
+    less than 1."""
     known = e.const_int(extent)
-    if known is None:
-        sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
-        known = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
-    return int(TRIPS_FROM_DATA) if known is None else known
+    if known is not None:
+        return known
+    if isinstance(extent, Var):
+        return USUAL_TRIPS
+    sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
+    usual = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
+    return int(TRIPS_FROM_DATA) if usual is None else usual if usual > 0 else USUAL_TRIPS
+
+
+def usual_iterations(axes: Iterable[IterVar]) -> int:
+    """The iterations of some axes together, with usual values for variables."""
+    return prod(usual_extent(domain_of(axis).extent) for axis in axes)
 
 
 def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:
@@ -298,6 +311,11 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
     return None
 
 
+def bytes_of_results(op: ComputeOp) -> int:
+    """The bytes of a stage's results for one place."""
+    return sum(body.dtype.itemsize for body in op.body)
+
+
 def reduce_of(op: ComputeOp) -> Reduce:
     """The expression of a reduction; of one with several results, that of the first."""
     reduce = op.body[0]
@@ -371,19 +389,70 @@ def slides(op: ComputeOp, factor: Factor) -> bool:
 
 
 def line_of(
-    axes: Sequence[IterVar], factors: Sequence[Factor], outside: Container[IterVar]
+    op: ComputeOp,
+    axes: Sequence[IterVar],
+    loads: Iterable[ProducerLoad],
+    outside: Container[IterVar] = (),
 ) -> list[IterVar]:
-    """The last of some axes, as many as together run along one line of memory in all factors, and
-    aren't `outside`."""
-    *before, column = axes
-    line = [column]
-    for axis in reversed(before):
-        below = product_of_extents(line)
-        goes_on = below and all(each.along(axis) == each.along(column) * below for each in factors)
-        if axis in outside or not goes_on:
+    """The last of some axes, as many as together run along one line of memory in all reads, or
+    don't index it, and aren't `outside`. Fused into one loop, they need no index arithmetic."""
+    line, reads = [*axes[-1:]], [(load, distances_of(load, op)) for load in loads]
+    for axis in reversed(axes[:-1]):
+        if axis in outside or not all(_goes_on(*read, axis, line[0]) for read in reads):
             break
         line.insert(0, axis)
     return line
+
+
+def _goes_on(
+    load: ProducerLoad, distance: Mapping[Var, int], axis: IterVar, inner: IterVar
+) -> bool:
+    """Whether the memory that is read along `axis` goes on where that along `inner` ends; also if
+    the read depends on neither, or data that depend on them choose the element."""
+    used = bare_vars(*load.indices)
+    outer, step = (distance.get(x.var, 0) if x.var in used else 0 for x in (axis, inner))
+    extent = extent_of(inner)
+    if extent is not None:
+        return outer == step * extent and step < FAR
+    pairs = zip(load.indices, load.producer.shape, strict=True)
+    dimensions = [pair for pair in pairs if e.const_int(pair[1]) != 1]
+    places = [i for i, (index, _) in enumerate(dimensions) if mentions(axis.var, index)]
+    if not places or places[-1] == len(dimensions) - 1:
+        return not (outer or step)
+    (first, _), (index, size) = dimensions[places[-1] :][:2]
+    is_once = not any(mentions(inner.var, i) for i, _ in dimensions if i is not index)
+    is_plain = len(places) == 1 and is_once and index is inner.var
+    is_whole = structural_equal(domain_of(inner).extent, size)
+    return is_plain and is_whole and step_of(first, axis.var) == 1
+
+
+def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:
+    """The last of some axes of a stage, as many as together are a line, one at least."""
+    return next((axes[i:] for i in range(len(axes)) if is_line(op, axes[i:])), axes[-1:])
+
+
+def is_line(op: ComputeOp, axes: Sequence[IterVar]) -> bool:
+    """Whether some axes of a stage together run along one line of memory, in the order of its
+    elements, in all reads; and no range of a sum, and no value or condition outside of reads,
+    depends on them."""
+    long = long_axes(axes)
+    bare = bare_vars(*op.body)
+    if not uneven_axes(op).isdisjoint(long) or any(axis.var in bare for axis in long):
+        return False
+    loads = [*all_loads(op)]
+    in_order = all(is_read_in_order(load, axis) for load in loads for axis in long)
+    return in_order and len(line_of(op, long, loads)) == len(long)
+
+
+def is_read_in_order(load: ProducerLoad, axis: IterVar) -> bool:
+    """Whether an element is read at the place along an axis itself, or is the same along it."""
+    used = [index for index in load.indices if axis.var in bare_vars(index)]
+    return len(used) <= 1 and all(step_of(index, axis.var) == 1 for index in used)
+
+
+def bare_vars(*nodes: PrimExpr) -> set[Var]:
+    """The variables that values or conditions depend on, outside of the indices of reads."""
+    return {each for each in outside_of_loads(*nodes) if isinstance(each, Var)}
 
 
 def plain_axes_of(contraction: Contraction, factor: Factor) -> list[IterVar] | None:

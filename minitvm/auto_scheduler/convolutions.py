@@ -42,7 +42,6 @@ from minitvm.auto_scheduler.contraction import (
     NEAR,
     Contraction,
     Factor,
-    bytes_at_once,
     contraction_of,
     extent_of,
     long_axes,
@@ -50,7 +49,6 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     reduce_of,
     reused_axis,
-    steps_of,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -76,6 +74,7 @@ from minitvm.auto_scheduler.loops import (
     in_vectors,
     innermost,
     lie_along,
+    nest_of,
     sums_in_registers,
     write_loops,
     write_sums,
@@ -215,8 +214,9 @@ def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> 
     op, weights, image = contraction.op, contraction.a, contraction.b
     images = [axis for axis in op.axis if axis is not row and image.reads(axis)]
     width, channels = usual_size(columns_of(contraction)), usual_size([row])
-    _, as_columns = _Form(op, image, weights, images, channels, target, turned=True).best_tile()
-    _, as_rows = _Form(op, weights, image, [row], width, target).best_tile()
+    turned = replace(contraction, a=image, b=weights, column=row)
+    _, as_columns = _Form(turned, images, channels, target, turned=True).best_tile()
+    _, as_rows = _Form(contraction, [row], width, target).best_tile()
     as_rows *= usual_size(images) // width
     rows = usual_size(axis for axis in contraction.rows if axis is not row)
     return rows * as_columns * share_of_terms(op, weights), rows * as_rows
@@ -292,14 +292,12 @@ def neighbours_of(row: int, width: int, tile: Tile, lanes: int) -> int:
 @final
 @record()
 class _Form:
-    """A convolution as a product by tiles. A panel of `width` columns of the factor `b` is read for
-    all `rows`, the factor `a` once for each panel; a tile has rows along the last axis of `rows`. A
-    tile at the edge computes all its columns. `turned`: sums are transposed on their way to
-    memory."""
+    """A convolution as a product by tiles. A panel of `width` columns of the columns' factor is
+    read for all `rows`, the rows' factor once for each panel; a tile has rows along the last axis
+    of `rows`. A tile at the edge computes all its columns. `turned`: sums are transposed on their
+    way to memory."""
 
-    op: ComputeOp
-    a: Factor
-    b: Factor
+    contraction: Contraction
     rows: Sequence[IterVar]
     width: int
     target: Target
@@ -308,22 +306,17 @@ class _Form:
     @property
     def nest(self) -> Nest:
         """The form as the model sees it, its columns in panels."""
-        op, a, target = self.op, self.a, self.target
-        dtype, itemsize, steps = op.output(0).dtype, a.copied.itemsize, steps_of(op, a)
-        lanes = target.lanes(dtype)
-        return Nest(
-            tuple(extent_of(axis) for axis in self.rows),
-            -(-self.width // lanes) * lanes,
-            tuple(extent_of(axis) for axis in steps),
-            (),
-            dtype,
-            itemsize,
-            a.along(self.rows[-1]) * itemsize,
-            a.bytes_along(steps),
-            self.b.bytes_along(steps),
-            vectors(dtype, target),
-            MULTIPLY_ADD if is_fused(reduce_of(op), target) else SEPARATE,
-            a_bytes=bytes_at_once(op, a, self.b),
+        contraction, target, a = self.contraction, self.target, self.contraction.a
+        lanes = target.lanes(contraction.op.output(0).dtype)
+        fused = is_fused(reduce_of(contraction.op), target)
+        terms = MULTIPLY_ADD if fused else SEPARATE
+        return replace(
+            nest_of(contraction, target, a.copied, terms=terms),
+            rows=tuple(map(extent_of, self.rows)),
+            columns=-(-self.width // lanes) * lanes,
+            others=(),
+            row_bytes=a.along(self.rows[-1]) * a.copied.itemsize,
+            b_bytes=None,
             pads_columns=True,
             is_packed=True,
             transposes=self.turned,
@@ -331,10 +324,11 @@ class _Form:
 
     def best_tile(self) -> tuple[Tile, float]:
         """The tile that takes the fewest cycles, and their number."""
-        nest, target, column = self.nest, self.target, self.op.axis[-1]
+        nest, target, column = self.nest, self.target, self.contraction.op.axis[-1]
         tile = best_tile(nest, target, in_columns_of_tiles)
         lanes, row = target.lanes(nest.dtype), extent_of(column) or 1
-        are_lines = self.b.along(column) <= NEAR and neighbours_of(row, self.width, tile, lanes) > 1
+        several = neighbours_of(row, self.width, tile, lanes) > 1
+        are_lines = several and self.contraction.b.along(column) <= NEAR
         elements = nest.depth * self.width
         in_lines = self.turned or are_lines
         copied = copy_cycles(elements * nest.itemsize) if in_lines else copy_cycles_apart(elements)
@@ -419,7 +413,7 @@ class _Writer:
         rows = [own[i] for i in images if i != place and found.a.reads(own[i])]
         width = extent_of(found.column) or target.lanes(found.op.output(0).dtype)
         rows.append(own[place])
-        tile, _ = _Form(found.op, found.a, found.b, rows, width, target, turned).best_tile()
+        tile, _ = _Form(found, rows, width, target, turned).best_tile()
         choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target)
         choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their "
                "rows" + (", transposed on their way out" if turned else ""))  # fmt: skip
@@ -454,7 +448,7 @@ class _Writer:
         assert row is not None
         sizes = [extent_of(axis) or 1 for axis in columns]
         width, first = prod(sizes), len(own) - len(columns)
-        form = _Form(found.op, found.a, b, [row], width, target)
+        form = _Form(found, [row], width, target)
         tile, _ = form.best_tile()
         unit = vectors(self.stage.op.output(0).dtype, target)
         choose_tile(s, found, tile, unit, target, width=width)
@@ -462,7 +456,7 @@ class _Writer:
         is_read_well = is_flat and width % tile.columns == 0 and not b.is_cast
         if not is_read_well or replace(form, rows=found.rows).pays_to_pack(tile):
             choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
-                   b=b.tensor.name, columns=tile.columns)  # fmt: skip
+                   b=b.tensor, columns=tile.columns)  # fmt: skip
             dtype = cast_to(b.copied, b.tensor)
             panels = s[s.cache_access(b.tensor, "global", s[self.sums].op, **dtype)]
         s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
@@ -586,8 +580,8 @@ class _Writer:
             return
         if found.a.along(steps[-1]) * image.dtype.itemsize >= CACHE_LINE:
             ahead = steps_in(cycles, tile, vectors(self.sums.dtype, target))
-            choose(self.s, "prefetch", "{a} is requested {steps} steps ahead: each reads lines of "
-                   "its own", stage=self.stage.name, a=image.name, steps=ahead)  # fmt: skip
+            choose(self.stage, "prefetch", "{a} is requested {steps} steps ahead: each reads lines "
+                   "of its own", a=image, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
 
 

@@ -57,9 +57,7 @@ _APART = 2.5  # cycles in which an element that lies apart from its neighbours i
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
 _LINE = 2  # cycles in which the copy of a line of them begins
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
-_WAY = 1 << 16  # bytes of a way of most L2 caches
 PAGE = 4096  # bytes
-_TRANSLATED = 2048  # pages in the last level of address translation, of Zen 3 and Golden Cove
 _WALK = 25  # cycles in which the address of another page is translated, while others are, too
 SHARE = 4 / 3  # times the bytes that a cache keeps, since other data pass through it
 
@@ -288,15 +286,16 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     came = size * nest.spread / target.bytes_per_cycle(level) if level > 1 else 0.0
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
-        came += size / piece * _WALK if _has_walks(nest, piece) else 0.0
+        came += size / piece * _WALK if _has_walks(nest, piece, target) else 0.0
     written = 2 * size / target.bytes_per_cycle(max(2, kept_level(held, target)))
     return size / (_COPY if lies_across else _COPY_ROWS) + came + written
 
 
-def _has_walks(nest: Nest, piece: int) -> bool:
+def _has_walks(nest: Nest, piece: int, target: Target) -> bool:
     """Whether each piece of a row of the columns' factor, as it lies, takes a walk of the page
     table: it is on a page of its own, and the CPU keeps translations of fewer pages."""
-    return piece < nest.line_bytes >= PAGE and nest.depth * nest.line_bytes > _TRANSLATED * PAGE
+    kept = target.processor.pages[1] * PAGE
+    return piece < nest.line_bytes >= PAGE and nest.depth * nest.line_bytes > kept
 
 
 def comes_from(nest: Nest, tile: Tile, target: Target, blocks: Blocks | None = None) -> int:
@@ -354,7 +353,8 @@ def lines_in_l2(nest: Nest, target: Target) -> int:
 
 
 def _lines_in_l2(distance: int, target: Target) -> int:
-    return lines_kept(distance, _WAY, max(1, target.cache_bytes(2) // _WAY))
+    way = target.processor.l2_way_bytes
+    return lines_kept(distance, way, max(1, target.cache_bytes(2) // way))
 
 
 def cycles_of_evicted_rows(nest: Nest, tile: Tile, target: Target) -> float:

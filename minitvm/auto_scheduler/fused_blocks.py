@@ -23,17 +23,22 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from math import lcm, prod
+from math import lcm
 from typing import TypeAlias, final
 
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of
-from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    bytes_of_results,
+    extent_of,
+    product_of_extents,
+)
+from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
 from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
-from minitvm.auto_scheduler.some_sizes import USUAL
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
 from minitvm.runtime.host import CACHE_LINE
@@ -238,9 +243,9 @@ def _is_clipped(stage: Stage) -> bool:
 
 def _row_of(stage: Stage, common: int) -> tuple[int, bool]:
     """The bytes of a row of a stage, below its first `common` axes, and whether they are known."""
-    extents = [*map(extent_of, compute_of(stage).axis[common:])]
-    size = prod(USUAL if each is None else each for each in extents)
-    return sum(size * body.dtype.itemsize for body in compute_of(stage).body), None not in extents
+    op = compute_of(stage)
+    axes = op.axis[common:]
+    return usual_size(axes) * bytes_of_results(op), product_of_extents(axes) is not None
 
 
 @final
@@ -281,11 +286,10 @@ class FusedBlocks:
         s = self._schedule
         for block in self.blocks:
             root, loop, part = block.root, self.loops[block.root], block.part
-            names = ", ".join(each.name for each in reversed(block.members))
             how = "{rows} rows" if part.rows is not None else "all rows of an outer step"
-            choose(s, "blocks", f"{how} at a time, together with {{stages}}: their elements "
-                   "stay in the L2 cache", stage=root.name, rows=part.rows or 0,
-                   stages=names)  # fmt: skip
+            choose(root, "blocks", f"{how} at a time, together with {{stages}}: their elements "
+                   "stay in the L2 cache", rows=part.rows or 0,
+                   stages=block.members[::-1])  # fmt: skip
             for stage in block.members:
                 if not stage.inlined and stage.attach_stage is None:
                     stage.compute_at(root, loop)

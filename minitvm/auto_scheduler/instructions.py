@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import lcm, prod
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, only_moves
@@ -36,6 +36,7 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.loops import (
     Places,
     compute_of,
+    lie_in_order,
     nest_of,
     places_of,
     run_in_vectors,
@@ -133,16 +134,10 @@ def _dot_product_of(contraction: Contraction, target: Target) -> DotProduct | No
     """The instruction for the dtypes of a contraction, or for those of copies of its factors."""
     mine, other = str(contraction.a.tensor.dtype), str(contraction.b.tensor.dtype)
     ways = [(mine, other), (_OFFSET.get(mine), other), (_WIDER.get(mine), _WIDER.get(other))]
-    total = contraction.op.output(0).dtype
-    return next(filter(None, (_find(*way, total, target) for way in ways)), None)
-
-
-def _find(a: str | None, b: str | None, sum: DType, target: Target) -> DotProduct | None:
-    return (
-        None
-        if a is None or b is None
-        else find_instruction(DOT_PRODUCTS, a, b, str(sum), target.features)
-    )
+    total = str(contraction.op.output(0).dtype)
+    found = (find_instruction(DOT_PRODUCTS, a, b, total, target.features)
+             for a, b in ways if a is not None and b is not None)  # fmt: skip
+    return next(filter(None, found), None)
 
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
@@ -452,7 +447,7 @@ def _write_panels(
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
-           factor=factor.name, width=width, group=group)  # fmt: skip
+           factor=factor, width=width, group=group)  # fmt: skip
     panels = s[s.cache_read(factor, "global", readers)]
     outside = [i for i in range(factor.ndim) if i not in (*steps, j)]
     loops = in_panels(panels, width, outside, j, steps, group=group)
@@ -479,12 +474,9 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, a
     if (i, k) == (factor.ndim - 2, factor.ndim - 1):
         return True
 
-    def layout(*indices: Any) -> list[Any]:
-        first = [index for place, index in enumerate(indices) if place not in (i, k)]
-        return [*first, indices[i], indices[k]]
-
     rows = s[s.cache_read(factor, "global", [sums])]
-    *first, row, step = rows.transform_layout(layout)
+    others = (place for place in range(factor.ndim) if place not in (i, k))
+    *first, row, step = lie_in_order(rows, [*others, i, k])
     steps, together = rows.split(step, factor=_TOGETHER)
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
     rows.vectorize(together)

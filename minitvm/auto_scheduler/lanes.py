@@ -34,12 +34,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
     extent_of,
+    is_read_in_order,
     is_uneven,
     long_axes,
     product_of_extents,
@@ -61,7 +61,6 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.packing import (
     can_be_copied,
     copied_by_axes,
-    place_copy,
     write_along_steps,
 )
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
@@ -73,8 +72,7 @@ from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.tir.commutation import is_commutative
-from minitvm.tir.expr import IterVar, Var
-from minitvm.tir.functor import mentions
+from minitvm.tir.expr import IterVar
 
 _SHORT = 16  # steps: fewer leave lanes idle
 _OPERATIONS = 2  # of a step, at most: a product and an addition
@@ -138,16 +136,10 @@ def _line_of(contraction: Contraction) -> IterVar:
     return min(long or found or axes, key=lambda k: len(copied[k]))
 
 
-def _lies_along(factor: Factor, k: IterVar) -> bool:
-    """Whether the elements of a factor are neighbours along an axis, without ends of blocks."""
-    used = (Prover().affine(index).terms for index in factor.load.indices)
-    is_plain = all(isinstance(atom, Var) or not mentions(k.var, atom) for x in used for atom in x)
-    return factor.along(k) == 1 and is_plain
-
-
 def _copied(contraction: Contraction, k: IterVar) -> list[Factor]:
-    """The factors whose elements aren't neighbours along a reduction axis."""
-    return [each for each in (contraction.a, contraction.b) if not _lies_along(each, k)]
+    """The factors whose elements aren't neighbours along a reduction axis from end to end."""
+    factors = (contraction.a, contraction.b)
+    return [x for x in factors if x.along(k) != 1 or not is_read_in_order(x.load, k)]
 
 
 def instruction_in_lanes(
@@ -196,8 +188,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     lanes, copied = target.lanes(total.dtype), _copied(contraction, line)
     choose(s, "strategy", "the {lanes} lanes of a vector hold the sums of neighbouring steps, in "
            "tiles of {rows} x {columns} sums: the elements of both factors lie side by side along "
-           "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns,
-           k=line.var.name,
+           "{k}{copied}", lanes=lanes, rows=tile.rows, columns=tile.columns, k=line,
            copied="".join(f", of {each.tensor.name} in a copy" for each in copied))  # fmt: skip
     stage, place = s[total], contraction.op.reduce_axis.index(line)
     copies = [(each, copied_by_axes(s, contraction, each)) for each in copied]
@@ -226,8 +217,7 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     for factor, tensor in copies:
         if tensor is None:
             tensor = s.cache_read(factor.tensor, "global", [sums.op])
-        write_along_steps(s[tensor], contraction, factor, line)
-        place_copy(s[tensor], None)
+        write_along_steps(s, s[tensor], contraction, factor, line, target)
 
 
 # -- Sums over images --
@@ -263,8 +253,8 @@ def write_lanes_of_steps(
     shared, window = ([*map(contraction.op.axis.index, axes)] for axes in _axes_of(contraction))
     several = [contraction.op.axis[i] for i in window]
     written = [contraction.op.axis.index(each) for each in _written_out(several, target)]
-    choose(s, "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in the "
-           "lanes, {sums} sums at once", stage=total.op.name, lanes=lanes,
+    choose(s[total], "strategy", "each channel by itself: {lanes} neighbouring steps of the sum in "
+           "the lanes, {sums} sums at once", lanes=lanes,
            sums=prod(extent_of(contraction.op.axis[i]) or 1 for i in written))  # fmt: skip
     stage = s[total]
     part = factored_in_lanes(s, stage, compute_of(stage).reduce_axis[-1], lanes)

@@ -35,6 +35,7 @@ from itertools import groupby, product
 from math import inf, prod
 from typing import Any, TypeAlias, final
 
+from minitvm.arith.accesses import step_of
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
@@ -83,7 +84,7 @@ from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domai
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import free_vars, substitute
 from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
@@ -147,9 +148,9 @@ def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
     contraction = contraction_of(stage.op)
     assert contraction is not None
     groups = groups_of(contraction)
-    choose(s, "layout", "{groups} groups, each a product of its own", stage=stage.name,
+    choose(stage, "layout", "{groups} groups, each a product of its own",
            groups=prod((extent_of(x) or n) // n for x, n
-                       in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
+           in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, program.by_hand)
     total, epilogue = stage.op.output(0), list[Stage]()
     if stays:
@@ -217,8 +218,8 @@ def _write_best(program: Program, stage: Stage, *, stays: bool) -> _Written | No
     ]
     if layout.steps != _itself(contraction).steps:
         orders[0] += " over " + ", ".join(" ".join(axes[i] for i in dim) for dim in layout.steps)
-    choose(s, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
-           stage=stage.name, orders=" and ".join(orders))  # fmt: skip
+    choose(stage, "layout", "computed as {orders}: copies counted, that takes fewer cycles",
+           orders=" and ".join(orders))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, program.by_hand)
     made, computed = _write(s, contraction, layout, stays)
     if last is not computed and layout.result != _itself(contraction).result and not stays:
@@ -259,8 +260,7 @@ def _write_in_order(
     long = long_axes(op.axis)
     if not data or order[-1] is not data[-1] or data[-1] is long[-1]:
         return None
-    choose(s, "layout", "computed along {axis}, where its terms are neighbours", stage=stage.name,
-           axis=order[-1].var.name)  # fmt: skip
+    choose(stage, "layout", "computed along {axis}, where its terms are neighbours", axis=order[-1])
     total = op.output(0)
     if stays:
         total = s.cache_write(total, "global")
@@ -289,35 +289,40 @@ def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
 
 def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
     """Copies the operands of a stage that lie across the order in which it reads them several
-    times; returns the stages of the copies. None for a contraction, which has a layout."""
+    times; returns the stages of the copies. Of contractions, only those that run along columns with
+    factors of their own: others have a layout, or pack their factors."""
     s, op, made = program.schedule, compute_of(stage), list[Stage]()
-    axes = _order_of(op)
-    if not axes or stage.time is not None or contraction_of(op) is not None:
+    axes, contraction = _order_of(op), contraction_of(op)
+    if not axes or stage.time is not None:
         return None
+    if contraction is not None:
+        has_own = all(each.reads(contraction.column) for each in contraction.factors)
+        if axes[-1] is not contraction.column or not has_own:
+            return None
     order = {axis.var: place for place, axis in enumerate(axes)}
+    line, count = axes[-1].var, usual_size(axes)
     for tensor in op.input_tensors:
         load, *others = reads_of(op, tensor)
-        dimensions = list(zip(load.indices, tensor.shape, strict=True))
-        single = [i for i, (_, extent) in enumerate(dimensions) if const_int(extent) == 1]
-        at = {
-            i: order[x] for i, (x, _) in enumerate(dimensions) if isinstance(x, Var) and x in order
-        }
-        read = {*at.values()}
-        is_plain = len(read) == len(at) == len(dimensions) - len(single)
+        innermost = [
+            max((order[x] for x in free_vars(index) if x in order), default=-1)
+            for index in load.indices
+        ]
+        ends = [i for i, index in enumerate(load.indices) if index is line]
+        is_plain = len(ends) == innermost.count(len(axes) - 1) == 1
         if not is_plain or not all(structural_equal(load, each) for each in others):
             continue
-        again = usual_size(axis for place, axis in enumerate(axes) if place not in read)
-        apart = distances_of(load, op).get(axes[-1].var, 0)
+        again = count // max(1, usual_bytes_of(tensor) // tensor.dtype.itemsize)
+        apart = distances_of(load, op).get(line, 0)
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
         is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
         if lies_across and (is_far or again >= _AGAIN):
             copy = s[s.cache_read(tensor, "global", [op])]
-            lie_in_order(copy, (*single, *sorted(at.keys() - {*single}, key=at.__getitem__)))
+            lie_in_order(copy, sorted(range(len(innermost)), key=innermost.__getitem__))
             text = (
                 "{tensor} is copied in the order in which it is read; reads of an element: {again}"
             )
-            choose(s, "layout", text, stage=stage.name, tensor=tensor.name, again=again)
+            choose(stage, "layout", text, tensor=tensor, again=again)
             made.append(copy)
             op = compute_of(stage)
     program.kept.update(made)
@@ -326,8 +331,8 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
 
 def _order_of(op: ComputeOp) -> list[IterVar]:
     """The axes, without those of one element, in the order in which their loops run: that of the
-    result; of a reduction, the order in which its largest operand lies. None of an operation whose
-    loops have another order."""
+    result; of a reduction, the order in which its largest operand lies, data axes last among those
+    along which it is read at near places. None of an operation whose loops have another order."""
     axes = long_axes((*op.axis, *op.reduce_axis))
     if 0 in map(extent_of, axes) or running_axis(op) is not None or is_uneven(op):
         return []
@@ -335,7 +340,14 @@ def _order_of(op: ComputeOp) -> list[IterVar]:
         read = [each for each in factors_of(op) if all(map(each.reads, axes))]
         if not read:
             return []
-        axes = sorted(axes, key=lambda axis: -read[0].along(axis))
+        near = CACHE_LINE // 2 // read[0].tensor.dtype.itemsize
+
+        def place(axis: IterVar) -> tuple[int, bool, int]:
+            distance = read[0].along(axis)
+            steps = [step_of(index, axis.var) for index in read[0].load.indices]
+            return -max(distance, near), axis in op.axis and None not in steps, -distance
+
+        axes = sorted(axes, key=place)
     return axes
 
 

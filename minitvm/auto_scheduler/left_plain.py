@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from minitvm.auto_scheduler.contraction import all_loads, contraction_of, distances_of, usual_extent
+from minitvm.auto_scheduler.contraction import (
+    all_loads,
+    contraction_of,
+    distances_of,
+    usual_iterations,
+)
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.te.tensor import ComputeOp
 
 _LEAST_STEPS = 1 << 20  # of plain loops: about a millisecond
 _LEAST_THREADS = 4  # that alone make a stage much faster
@@ -40,7 +43,7 @@ def _is_slow(stage: Stage, target: Target) -> bool:
     op = stage.op
     assert isinstance(op, ComputeOp)
     axes = [*op.axis, *op.reduce_axis, *([] if stage.time is None else [stage.time])]
-    steps = prod(usual_extent(domain_of(axis).extent) for axis in axes)
+    steps = usual_iterations(axes)
     if steps < _LEAST_STEPS:
         return False
     shares = target.num_cores >= _LEAST_THREADS and steps >= _LEAST_STEPS_FOR_THREADS

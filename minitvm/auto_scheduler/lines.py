@@ -42,93 +42,25 @@ from minitvm.auto_scheduler.contraction import (
     distances_of,
     divisors_along,
     extent_of,
-    long_axes,
+    is_line,
     product_of_extents,
-    uneven_axes,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
 from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_far
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
-from minitvm.te.schedules.hoist_values import outside_of_loads
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, contains, find, mentions, walk_once
+from minitvm.tir.functor import contains, find, mentions, walk_once
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
 _WASTE = 8  # a line has at least so many elements for each one computed behind its end
-
-
-# -- Lines --
-
-
-def is_line(op: ComputeOp, line: Sequence[IterVar]) -> bool:
-    """Whether some axes together run along one line of memory of every tensor, or don't index it,
-    and the range of no sum depends on them. Fused into one loop, these axes need no index
-    arithmetic."""
-    line = long_axes(line)
-    if not uneven_axes(op).isdisjoint(line):
-        return False
-    variables = frozenset(axis.var for axis in line)
-    waiting, seen = list(op.body), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Var) and node in variables:
-            return False
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, ProducerLoad) and line and _is_read_as_line(node, line):
-            waiting += [index for index, _ in _dimensions(node)[: -len(line)]]
-        else:
-            waiting += children(node)
-    return True
-
-
-def bare_vars(*nodes: PrimExpr) -> set[Var]:
-    """The variables that values or conditions depend on, outside of the indices of reads."""
-    return {each for each in outside_of_loads(*nodes) if isinstance(each, Var)}
-
-
-def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:
-    """The last of some axes: as many as together are a line, one at least."""
-    return next((axes[i:] for i in range(len(axes)) if is_line(op, axes[i:])), axes[-1:])
-
-
-def _dimensions(load: ProducerLoad) -> list[tuple[PrimExpr, PrimExpr]]:
-    """The index and the extent of each dimension of a read that has several elements."""
-    pairs = zip(load.indices, load.producer.shape, strict=True)
-    return [(index, extent) for index, extent in pairs if e.const_int(extent) != 1]
-
-
-def _is_read_as_line(load: ProducerLoad, line: Sequence[IterVar]) -> bool:
-    """Whether the last indices are the axes of `line` and cover whole dimensions of the tensor,
-    except in the first of these dimensions, along which a window may lie anywhere."""
-    dimensions = _dimensions(load)[-len(line) :]
-    if not isinstance(load.producer, Tensor) or len(dimensions) < len(line):
-        return False
-    (first, _), *others = dimensions
-    along, *inside = line
-    return (
-        step_of(first, along.var) == 1
-        and not any(mentions(axis.var, first) for axis in inside)
-        and all(
-            index is axis.var and _is_same(extent, axis)
-            for (index, extent), axis in zip(others, inside, strict=True)
-        )
-    )
-
-
-def _is_same(extent: PrimExpr, axis: IterVar) -> bool:
-    assert axis.dom is not None
-    known = e.const_int(extent)
-    return extent is axis.dom.extent if known is None else known == extent_of(axis)
 
 
 # -- Lines in vectors --
@@ -242,7 +174,7 @@ def write_pieces(s: Schedule, stage: Stage) -> bool:
     if not _is_in_pieces(stage):
         return False
     *lines, _ = compute_of(stage).axis
-    choose(s, "strategy", "row by row, in pieces that begin elsewhere in each", stage=stage.name)
+    choose(stage, "strategy", "row by row, in pieces that begin elsewhere in each")
     if lines:  # threads need several rows: the parts of a single row aren't loops of pieces
         stage.parallel(fused(stage, lines))
     return True
@@ -305,8 +237,8 @@ def request_gathered(
     wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)
     steps = min(wanted, target.cache_bytes(1) // (2 * size))
     for each in tables if steps else ():
-        choose(s, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
-               "them", stage=stage.name, tensor=each.name, steps=steps)  # fmt: skip
+        choose(stage, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
+               "them", tensor=each, steps=steps)  # fmt: skip
         stage.prefetch(each, loop, steps)
 
 
@@ -327,8 +259,7 @@ def store_past_caches(s: Schedule, stage: Stage, target: Target, *, in_blocks: b
     if not op.axis or is_small or _reads_far_apart(stage):
         return
     if size is not None:
-        choose(s, "stores", "past the caches: {size} bytes don't stay in them", stage=stage.name,
-               size=size)  # fmt: skip
+        choose(stage, "stores", "past the caches: {size} bytes don't stay in them", size=size)
     stage.pragma(stage.leaf_iter_vars[0], "nontemporal", least)
 
 

@@ -22,6 +22,7 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     bytes_at_once,
     extent_of,
+    is_extremum,
     is_uneven,
     product_of_extents,
     reduce_of,
@@ -41,7 +42,6 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 
@@ -311,9 +311,7 @@ def split_steps(
     to the first."""
     op = compute_of(stage)
     *before, k = (op.reduce_axis[i] for i in order)
-    reduce = reduce_of(op)
-    is_extremum = reduce.dtype.is_float and is_operator(reduce.combiner, e.Min, e.Max)
-    if not is_extremum or len(op.body) > 1 or is_uneven(op) or target.keeps_nan:
+    if not is_extremum(op) or len(op.body) > 1 or is_uneven(op) or target.keeps_nan:
         return [*before, k], []
     step, together = stage.split(k, factor=4 if target.has_mask_registers else 2)
     return [*before, step], [together]

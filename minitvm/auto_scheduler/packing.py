@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
+from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.contraction import (
     FAR,
     Contraction,
@@ -112,6 +113,14 @@ def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
         return
     write_copy(stage, target)
     place_copy(stage, None if at == "ahead" else at)
+
+
+def write_whole_copy(s: Schedule, copy: Stage, target: Target) -> None:
+    """Writes the copy of a whole tensor, outside of all loops: in blocks that are transposed where
+    it reads across, otherwise in vectors."""
+    if write_across(s, copy, target) is None:
+        write_copy(copy, target)
+        place_copy(copy, None)
 
 
 def place_copy(stage: Stage, at: Place) -> None:
@@ -284,9 +293,16 @@ def write_panels(
         panels.reorder(*loops[: len(first)], several, *loops[len(first) + 1 : -1], each, loops[-1])
 
 
-def write_along_steps(copy: Stage, contraction: Contraction, factor: Factor, line: IterVar) -> None:
+def write_along_steps(
+    s: Schedule,
+    copy: Stage,
+    contraction: Contraction,
+    factor: Factor,
+    line: IterVar,
+    target: Target,
+) -> None:
     """Lets a copy of a factor lie in lines along a reduction axis."""
     axes = copied_axes(contraction, factor)
     assert axes is not None
-    *_, inner = lie_along(copy, axes.index(line))
-    copy.vectorize(inner)
+    lie_along(copy, axes.index(line))
+    write_whole_copy(s, copy, target)

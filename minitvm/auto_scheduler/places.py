@@ -45,7 +45,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any
 
@@ -65,6 +65,7 @@ from minitvm.auto_scheduler.contraction import (
     factors_of,
     is_uneven,
     usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
@@ -94,8 +95,8 @@ def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     if axis is None or stage.time is not None:
         return None
     s = program.schedule
-    choose(s, "places", "each place along {axis} sums other terms, and is computed by itself",
-           stage=stage.name, axis=axis.name)  # fmt: skip
+    choose(stage, "places", "each place along {axis} sums other terms, and is computed by itself",
+           axis=axis)  # fmt: skip
     return [s[each] for each in s.unstack(op.output(0), axis)]
 
 
@@ -132,9 +133,9 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     if not any(periods):
         return None
     s = program.schedule
-    choose(s, "phases", "computed for each remainder of {axes}, and interleaved", stage=stage.name,
+    choose(stage, "phases", "computed for each remainder of {axes}, and interleaved",
            axes=" and ".join(f"{axis.name} % {period}" for axis, period
-                             in zip(op.axis, periods, strict=True) if period))  # fmt: skip
+           in zip(op.axis, periods, strict=True) if period))  # fmt: skip
     phases = cached(s, stage, "global")
 
     def layout(*indices: Any) -> list[Any]:
@@ -213,17 +214,16 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     made = cached(s, stage, "global")
     stage.compute_view()
     if planes is not None:
-        choose(s, "digits", "neighbours along {axis} lie in several planes, which are mixed",
-               stage=stage.name, axis=op.axis[-1].var.name)  # fmt: skip
+        choose(stage, "digits", "neighbours along {axis} lie in several planes, which are mixed",
+               axis=op.axis[-1])  # fmt: skip
         made.transform_layout(divided(planes))
         made.simplify()
         return [made]
     while digits is not None:
         (axis, size) = digits
         axes = compute_of(made).axis
-        choose(s, "digits", "the places along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=axes[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the places along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=axes[axis], size=size)  # fmt: skip
         made.transform_layout(divided([size if i == axis else 0 for i in range(len(axes))]))
         made.simplify()
         digits = _digits_of(with_inlined(compute_of(made), s.inlined), target)
@@ -310,8 +310,8 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     names = " and ".join(x.var.name for x, n in zip(op.axis, sizes, strict=True) if n)
     s = program.schedule
-    choose(s, "digits", "the places along {axes} have an axis for each digit: rows share elements",
-           stage=stage.name, axes=names)  # fmt: skip
+    choose(stage, "digits", "the places along {axes} have an axis for each digit: rows share "
+           "elements", axes=names)  # fmt: skip
     made = cached(s, stage, "global")
     made.transform_layout(divided(sizes))
     made.simplify()
@@ -348,12 +348,11 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
 def write_digits_of_steps(program: Program, stage: Stage) -> bool | None:
     """Lets a reduction have an axis for each digit of its steps, along which neighbours are read;
     None for any other stage."""
-    s, target, op, found = program.schedule, program.target, compute_of(stage), False
+    target, op, found = program.target, compute_of(stage), False
     while (digits := _digits_of_steps(op, target)) is not None and stage.time is None:
         axis, size = digits
-        choose(s, "digits", "the steps along {axis} have an axis for each {size} of them, along "
-               "which neighbours are read", stage=stage.name, axis=op.reduce_axis[axis].var.name,
-               size=size)  # fmt: skip
+        choose(stage, "digits", "the steps along {axis} have an axis for each {size} of them, "
+               "along which neighbours are read", axis=op.reduce_axis[axis], size=size)  # fmt: skip
         sizes = [size if i == axis else 0 for i in range(len(op.reduce_axis))]
         stage.transform_reduction(divided(sizes))
         stage.simplify()
@@ -394,7 +393,7 @@ def write_windows(program: Program, stage: Stage) -> list[Stage] | None:
         if len(loads) != 1 or not (is_table or _has_borders(op, tensor, loads[0])):
             continue
         how = "in the order of the steps" if is_table else "with its borders"
-        choose(s, "packing", f"{{tensor}} is copied {how}", stage=stage.name, tensor=tensor.name)
+        choose(stage, "packing", f"{{tensor}} is copied {how}", tensor=tensor)
         made.append(s[s.cache_access(tensor, "global", stage.op, None, not is_table)])
     return made or None
 
@@ -416,7 +415,7 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
     size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
-    return copied <= min(size * _MOST_COPIED + 64, _iterations(_axes_in(op, load)) // 2)
+    return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
@@ -427,7 +426,7 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
     axes = _axes_in(op, load)
-    if _iterations(axes) * _READ > _iterations((*op.axis, *op.reduce_axis)):
+    if usual_iterations(axes) * _READ > usual_iterations((*op.axis, *op.reduce_axis)):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
@@ -439,10 +438,6 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
 def _axes_in(op: ComputeOp, load: ProducerLoad) -> list[IterVar]:
     """The axes on which the place of an element depends."""
     return [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, *load.indices)]
-
-
-def _iterations(axes: Iterable[IterVar]) -> int:
-    return prod(usual_extent(domain_of(axis).extent) for axis in axes)
 
 
 def _is_of_sum(op: ComputeOp, index: PrimExpr) -> bool:

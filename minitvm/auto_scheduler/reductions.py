@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
+    bare_vars,
     contraction_of,
     divisors_along,
     extent_of,
@@ -45,6 +46,7 @@ from minitvm.auto_scheduler.contraction import (
     is_multiple,
     is_rounded,
     is_uneven,
+    last_line,
     line_of,
     long_axes,
     part_of_long_sum,
@@ -54,7 +56,7 @@ from minitvm.auto_scheduler.contraction import (
     uneven_axes,
 )
 from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import bare_vars, gathered, last_line, request_gathered
+from minitvm.auto_scheduler.lines import gathered, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
     compute_of,
@@ -88,6 +90,7 @@ _MOST_UNROLLED = 16  # steps: more take long to compile
 _MOST_WRITTEN = 128  # steps of neighbouring results
 _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
+_CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
@@ -136,14 +139,17 @@ def _line_of(op: ComputeOp) -> int:
     # The guard of a last part, which rfactor makes, leaves the main part alone.
     bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
     outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
-    return len(line_of(op.axis, factors_of(op), outside))
+    return len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
     """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
-    and shuffles, and one to combine it."""
+    and shuffles, and one to combine it. A lane that data choose takes the time of three."""
     used = lanes if extent is None else max(1, min(lanes, extent))
-    loads = (max(1, min(2 * each.along(axis) - 1, 2 * used)) for each in reads)
+    most = (_CHOSEN if is_lookup(each.load) else 2 for each in reads)
+    loads = (
+        max(1, min(2 * each.along(axis) - 1, n * used)) for each, n in zip(reads, most, strict=True)
+    )
     return (1 + sum(loads)) / used
 
 
@@ -213,8 +219,8 @@ def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
     size = min(sizes, key=cycles, default=steps)
     if cycles(size) > _WORTH * steps * both:
         return None
-    choose(s, "blocks", "the block of {size} steps that holds the result is found first",
-           stage=op.name, size=size)  # fmt: skip
+    choose(stage, "blocks", "the block of {size} steps that holds the result is found first",
+           size=size)  # fmt: skip
     best, *_, block = s.find_block(op.output(0), size)
     return [s[best], s[block]]
 
@@ -271,8 +277,7 @@ def write_in_registers(
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
     columns = columns_of(op, target)
-    choose(s, "tile", "{columns} neighbouring results at a time, in registers", stage=op.name,
-           columns=columns)  # fmt: skip
+    choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or columns) >= columns
     line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
@@ -300,8 +305,7 @@ def write_in_registers(
 
 def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
     """Computes each part of a sum in registers of its own; returns the stage of the parts."""
-    choose(s, "blocks", "in parts of {terms} terms, whose sums are added up", stage=results.name,
-           terms=part)  # fmt: skip
+    choose(results, "blocks", "in parts of {terms} terms, whose sums are added up", terms=part)
     outer, _ = results.split(compute_of(results).reduce_axis[-1], factor=part)
     sums = factored(s, results, outer, 0).set_scope("local")
     made, whole = compute_of(sums), compute_of(results)
@@ -367,7 +371,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     parts, is_long = parts_of_rows(op, target), terms >= 2 * target.task_operations
     if not is_long or parts == 1 or results >= parts * columns_of(op, target):
         return stage
-    choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+    choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
 
 
@@ -443,9 +447,18 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
 
 def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
     """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
-    steps leave a remainder: LLVM then makes vectors across results. Returns the other data axes."""
+    steps leave a remainder, and can't be masked: LLVM then makes vectors across results. Returns
+    the other data axes. Steps whose elements data choose are unrolled alone: these are read one by
+    one, sooner than a vector of them is gathered."""
     steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
-    if not steps or steps > _MOST_UNROLLED or is_uneven(op):
+    is_short = bool(steps) and (steps or 0) <= _MOST_UNROLLED and not is_uneven(op)
+    if is_short and any(is_lookup(each.load) for each in factors_of(op)):
+        for loop in stage.leaf_iter_vars:
+            if loop not in op.axis:
+                stage.unroll(loop)
+        return op.axis
+    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
+    if not steps or steps > most or is_uneven(op):
         return op.axis
     results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
     if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:
@@ -500,7 +513,7 @@ def _write_parts(
         block = 1 << (terms.bit_length() // 2)
         axis, _ = stage.split(axis, factor=block)
     steps = max(1, min(terms, max(least, -(-total // TASKS))) // block)
-    choose(s, "blocks", "in parts of {terms} terms, which fit the L2 cache", stage=op.name,
+    choose(stage, "blocks", "in parts of {terms} terms, which fit the L2 cache",
            terms=steps * block)  # fmt: skip
     part, _ = stage.split(axis, factor=steps)
     return factored(s, stage, part)
@@ -539,7 +552,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     # A vector costs a step at the end.
     most = min(extent, (product_of_extents(op.reduce_axis) or extent) // _STEPS_OF_VECTOR)
     width = min(width, max(lanes, 1 << (most.bit_length() - 1)))
-    choose(s, "tile", "{width} partial results at a time, in lanes", stage=op.name, width=width)
+    choose(stage, "tile", "{width} partial results at a time, in lanes", width=width)
     vectors = factored_in_lanes(s, stage, k, width)
     *others, lane = compute_of(vectors).axis
     vector, lane = vectors.split(lane, factor=lanes)

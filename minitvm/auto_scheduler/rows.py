@@ -30,12 +30,12 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
     is_in_order,
+    last_line,
     product_of_extents,
     rows_in_common,
 )
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
-    last_line,
     part_of_line,
     request_gathered,
     store_past_caches,
@@ -125,8 +125,7 @@ def write_rows(
                 attempt.follow("rows", root, rows.write)
             store_past_caches(s, root, target, in_blocks=in_blocks)
         else:
-            choose(s, "place", "computed row by row within {root}",
-                   stage=root.name, root=places[root].root.name)  # fmt: skip
+            choose(root, "place", "computed row by row within {root}", root=places[root].root)
     return loops
 
 
@@ -303,7 +302,7 @@ class _Rows:
         how = "each along its line of memory"
         if not op.reduce_axis or runs_in_columns(op, self.target):
             how = "in vectors of neighbours in memory"
-        choose(self.s, "strategy", f"row by row, {how}", stage=self.root.name)
+        choose(self.root, "strategy", f"row by row, {how}")
 
     def _short_rows(self, rows: int) -> list[Stage]:
         """The reductions, if all of them are along short rows, with one result for each of the
@@ -350,8 +349,8 @@ class _Rows:
         elif not op.axis:
             self._choose()
         elif self._is_last() and has_short_rows() and (size := part_of_line(op)) is not None:
-            choose(s, "strategy", "row by row, each in parts of {size} neighbours",
-                   stage=stage.name, size=size.name)  # fmt: skip
+            choose(stage, "strategy", "row by row, each in parts of {size} neighbours",
+                   size=size.name)  # fmt: skip
             write_parts_of_line(stage, size, target)
         elif not write_pieces(s, stage):
             self._choose()

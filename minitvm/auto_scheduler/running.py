@@ -27,12 +27,16 @@ from collections.abc import Container, Iterable, Sequence
 from functools import partial
 from math import prod
 
-from minitvm.auto_scheduler.across import write_across
 from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import distances_of, extent_of, product_of_extents
+from minitvm.auto_scheduler.contraction import (
+    bytes_of_results,
+    distances_of,
+    extent_of,
+    product_of_extents,
+)
 from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
-from minitvm.auto_scheduler.packing import place_copy, write_copy
+from minitvm.auto_scheduler.packing import write_whole_copy
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.accumulation import accumulation_of
@@ -72,11 +76,7 @@ def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
     """The number of neighbouring results of some rows, in whole vectors, that fit half of the L1
     cache."""
     lanes = lanes_of(op, target)
-    return max(lanes, target.cache_bytes(1) // 2 // (rows * _bytes_of_results(op)) // lanes * lanes)
-
-
-def _bytes_of_results(op: ComputeOp) -> int:
-    return sum(body.dtype.itemsize for body in op.body)
+    return max(lanes, target.cache_bytes(1) // 2 // (rows * bytes_of_results(op)) // lanes * lanes)
 
 
 def write_running(
@@ -93,8 +93,7 @@ def write_running(
     of memory. `in_order`: terms are combined one after the other. A stage that is `alone` runs in
     parallel."""
     op = compute_of(stage)
-    choose(s, "strategy", "each result along {axis} goes on from the one before", stage=op.name,
-           axis=axis.var.name)  # fmt: skip
+    choose(stage, "strategy", "each result along {axis} goes on from the one before", axis=axis)
     stage.accumulate(axis)
     tasks = [each for each in op.axis if each is not axis and each not in line]
     if line:
@@ -133,7 +132,7 @@ def _write_totals(
     if alone and extent is not None and others < target.num_cores:
         share = -(-extent * max(1, others) // target.num_cores)
         # Shorter pieces are slow to read.
-        least = target.cache_bytes(1) // target.l1_ways // _bytes_of_results(op)
+        least = target.cache_bytes(1) // target.l1_ways // bytes_of_results(op)
         most = min(most, max(-(-share // lanes) * lanes, least))
     if extent is not None:
         lanes = max(1, min(lanes, extent))
@@ -164,7 +163,7 @@ def _write_reduction(s: Schedule, scan: Stage, kept: Container[Stage]) -> bool |
         return None
     if reduction_of_scan(s, scan) is None:
         return None
-    choose(s, "strategy", "a running reduction of the terms of all steps", stage=scan.name)
+    choose(scan, "strategy", "a running reduction of the terms of all steps")
     s.reduce_scan(op.output(0))
     for reader in s.readers(scan) if scan not in kept else ():
         moved = None if reader.is_touched else moved_reduction(s, reader)
@@ -190,7 +189,7 @@ def _write_step(program: Program, scan: Stage) -> bool | None:
     stages = [stage for stage in stages_of_step(s, scan) if stage not in program.by_hand]
     if not stages:
         return None
-    choose(s, "strategy", "the stages of a step run in loops of their own", stage=scan.name)
+    choose(scan, "strategy", "the stages of a step run in loops of their own")
     for stage in stages:
         for tensor in stage.op.input_tensors:
             _write_transposed(s, stage, tensor, program.target)
@@ -216,11 +215,8 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
                 lie_in_order(copy, order)
             else:
                 copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
-            choose(s, "packing", "transposed, so that each step reads lines of it",
-                   stage=copy.name)  # fmt: skip
-            if write_across(s, copy, target) is None:
-                write_copy(copy, target)
-                place_copy(copy, None)
+            choose(copy, "packing", "transposed, so that each step reads lines of it")
+            write_whole_copy(s, copy, target)
             _write_transposed(s, stage, tensor, target)
             return
 

@@ -61,8 +61,8 @@ def write_shared_loops(s: Schedule, stages: Collection[Stage]) -> bool | None:
             found.append([loops])
             continue
         first = group[0]
-        choose(s, "place", "computed in the loops of {first}, which reads the same",
-               stage=stage.name, first=first.stage.name)  # fmt: skip
+        choose(stage, "place", "computed in the loops of {first}, which reads the same",
+               first=first.stage)  # fmt: skip
         stage.compute_with(first.stage, first.scope)
         group.append(loops)
     return bool(inside) or any(len(each) > 1 for each in found) or None
@@ -81,8 +81,8 @@ def _write_in_readers(s: Schedule, stages: Collection[Stage]) -> set[Stage]:
         reader = theirs.stage
         if not computes_all(s, stage, compute_of(reader).axis):
             continue
-        choose(s, "place", "computed in the loops of {reader}, which reads it element by element",
-               stage=stage.name, reader=reader.name)  # fmt: skip
+        choose(stage, "place", "computed in the loops of {reader}, which reads it element by "
+               "element", reader=reader)  # fmt: skip
         stage.compute_at(reader, theirs.scope)
         made.add(stage)
     return made

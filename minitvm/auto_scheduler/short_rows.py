@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import lcm, prod
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.effects import is_lazy, reads_tensors
@@ -51,12 +51,13 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     factors_of,
+    is_at_digits,
     is_in_order,
+    is_line,
     is_uneven,
     product_of_extents,
     reduce_of,
 )
-from minitvm.auto_scheduler.lines import is_line
 from minitvm.auto_scheduler.loops import (
     cached,
     calls_functions,
@@ -76,16 +77,19 @@ from minitvm.auto_scheduler.reductions import (
 )
 from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
 from minitvm.auto_scheduler.terms import is_long
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.layout import layout_of
+from minitvm.te.schedules.rewrite_operations import in_layout
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
-from minitvm.tir.expr import Add, IterVar, Max, Min, Reduce, Var
+from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
@@ -96,6 +100,7 @@ _MOST_OF_TUPLES = 256  # of few rows, whose lanes take longer to combine
 _FEW_LANES = 16
 _MOST_OF_PIECES = 32  # vectors of a row of pieces: in longer rows, combining lanes matters little
 _MOST_IN_STEPS = 1024  # operations of a block that is combined step by step
+_MOST_SHARES = 8  # of a vector, in one of which the elements of a row lie
 AT_ONCE = 4  # vectors in an iteration of a plain loop, as LLVM makes it
 
 
@@ -122,10 +127,15 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     return (
         _writer_of(op, target, strict) is not None
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
-        and all(each.along(rows) >= _LEAST for each in reads if each.reads(rows))
+        and all(_are_apart(each, rows) for each in reads if each.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_plain_reduction(contraction))
     )
+
+
+def _are_apart(read: Factor, rows: IterVar) -> bool:
+    """Whether neighbouring rows lie apart, or are the same one for a few results."""
+    return read.along(rows) >= _LEAST or is_at_digits(read.load)
 
 
 _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]
@@ -140,7 +150,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     costs: dict[_Write, int] = {}
     is_free = not is_in_order(op, strict)
     most = _most_of(op, lanes)
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
+    line = _line_of_steps(op)
+    is_one_line = len(line) == len(op.reduce_axis)
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
     can_loop = is_free and is_dense and is_one_line and lanes * (1 + values) <= most
@@ -148,7 +159,7 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         return _write_partial if can_loop else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
     # Of several pieces of lines, which are a loop, one is written out.
-    piece = size if is_one_line else extent_of(op.reduce_axis[-1]) or 0
+    piece = product_of_extents(line) or 0
     steps = lanes * -(-piece // _width_of(op, target))
     is_short = is_dense and piece >= _LEAST and size <= _MOST_OF_PIECES * lanes
     is_plain = is_free and (is_one_line or is_short)
@@ -194,11 +205,14 @@ def _reads_along(op: ComputeOp) -> list[Factor]:
     return [each for each in factors_of(op) if any(map(each.reads, op.reduce_axis))]
 
 
+def _line_of_steps(op: ComputeOp) -> Sequence[IterVar]:
+    """The reduction axes, if together they run along one line of memory; or else the last one."""
+    return op.reduce_axis if is_line(op, op.reduce_axis) else op.reduce_axis[-1:]
+
+
 def _width_of(op: ComputeOp, target: Target) -> int:
     """The lanes of a vector of partial results: a power of two, no more than a short row has."""
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    axes = op.reduce_axis if is_one_line else op.reduce_axis[-1:]
-    size, lanes = product_of_extents(axes), lanes_of(op, target)
+    size, lanes = product_of_extents(_line_of_steps(op)), lanes_of(op, target)
     return lanes if size is None else min(lanes, 1 << (size - 1).bit_length())
 
 
@@ -230,8 +244,7 @@ def write_short_rows(
             text = "{rows} rows together: their elements are transposed in registers, and combined "
             text += "step by step"
         op = compute_of(stage)
-        choose(s, "strategy", text, stage=stage.name, rows=lanes_of(op, target),
-               width=_width_of(op, target))  # fmt: skip
+        choose(stage, "strategy", text, rows=lanes_of(op, target), width=_width_of(op, target))
     if root in stages:
         sums = cached(s, root, "local")
         stages = [sums if stage is root else stage for stage in stages]
@@ -253,8 +266,7 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     """Combines partial results of each row of one block, `at` the loop over blocks of another
     stage."""
     op = compute_of(stage)
-    is_one_line = len(op.reduce_axis) == 1 or is_line(op, op.reduce_axis)
-    line = fused(stage, op.reduce_axis) if is_one_line else op.reduce_axis[-1]
+    line = fused(stage, _line_of_steps(op))
     vectors = factored_in_lanes(s, stage, line, _width_of(op, target))
     vectors.compute_at(*at)
     for tensor in vectors.op.outputs:
@@ -300,6 +312,44 @@ def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:
     return None
 
 
+# -- Few rows, behind each other --
+
+
+def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets another stage reduce the rows along the last two axes as rows along one axis, of which
+    the result is a view; returns it. None where the rows along the last axis fill a vector of
+    results, where rows are whole vectors or small shares of one, and where both axes aren't such
+    rows."""
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    is_read = not stage.is_output or s.readers(stage) or stage.time is not None
+    if is_read or len(op.axis) < 2 or len(op.outputs) > 1 or not op.reduce_axis:
+        return None
+    few, lanes = extent_of(op.axis[-1]), lanes_of(op, target)
+    many = extent_of(op.axis[-2])
+    if few is None or not 1 < few < lanes or (many is not None and few * many < lanes):
+        return None
+    size = product_of_extents(op.reduce_axis)
+    if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
+        return None  # LLVM makes better vectors
+    if is_grouped(op, target):
+        return None
+
+    def in_line(*indices: Var) -> list[PrimExpr]:
+        return [*indices[:-2], indices[-2] * few + indices[-1]]
+
+    layout = layout_of(op.name, op.axis, in_line)
+    joined = simplified(cast(ComputeOp, in_layout(op, layout)))
+    if not joined.reduce_axis or not are_short_rows(joined, target, strict=program.strict):
+        return None
+    choose(stage, "digits", "the places along {outer} and {inner} are places along one axis",
+           outer=op.axis[-2], inner=op.axis[-1])  # fmt: skip
+    made = cached(s, stage, "global")
+    made.transform_layout(in_line)
+    made.simplify()
+    stage.compute_view()
+    return [made]
+
+
 # -- Short lines --
 
 
@@ -320,16 +370,15 @@ def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     together = _rows_together(op, target)
     if together > 1:
-        choose(s, "blocks", "{rows} rows of short lines have partial results of their own",
-               stage=stage.name, rows=together)  # fmt: skip
+        choose(stage, "blocks", "{rows} rows of short lines have partial results of their own",
+               rows=together)  # fmt: skip
         _, row = stage.split(op.reduce_axis[-1], factor=together)
         return [factored(s, stage, row, len(op.axis) - 1)]
     piece = _piece_of(op, target)
     if piece is None:
         return None
-    choose(s, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
-           "then together", stage=stage.name, places=extent_of(piece),
-           axis=piece.var.name)  # fmt: skip
+    choose(stage, "strategy", "the {places} places along {axis} are reduced apart, as columns, and "
+           "then together", places=extent_of(piece), axis=piece)  # fmt: skip
     return [factored(s, stage, piece, len(op.axis))]
 
 

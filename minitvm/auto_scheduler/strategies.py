@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.streams import (
+    is_along_lines,
     is_left_plain,
     is_plain_reduction,
     is_streamed,
@@ -173,7 +174,8 @@ def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
 
 
 def _is_plain(sums: Sums) -> bool:
-    return sums.ahead is None and is_plain_reduction(sums.contraction)
+    found = sums.contraction
+    return sums.ahead is None and (is_plain_reduction(found) or is_along_lines(found, sums.target))
 
 
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
@@ -291,11 +293,10 @@ def choose_products(group: Sequence[Sums]) -> None:
         choose_form(each.schedule, each.contraction, "matrix product")
         if each.last is not each.stage:
             text = "{last} takes the sums in the tile"
-            choose(each.schedule, "epilogue", text, last=each.last.name)
+            choose(each.schedule, "epilogue", text, last=each.last)
     if len(group) > 1:
-        names = ", ".join(each.stage.name for each in group)
         text = "the sums of {stages} are computed in the same tiles, and do not pass through memory"
-        choose(group[0].schedule, "strategy", text, stages=names)
+        choose(group[0].schedule, "strategy", text, stages=[each.stage for each in group])
 
 
 def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:

@@ -43,7 +43,9 @@ from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
+    Factor,
     bytes_of,
+    bytes_of_results,
     extent_of,
     is_in_order,
     is_near_along,
@@ -54,19 +56,20 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     slides,
 )
-from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of
+from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
 from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule
+from minitvm.te.schedules.simplify_operations import named_result
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
-from minitvm.tir.functor import mentions
+from minitvm.tir.functor import mentions, walk_once
 
 _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
@@ -105,12 +108,46 @@ def _came(contraction: Contraction, piece: int, target: Target) -> float:
 def is_left_plain(contraction: Contraction) -> bool:
     """Whether plain loops, which compute one sum after the other, are best: few rows use the
     columns' factor, and its elements lie side by side along the reduction axis."""
+    if _sums_own_lines(contraction):
+        return True
     across = contraction.b.along(contraction.column) != 1
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     (k,) = contraction.op.reduce_axis
     a, b, op = contraction.a, contraction.b, contraction.op
     return b.reads(k) and all(is_near_along(op, each.load, k) for each in (a, b))
+
+
+def _sums_own_lines(contraction: Contraction) -> bool:
+    """Whether each result sums elements of the columns' factor that no other result reads, in lines
+    of memory along reduction axes: tiles would use no element again, and read the columns of a
+    vector far apart."""
+    op, b = contraction.op, contraction.b
+    if not op.reduce_axis or is_uneven(op):
+        return False
+    reduced = sorted(op.reduce_axis, key=b.along, reverse=True)
+    k, size = reduced[-1], product_of_extents(line_of(op, reduced, [b.load]))
+    if b.along(k) != 1 or size is None or size * b.tensor.dtype.itemsize < CACHE_LINE:
+        return False
+    return (
+        b.along(contraction.column) >= size
+        and _reads_once(contraction, b)
+        and all(is_near_along(op, each.load, k) for each in contraction.factors)
+    )
+
+
+def _reads_once(contraction: Contraction, factor: Factor) -> bool:
+    """Whether each element of a factor is read in one iteration alone."""
+    below = 0
+    axes = [*contraction.op.axis, *contraction.op.reduce_axis]
+    for axis in sorted(axes, key=factor.along):
+        extent = extent_of(axis)
+        if extent == 1:
+            continue
+        if factor.along(axis) <= below or extent is None:
+            return False
+        below += factor.along(axis) * (extent - 1)
+    return True
 
 
 def is_plain_reduction(contraction: Contraction) -> bool:
@@ -123,6 +160,20 @@ def is_plain_reduction(contraction: Contraction) -> bool:
     is_known = bytes_of(b.tensor) is not None or has_near_tensors()
     is_once = is_known and plain_axes_of(contraction, b) is not None
     return is_in_columns and is_once and len(line_of_columns(contraction)) == 1
+
+
+def is_along_lines(contraction: Contraction, target: Target) -> bool:
+    """Whether the columns fill half a vector at most, and lie in one line of the columns' factor
+    with those of the axes before, while the other factors don't change along the results: as the
+    few channels of an image do whose places are weighted."""
+    op, column = contraction.op, contraction.column
+    width, lanes = extent_of(column), target.lanes(op.output(0).dtype)
+    if column is not op.axis[-1] or width is None or not 1 < width <= lanes // 2:
+        return False
+    if any(map(contraction.a.reads, op.axis)) or contraction.b.along(column) != 1:
+        return False
+    line = product_of_extents(line_of_columns(contraction))
+    return line is None or line >= lanes
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:
@@ -140,7 +191,7 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     for each product, unless all of them stay in registers."""
     op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    steps = prod(extent_of(axis) or USUAL for axis in (*op.axis, *op.reduce_axis))
+    steps = usual_size((*op.axis, *op.reduce_axis))
     stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
     loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
     came = _came(contraction, results_in_cache(op, target, rows), target)
@@ -153,7 +204,8 @@ def line_of_columns(contraction: Contraction) -> list[IterVar]:
     """The axes along which a line of the columns' factor lies: the column, and those before it that
     continue the line."""
     axes = contraction.op.axis[: contraction.op.axis.index(contraction.column) + 1]
-    return line_of(axes, [contraction.b], [*filter(contraction.a.reads, axes)])
+    outside = [*filter(contraction.a.reads, axes)]
+    return line_of(contraction.op, axes, [contraction.b.load], outside)
 
 
 def write_streamed(
@@ -185,9 +237,9 @@ def write_streamed(
     is_cheap = number == 1 or is_even or target.has_mask_registers
     steps = extent_of(op.reduce_axis[-1]) if number > 1 else None
     together = _steps(None if steps is None else -(-steps // parts), is_cheap)
-    choose(s, "strategy", "rows are read whole, {steps} at a time; {block} columns of results stay "
-           "in the L1 cache, of {parts} parts of the steps", stage=op.name, steps=together,
-           block=block, parts=parts)  # fmt: skip
+    choose(stage, "strategy", "rows are read whole, {steps} at a time; {block} columns of results "
+           "stay in the L1 cache, of {parts} parts of the steps", steps=together, block=block,
+           parts=parts)  # fmt: skip
     if parts > 1:
         stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
         rows, others, column = places.of(stage)
@@ -257,7 +309,7 @@ def parts_of_rows(op: ComputeOp, target: Target) -> int:
     results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
     if results is None or steps is None:
         return 1
-    size = max(1, results * sum(body.dtype.itemsize for body in op.body))
+    size = max(1, results * bytes_of_results(op))
     most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
     counts = range(most, most // 2, -1)
     return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
@@ -278,56 +330,64 @@ def _steps(extent: int | None, is_cheap: bool) -> int:
 _FEW = 2  # groups with which each term may be compared
 
 
-def group_of(op: ComputeOp) -> tuple[IterVar, PrimExpr] | None:
-    """The axis of the groups of a reduction, and the index that names a term's group."""
+def groups_of(op: ComputeOp) -> dict[IterVar, PrimExpr]:
+    """The axes of the groups of a reduction, each with the index that names a term's group."""
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or is_uneven(op):
-        return None
-    first = next(conjuncts(reduce.condition))
-    if not isinstance(first, e.EQ):
-        return None
-    for own, key in ((first.a, first.b), (first.b, first.a)):
-        var = own.value if isinstance(own, e.Cast) else own
-        axis = next((each for each in op.axis if each.var is var), None)
-        if axis is None or mentions(axis.var, key):
-            continue
-        is_read = reads_tensors(key)
-        if is_read and any(mentions(each.var, key) for each in op.reduce_axis):
-            return axis, key
-    return None
+        return {}
+    found = dict[IterVar, PrimExpr]()
+    for each in conjuncts(reduce.condition):
+        named = named_result(op, each)
+        if named is None or named[0] in found or not _is_of_terms(op, named[1]):
+            break
+        found |= [named]
+    is_apart = not any(mentions(axis.var, key) for axis in found for key in found.values())
+    return found if is_apart else {}
+
+
+def _is_of_terms(op: ComputeOp, key: PrimExpr) -> bool:
+    """Whether a value is read from memory, and changes with the terms of a reduction."""
+    return reads_tensors(key) and any(mentions(each.var, key) for each in op.reduce_axis)
+
+
+def is_grouped(op: ComputeOp, target: Target) -> bool:
+    """Whether data name the only group of each term, and there are so many groups that it isn't
+    compared with all of them."""
+    found = groups_of(op)
+    groups = product_of_extents([*found])
+    others = product_of_extents([axis for axis in op.axis if axis not in found])
+    is_compared = (bool(found) and [*found][-1] is op.axis[-1]) or others == 1
+    # Groups of a symbolic number keep their loop.
+    return bool(found) and (groups or 0) > (lanes_of(op, target) if is_compared else _FEW)
 
 
 def write_grouped(program: Program, stage: Stage) -> bool | None:
     """Schedules a reduction by groups; None for any other, or one of few groups."""
     s, target, op = program.schedule, program.target, compute_of(stage)
-    found = group_of(op) if not stage.inlined and stage.time is None else None
-    if found is None:
+    if stage.inlined or stage.time is not None or not is_grouped(op, target):
         return None
-    group, key = found
-    groups, lanes = extent_of(group), lanes_of(op, target)
-    others = product_of_extents([axis for axis in op.axis if axis is not group])
-    is_compared = group is op.axis[-1] or others == 1
-    if groups is None or groups <= (lanes if is_compared else _FEW):
-        return None  # groups of a symbolic number keep their loop
+    found, lanes = groups_of(op), lanes_of(op, target)
     program.whole.update(s[tensor] for tensor in op.input_tensors)
-    choose(s, "strategy", "each term is computed for its own one of {groups} groups, which data "
-           "name", stage=stage.name, groups=groups)  # fmt: skip
-    place = op.axis.index(group)
-    outside = [i for i, axis in enumerate(op.axis) if mentions(axis.var, key)]
-    work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a is not group)])
+    choose(stage, "strategy", "each term is computed for its own one of {groups} groups, which "
+           "data name", groups=product_of_extents([*found]))  # fmt: skip
+    places = [op.axis.index(group) for group in found]
+    used = {*walk_once(*found.values())}
+    outside = [i for i, axis in enumerate(op.axis) if axis.var in used]
+    work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a not in found)])
     parts = 1 if is_in_order(op, program.strict) else parts_of_rows(op, target)
     is_long = work is not None and work >= 2 * target.task_operations
     tasks: list[IterVar] = []
     if parts > 1 and is_long and not outside:
-        choose(s, "blocks", "in {parts} parts of the steps", stage=op.name, parts=parts)
+        choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
         stage = split_in_parts(s, stage, parts, lanes)
         tasks = [compute_of(stage).axis[0]]
     made = compute_of(stage)
     axes = made.axis[len(tasks) :]
     tasks += [axes[i] for i in outside]
-    inside = [axis for i, axis in enumerate(axes) if i not in outside and i != place]
+    inside = [axis for i, axis in enumerate(axes) if i not in outside and i not in places]
     lane = None
     if inside:
         inside[-1], lane = stage.split(inside[-1], factor=lanes)
-    write_loops(stage, [*made.reduce_axis, axes[place], *inside], lane, tasks=tasks)
+    loops = [*made.reduce_axis, *(axes[i] for i in places), *inside]
+    write_loops(stage, loops, lane, tasks=tasks)
     return True

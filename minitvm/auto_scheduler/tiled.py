@@ -136,8 +136,8 @@ def write_tiled(
             for each in blocks
         ]
     for each, mine in zip(group, blocks, strict=True):
-        choose_tile(s, each.contraction, tile, nest.unit, target, stage=each.stage.name)
-        choose_blocks(s, each.contraction, mine, in_panels, stage=each.stage.name)
+        choose_tile(each.stage, each.contraction, tile, nest.unit, target)
+        choose_blocks(each.stage, each.contraction, mine, in_panels)
     copies = [_copies(*each) for each in zip(group, packs, blocks, strict=True)]
     common = max(blocks, key=lambda each: each.strip or 0)
     if common.depth is not None:
@@ -187,7 +187,7 @@ def _request_ahead(
     for b in op.input_tensors:
         loads = () if s[b].inlined else reads_of(op, b)
         if any(mentions(column.var, *load.indices) for load in loads):
-            choose(s, "prefetch", text, stage=sums.stage.name, b=b.name, steps=steps, where=where)
+            choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
             stage.prefetch(b, made.step, steps)
 
 
@@ -433,14 +433,14 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
 
 def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
     """Whether a call packs the columns' factor into panels as wide as a tile."""
-    s, contraction, target, ahead = sums.schedule, sums.contraction, sums.target, sums.ahead
-    note = partial(choose, s, "packing", stage=contraction.op.name)
+    contraction, target, ahead = sums.contraction, sums.target, sums.ahead
+    note = partial(choose, sums.stage, "packing")
     b = contraction.b
     rows = extent_of(contraction.rows[-1]) if contraction.rows else 0
     least = target.vector_registers * 3 // 2  # rows for which packing an epilogue's factor pays
     if ahead is not None:
         text = "{ahead} is packed into panels of {columns} columns ahead of the call"
-        note(text, ahead=ahead.name, columns=tile.columns)
+        note(text, ahead=ahead, columns=tile.columns)
     if ahead is b.tensor:
         return False
     figures: dict[str, Any] = {}
@@ -462,7 +462,7 @@ def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
         if in_panels >= as_it_lies:
             packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
-    note(how + why, b=b.tensor.name, columns=tile.columns, least=least, **figures)
+    note(how + why, b=b.tensor, columns=tile.columns, least=least, **figures)
     return packs
 
 

@@ -49,7 +49,6 @@ ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _FEW = 8  # rows
 _BlocksOf: TypeAlias = Callable[[Nest, Tile, Target], Blocks]
-MOST_PAGES = 64  # in the first level of address translation, of Zen 3; 96 of Golden Cove
 
 
 def vectors(dtype: DType, target: Target) -> Unit:
@@ -309,7 +308,7 @@ def blocks_in_place(
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
     if kept_level(int(nest.bytes_of_columns(nest.columns, nest.depth)), target) <= 2:
         return Blocks()
-    most = MOST_PAGES * PAGE // max(1, min(nest.line_bytes, PAGE))
+    most = target.processor.pages[0] * PAGE // max(1, min(nest.line_bytes, PAGE))
     depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
     steps = nest.steps_of(depth, cut)
     panels = -(-nest.columns // tile.columns)
@@ -399,7 +398,7 @@ def thrashes(nest: Nest, steps: int, target: Target) -> bool:
     if nest.row_bytes >= CACHE_LINE:
         apart = gcd(nest.row_bytes, nest.step_bytes)
         return steps * min(_FEW, nest.height) > lines_kept(apart, way, ways)
-    if steps * min(nest.step_bytes, PAGE) > MOST_PAGES * PAGE:
+    if steps * min(nest.step_bytes, PAGE) > target.processor.pages[0] * PAGE:
         return True
     return steps > 2 * lines_kept(nest.step_bytes, way, ways)
 

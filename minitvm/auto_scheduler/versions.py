@@ -183,7 +183,7 @@ def _write_version(
             if rows is not None:
                 name, condition = f"{extents} {rows.name} or fewer", rows <= sizes[rows]
             note = "calls with {sizes} have a version of the schedule, made for {extents}"
-            choose(s, "version", note, stage=outputs[-1].name, sizes=name, extents=extents)
+            choose(s[outputs[-1]], "version", note, sizes=name, extents=extents)
             schedule.choices = made.choices
             s.specialize(condition, schedule)
             return True

@@ -29,7 +29,7 @@ from minitvm.auto_scheduler.ahead import (
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
@@ -47,7 +47,7 @@ from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_rows import write_short_lines
+from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines
 from minitvm.auto_scheduler.strategies import (
     TILES,
     TOGETHER,
@@ -64,7 +64,7 @@ from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
 from minitvm.runtime.errors import CompileError
-from minitvm.target import Target
+from minitvm.target import Target, create
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.simplify_operations import simplified
@@ -120,7 +120,7 @@ def auto_schedule(
     s[C_local].unroll(i_c)
     s[C_local].vectorize(j_c)
     """
-    made = Target(target) if isinstance(target, str) else target or Target.current() or Target()
+    made = Target.current() or Target() if target is None else create(target)
     if not isinstance(ops, Schedule):
         return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
     if not ops.is_as_chosen or prepacked:
@@ -328,15 +328,19 @@ def _rewritten(
 def _write_simplified(program: Program, stage: Stage) -> bool | None:
     op = compute_of(stage)
     made = simplified(op)
-    # A contraction of one step stays one: it reads its elements for several results.
-    is_one_step = op.reduce_axis and not made.reduce_axis and contraction_of(op) is not None
-    if made is op or is_one_step:
+    if made is op or (op.reduce_axis and not made.reduce_axis and _reads_again(op)):
         return None
-    choose(
-        program.schedule, "indices", "simplified with the ranges of their axes", stage=stage.name
-    )
+    choose(stage, "indices", "simplified with the ranges of their axes")
     stage.simplify()
     return True
+
+
+def _reads_again(op: ComputeOp) -> bool:
+    """Whether an operation is a contraction that reads each element for several results. It stays
+    a contraction even if it has a single step."""
+    found = contraction_of(op)
+    axes = long_axes(op.axis)
+    return found is not None and not any(all(map(f.reads, axes)) for f in found.factors)
 
 
 def _write_zeros(program: Program, stage: Stage) -> bool | None:
@@ -346,12 +350,7 @@ def _write_zeros(program: Program, stage: Stage) -> bool | None:
     made = None if program.strict or found is None else without_zero_terms(found.op)
     if found is None or made is None or share_of_steps(made) > _MOST_LEFT:
         return None
-    choose(
-        program.schedule,
-        "zeros",
-        "terms that conditions on axes make 0 are left out",
-        stage=stage.name,
-    )
+    choose(stage, "zeros", "terms that conditions on axes make 0 are left out")
     stage.omit_zeros()
     return True
 
@@ -360,7 +359,7 @@ def _write_unread(program: Program, stage: Stage) -> bool | None:
     """Computes a stage nowhere if nothing reads it any more."""
     if stage.is_read or not program.is_free(stage):
         return None
-    choose(program.schedule, "strategy", "not computed: nothing needs it", stage=stage.name)
+    choose(stage, "strategy", "not computed: nothing needs it")
     stage.compute_inline()
     return True
 
@@ -394,7 +393,7 @@ def _write_inlined(program: Program, stage: Stage) -> bool | None:
     s = program.schedule
     if not program.is_free(stage) or not can_be_inlined(s, stage, program.by_hand):
         return None
-    choose(s, "strategy", "inlined where it is read", stage=stage.name)
+    choose(stage, "strategy", "inlined where it is read")
     stage.compute_inline()
     for each in s.readers(stage):
         # The loops of a reduction are chosen for the elements that it reads.
@@ -413,8 +412,8 @@ def _write_moves(program: Program, stage: Stage) -> bool | None:
         if _write_inlined(program, read):
             waiting += read.op.input_tensors
     readers = s.readers(stage)
-    choose(s, "strategy", "part of {readers}: elements are only moved between them",
-           stage=stage.name, readers=" and ".join(each.name for each in readers))  # fmt: skip
+    choose(stage, "strategy", "part of {readers}: elements are only moved between them",
+           readers=" and ".join(each.name for each in readers))  # fmt: skip
     stage.compute_inline()
     for each in readers:
         each.simplify()
@@ -451,6 +450,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("borders", write_windows),
     ("operands", write_operands),
     ("short lines", write_short_lines),
+    ("rows in line", write_rows_in_line),
     ("places in blocks", write_found_blocks),
     ("inlining", _write_inlined),
 )

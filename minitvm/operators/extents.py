@@ -145,10 +145,12 @@ class _Finder:
             return f" with {label} == {value}{has_it}"
         return f" with extent {value} at {label[1]} in ...{has_it}"
 
-    def error(self, parameter: Parameter, shape: tuple[int, ...], more: str = "") -> ValueError:
+    def error(
+        self, parameter: Parameter, shape: tuple[int, ...], more: str = "", advice: str = ""
+    ) -> ValueError:
         return ValueError(
             f"{self.name}: {parameter}: expected shape {parameter.shape}{more}, got "
-            f"{shape_text(shape)}"
+            f"{shape_text(shape)}{advice}"
         )
 
 
@@ -226,7 +228,9 @@ def _leading(finder: _Finder, arrays: Mapping[int, Described], broadcast: bool) 
         elif own != found:
             words = "that broadcasts with" if broadcast else "=="
             more = f" with ... {words} {shape_text(found)} (as {first} has it)"
-            raise finder.error(parameter, array.shape, more)
+            could = not broadcast and _common(found, own) is not None
+            advice = ": jit(broadcast=True) broadcasts them" if could else ""
+            raise finder.error(parameter, array.shape, more, advice)
     return found or ()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, overload
 
 from minitvm.operators.operator import Operator, Options
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
+from minitvm.te.python_function import why_no_program
 from minitvm.tir.described import shown
 
 
@@ -134,24 +133,7 @@ def _no_function_of_tensors(function: Any) -> str:
         return f"{kind}: give options by name, as @minitvm.jit(static='axis')"
     if isinstance(function, type):
         return f"the class {function.__name__}: make its methods operators, with static='self'"
-    inner = function
-    while isinstance(inner, partial | staticmethod):
-        inner = inner.func if isinstance(inner, partial) else inner.__func__
-    inner = inspect.unwrap(inner)
-    name = getattr(inner, "__name__", type(inner).__name__)
-    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        return f"the asynchronous function {name}: write it with def, and return its tensors"
-    if inspect.isgeneratorfunction(inner):
-        return f"the generator {name}: return its tensors in a tuple in place of yield"
-    if not _is_of_python(inner):
-        return f"{name}, which isn't written in Python: write one that returns te.compute(...)"
-    return ""
-
-
-def _is_of_python(function: Any) -> bool:
-    """Whether a call runs Python code, which may be traced."""
-    called = function if hasattr(function, "__code__") else type(function).__call__
-    return hasattr(called, "__code__")
+    return why_no_program(function, "te.compute(...)")
 
 
 def _names(option: str, given: str | Iterable[str]) -> tuple[str, ...]:

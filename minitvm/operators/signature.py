@@ -162,6 +162,7 @@ def _array(where: str, parameter: Parameter, value: Any) -> Described:
 def _no_array(parameter: Parameter, value: Any) -> str:
     kind = type(value).__name__
     is_array = isinstance(value, list | tuple | int | float | np.generic | memoryview | array)
+    is_array = is_array or hasattr(value, "__array__")
     advice = ": pass np.asarray(x)" if is_array else ""
     is_proxy = is_a(value, "torch.fx.proxy", "Proxy")
     if is_proxy:
@@ -179,9 +180,13 @@ def frozen(where: str, value: Any) -> object:
     try:
         hash(value)
     except TypeError:
+        kind = type(value).__name__
+        advice = ": pass a tuple" if isinstance(value, list) else ""
+        if is_tracer(value):
+            advice = ": name the parameter in static_argnames of jax.jit, too"
         raise TypeError(
             f"{where}: expected a value that can be hashed, since the program is made for it, got "
-            f"{type(value).__name__}"
+            f"{kind}{advice}"
         ) from None
     if isinstance(value, tuple):
         return (type(value), tuple(frozen(where, each) for each in value))

@@ -64,8 +64,8 @@ def divide(a: Any, b: Any) -> PrimExpr:
     x, y = operands(a, b)
     if x.dtype.is_integral and y.dtype.is_integral:
         raise CompileError(
-            f"`/` on integers ({x.dtype}, {y.dtype}) is ambiguous: use floordiv or truncdiv, or "
-            "cast an operand to a float"
+            f"`/` on integers ({x.dtype}, {y.dtype}) is ambiguous: use floordiv or truncdiv "
+            "(`//` is floordiv), or cast an operand to a float"
         )
     return arithmetic(Div, x, y)
 

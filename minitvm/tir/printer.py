@@ -7,7 +7,8 @@
 * Different variables, buffers and tensors of one name print as ``i``, ``i_1``, ... within one text.
 
 The text is for people and golden tests; nothing parses it. Any tree prints, even an invalid one,
-since error messages show it. Both walks below keep their own stack, so depth is no limit.
+since error messages show it. The walks below keep their own stacks, so depth is no limit.
+Subexpressions that a long expression shares are printed once, and named there: ``(v := exp(x))``.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def func_text(func: PrimFunc) -> str:
 
 
 _WIDTH = 100
+_LONG = 4000  # texts in one line, beyond which shared subexpressions have names
 _INDENT = "    "
 
 # The precedence of each form, loosest first, as in Python's grammar.
@@ -122,17 +124,54 @@ class _Printer:
 
     def join(self, pieces: Sequence[Piece]) -> str:
         """The text of pieces one after the other."""
+        texts = self._texts(pieces, {}, _LONG)
+        if texts is None:
+            texts = self._texts(pieces, self._shared(pieces)) or []
+        return "".join(texts)
+
+    def _texts(
+        self, pieces: Sequence[Piece], shared: dict[PrimExpr, str], most: float = math.inf
+    ) -> list[str] | None:
+        """The texts of pieces, in which subexpressions that are `shared` get names; None if there
+        are more than `most`."""
         texts: list[str] = []
         stack: list[Piece] = list(reversed(pieces))
         while stack:
             piece = stack.pop()
             if isinstance(piece, str):
                 texts.append(piece)
+                if len(texts) > most:
+                    return None
                 continue
             node, needed = piece
-            level, inner = _FORMS.get(type(node), _unknown)(self, node)
+            if shared.get(node):
+                texts.append(shared[node])
+                continue
+            level, inner = self._form(node)
+            if node in shared:
+                shared[node] = self._unique("v")
+                level, inner = _ATOM, (f"({shared[node]} := ", *inner, ")")
             stack.extend(reversed(inner if level >= needed else ("(", *inner, ")")))
-        return "".join(texts)
+        return texts
+
+    def _shared(self, pieces: Sequence[Piece]) -> dict[PrimExpr, str]:
+        """The subexpressions that occur several times in some pieces, without names yet. The graph
+        may be exponentially smaller than the tree."""
+        seen: set[PrimExpr] = set()
+        shared: dict[PrimExpr, str] = {}
+        stack = [piece[0] for piece in reversed(pieces) if not isinstance(piece, str)]
+        while stack:
+            node = stack.pop()
+            inner = [piece[0] for piece in self._form(node)[1] if not isinstance(piece, str)]
+            if node not in seen:
+                seen.add(node)
+                stack.extend(reversed(inner))
+            elif inner and not isinstance(node, n.ProducerLoad | n.BufferLoad | n.Ramp):
+                shared[node] = ""
+        return shared
+
+    def _form(self, node: PrimExpr) -> Form:
+        return _FORMS.get(type(node), _unknown)(self, node)
 
     def expr(self, node: PrimExpr) -> str:
         return self.join([(node, _ANY)])

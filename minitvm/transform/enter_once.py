@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -36,7 +37,9 @@ def enter_once(func: PrimFunc) -> PrimFunc:
 
     The loop is serial, the equality is a condition on all that it does, and nothing in the loop
     changes the value. A value that is read from memory is read only where the loop surely
-    runs, which has constant bounds.
+    runs, which has constant bounds. Conditions before the equality that are the same in all
+    iterations are tested first, outside of the loop: so each of several nested loops may become
+    one iteration.
     """
     return with_body(func, _EnterOnce().stmt(func.body))
 
@@ -48,7 +51,9 @@ class _EnterOnce(Mutator):
         if made.kind != ForKind.SERIAL or begin is None or not extent:
             return made
         found = _where_equal(made.body, made.loop_var, range(begin, begin + extent))
-        if found is None or not found.is_read or not is_stable(found.value, made.body):
+        if found is None or not found.is_read:
+            return made
+        if not all(is_stable(each, made.body) for each in (found.value, *found.before)):
             return made
         value, inside = found.value, found.inside
         named = Var(made.loop_var.name, INT64)
@@ -56,49 +61,66 @@ class _EnterOnce(Mutator):
         is_inside = e.logical_and(
             e.GE(named, e.const(begin, INT64)), e.LT(named, e.const(begin + extent, INT64))
         )
-        return s.LetStmt(named, e.cast(INT64, value), s.IfThenElse(is_inside, once))
+        entered: Stmt = s.LetStmt(named, e.cast(INT64, value), s.IfThenElse(is_inside, once))
+        for each in reversed(found.before):
+            entered = s.IfThenElse(each, entered)
+        return entered
 
 
 @final
 @record()
 class _Equal:
     """The only value of a variable for which a statement has an effect; the statement `inside` of
-    this condition; and whether the statement reads the value in any case."""
+    this condition; the conditions `before` it, which don't change with the variable; and whether
+    the statement reads the value wherever these hold."""
 
     value: PrimExpr
     inside: Stmt
+    before: tuple[PrimExpr, ...]
     is_read: bool
 
 
 def _where_equal(body: Stmt, var: Var, values: range) -> _Equal | None:
     match body:
         case s.IfThenElse(condition, inside, None):
-            first, *others = conjuncts(condition)
-            value = _value_of(first, var, values)
-            if value is not None:
-                for each in reversed(others):
-                    inside = s.IfThenElse(each, inside)
-                return _Equal(value, inside, True)
+            each_of = [*conjuncts(condition)]
+            for at, first in enumerate(each_of):
+                value = _value_of(first, var, values)
+                if value is not None:
+                    for each in reversed(each_of[at + 1 :]):
+                        inside = s.IfThenElse(each, inside)
+                    return _Equal(value, inside, tuple(each_of[:at]), True)
+                if mentions(var, first) or not is_pure(first):
+                    break
             found = _where_equal(inside, var, values) if is_pure(condition) else None
-            return found and _Equal(found.value, s.IfThenElse(condition, found.inside), False)
+            if found is None or found.before:
+                return None
+            return _Equal(found.value, s.IfThenElse(condition, found.inside), (), False)
         case s.For() if is_pure(body.min) and is_pure(body.extent):
             found = _where_equal(body.body, var, values)
-            if found is None or mentions(body.loop_var, found.value):
+            if found is None:
+                return None
+            if any(mentions(body.loop_var, each) for each in (found.value, *found.before)):
                 return None
             runs = (e.const_int(body.extent) or 0) > 0
             loop = with_fields(body, body=found.inside)
-            return _Equal(found.value, loop, found.is_read and runs)
+            return _Equal(found.value, loop, found.before, found.is_read and runs)
         case s.SeqStmt(statements):  # such as whole vectors, and the last elements
             parts = [_where_equal(each, var, values) for each in statements]
             known = [each for each in parts if each is not None]
             if len(known) < len(parts):
                 return None
-            value = known[0].value
-            if not all(structural_equal(each.value, value) for each in known):
+            value, before = known[0].value, known[0].before
+            if not all(_are_equal((x.value, *x.before), (value, *before)) for x in known):
                 return None
             made = seq(*(each.inside for each in known))
-            return _Equal(value, made, any(each.is_read for each in known))
+            return _Equal(value, made, before, any(each.is_read for each in known))
     return None
+
+
+def _are_equal(some: Sequence[PrimExpr], others: Sequence[PrimExpr]) -> bool:
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(structural_equal(x, y) for x, y in pairs)
 
 
 def _value_of(condition: PrimExpr, var: Var, values: range) -> PrimExpr | None:

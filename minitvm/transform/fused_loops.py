@@ -12,13 +12,16 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.functor import Mutator, find, substitute, with_fields
-from minitvm.tir.stmt import Stmt
+from minitvm.tir.stmt import ForKind, Stmt
 
 
 def divisor_of(prover: Prover, node: s.For) -> int | None:
-    """The extent of the inner one of two loops from which a loop was fused, if it is constant."""
+    """The extent of the inner one of two loops from which a parallel loop was fused, if it is
+    constant. Schedules fuse the loops over tasks."""
     var, extent = node.loop_var, prover.affine(node.extent)
-    if e.const_int(node.min) != 0 or not prover.is_index_arithmetic(node.extent):
+    if node.kind != ForKind.PARALLEL or e.const_int(node.min) != 0:
+        return None
+    if not prover.is_index_arithmetic(node.extent):
         return None
     found = [
         divisor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from math import gcd
 from typing import final
 
@@ -12,7 +13,7 @@ from minitvm.arith.effects import (
     read_buffers,
     written_buffers,
 )
-from minitvm.arith.guards import is_symbolic
+from minitvm.arith.guards import conjuncts, is_symbolic
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import in_loop
@@ -20,14 +21,25 @@ from minitvm.arith.work import code_size
 from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import Buffer, PrimExpr, Var
-from minitvm.tir.functor import Mutator, contains, find, mentions, rebuild, substitute, with_fields
-from minitvm.tir.op import are_apart
+from minitvm.tir.expr import Buffer, BufferLoad, IntImm, PrimExpr, Var
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    contains,
+    find,
+    mentions,
+    rebuild,
+    substitute,
+    with_fields,
+)
+from minitvm.tir.op import are_apart, is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt
 from minitvm.transform.loop_conditions import Conditions
 
 LITTLE = 4
 """Statements of a tile: a copy for the last tile costs little."""
+
+_QUOTIENTS = (e.Div, e.Mod, e.FloorDiv, e.FloorMod, e.Call)  # calls: shifts and masks
 
 
 @final
@@ -77,7 +89,186 @@ def tiles_of(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind) -> T
     with in_loop(prover, loop):
         if last.terms and not is_symbolic(prover, last):
             return None  # a loop around it gets a main part without guards
-    return Tiles(size, last, tuple(found))
+    tiles = Tiles(size, last, tuple(found))
+    return tiles if _Places(prover, forms, var, tiles).are_computed_by(loop.body) else None
+
+
+@final
+class _Places:
+    """Whether a tile may begin anywhere, since it computes each place by itself.
+
+    A guard ``io * 16 + (r * 8 + ii) < n`` numbers the places of the tiles. Tiles may begin
+    anywhere if each statement under a guard runs once for each of the 16 places of a tile, so that
+    a tile that ends with the extent leaves out none; if it uses `io`, `r` and `ii` only as parts of
+    the number of its place, except in indices of the tile's own memory; if the place alone
+    determines the elements that are stored in a dimension, by the same rule for all statements; and
+    if all other statements store to the tile's own memory, or store the same for all tiles. No loop
+    runs through the tile's own memory against another one. A tile under other guards than those of
+    a split has no own memory.
+    """
+
+    def __init__(self, prover: Prover, forms: Conditions, var: Var, tiles: Tiles) -> None:
+        self._prover = prover
+        self._forms = forms
+        self._var = var
+        self._size = tiles.size
+        self._guards = frozenset(tiles.guards)
+
+    def are_computed_by(self, body: Stmt) -> bool:
+        self._own = own_memory(body)
+        self._rules: dict[Buffer, list[Affine | None]] = {}
+        self._directions: dict[tuple[Buffer, int], bool] = {}
+        is_made = all(self._is_made(each) for each in find(s.IfThenElse, body))
+        return (is_made or not self._own) and self._holds(body, {}, (), {})
+
+    def _is_made(self, node: s.IfThenElse) -> bool:
+        """Whether guards in a condition are those of a split."""
+        return is_likely(node.condition) or self._guards.isdisjoint(conjuncts(node.condition))
+
+    def _holds(
+        self,
+        node: Stmt,
+        loops: Mapping[Var, s.For],
+        conditions: tuple[PrimExpr, ...],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        match node:
+            case s.For(var):
+                if not self._own and self._mentions((), node.min, node.extent):
+                    return False
+                loops = {**loops, var: node}
+            case s.LetStmt(var, value):
+                names = {**names, var: substitute(value, names)}
+            case s.IfThenElse(condition, then_case, else_case):
+                condition = substitute(condition, names)
+                then_conditions = (*conditions, *conjuncts(node.condition))
+                if else_case is not None and not self._holds(
+                    else_case, loops, (*conditions, e.logical_not(condition)), names
+                ):
+                    return False
+                return self._holds(then_case, loops, then_conditions, names)
+            case s.BufferStore():
+                return self._stores_places(node, loops, conditions, names)
+        parts = (each for each in children(node) if isinstance(each, Stmt))
+        return all(self._holds(each, loops, conditions, names) for each in parts)
+
+    def _stores_places(
+        self,
+        node: s.BufferStore,
+        loops: Mapping[Var, s.For],
+        conditions: tuple[PrimExpr, ...],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        is_own = node.buffer in self._own
+        used = [node.value, *(() if is_own else node.indices)]
+        used = [substitute(each, names) for each in used]
+        accesses: list[s.BufferStore | BufferLoad] = [node, *find(BufferLoad, node.value)]
+        own = [each for each in accesses if each.buffer in self._own]
+        if not all(self._keeps_direction(each, loops, names) for each in own):
+            return False
+        guard = next((each for each in conditions if each in self._guards), None)
+        if guard is None:
+            return is_own or not self._mentions((), *used, *conditions)
+        factors = self._factors(guard, loops)
+        others = (each for each in conditions if each not in self._guards)
+        used += (substitute(each, names) for each in others)
+        if factors is None or not all(self._is_of_place(each, factors) for each in used):
+            return False
+        outside = frozenset(each for each in loops if each not in factors)
+        return is_own or self._has_one_rule(node, factors, outside, names)
+
+    def _keeps_direction(
+        self,
+        node: s.BufferStore | BufferLoad,
+        loops: Iterable[Var],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        """Whether loops run through the dimensions of a buffer as other loops do."""
+        for dim, index in enumerate(node.indices):
+            used = dict.fromkeys((self._var, *loops), 0)
+            self._add(substitute(index, names), 1, used, [])
+            for factor in filter(None, used.values()):
+                if self._directions.setdefault((node.buffer, dim), factor > 0) != (factor > 0):
+                    return False
+        return True
+
+    def _has_one_rule(
+        self,
+        node: s.BufferStore,
+        factors: Mapping[Var, int],
+        others: Set[Var],
+        names: Mapping[Var, PrimExpr],
+    ) -> bool:
+        """Whether the indices of a store that depend on the place depend on no `others` of the
+        loops, and are those of the other stores to the buffer."""
+        rule: list[Affine | None] = []
+        for index in node.indices:
+            index, parts = substitute(index, names), list[PrimExpr]()
+            used = dict.fromkeys(factors, 0)
+            self._add(index, 1, used, parts)
+            if not parts and used[self._var]:
+                own = dict[PrimExpr, int](used.items())
+                left = self._prover.affine(index) - Affine(own)
+                if any(mentions(each, *left.terms) for each in others):
+                    return False
+                rule.append(left + Affine({self._var: used[self._var]}))
+            else:
+                rule.append(None)
+        known = self._rules.setdefault(node.buffer, rule)
+        return all(
+            a is b is None or (a is not None and b is not None and a.same_as(b))
+            for a, b in zip(known, rule, strict=True)
+        )
+
+    def _factors(self, guard: PrimExpr, loops: Mapping[Var, s.For]) -> dict[Var, int] | None:
+        """The factors of the tile's loops in the number of a place; None where they don't number
+        all places of a tile."""
+        terms = self._forms.form(guard).terms
+        factors = {each: -terms[each] for each in loops if terms.get(each)}
+        if any(mentions(each, atom) for each in loops for atom in terms if atom is not each):
+            return None
+        reach = 0  # the places from the first one on
+        for each in sorted(factors, key=lambda var: factors[var]):
+            extent = e.const_int(loops[each].extent) or 0
+            if not 0 < factors[each] <= reach + 1 or e.const_int(loops[each].min) is None:
+                return None
+            reach += factors[each] * (extent - 1)
+        return {self._var: self._size, **factors} if reach + 1 == self._size else None
+
+    def _mentions(self, parts: Iterable[Var], *nodes: PrimExpr) -> bool:
+        return any(mentions(each, *nodes) for each in (self._var, *parts))
+
+    def _is_of_place(self, node: PrimExpr, factors: Mapping[Var, int]) -> bool:
+        """Whether an expression uses variables with `factors` only as parts of the place."""
+        if not self._mentions(factors, node):
+            return True
+        if isinstance(node, BufferLoad) and node.buffer in self._own:
+            return True
+        parts: list[PrimExpr] = []
+        used = dict.fromkeys(factors, 0)
+        if node.dtype.is_int:
+            self._add(node, 1, used, parts)
+        times = used[self._var] // self._size
+        if any(used[each] != times * factor for each, factor in factors.items()):
+            return False
+        if not node.dtype.is_int or any(each is node for each in parts):
+            parts = [each for each in children(node) if isinstance(each, PrimExpr)]
+        return all(self._is_of_place(each, factors) for each in parts)
+
+    def _add(self, node: PrimExpr, times: int, used: dict[Var, int], parts: list[PrimExpr]) -> None:
+        """Adds `times` the factors of the variables in `node`, and its parts that aren't linear."""
+        match node:
+            case Var() if node in used:
+                used[node] += times
+            case e.Add(a, b) | e.Sub(a, b):
+                self._add(a, times, used, parts)
+                self._add(b, times if isinstance(node, e.Add) else -times, used, parts)
+            case e.Mul(a, IntImm(value=value)) | e.Mul(IntImm(value=value), a):
+                self._add(a, times * value, used, parts)
+            case e.Cast(value=value) if value.dtype.is_int:
+                self._add(value, times, used, parts)
+            case _ if self._mentions(used, node):
+                parts.append(node)
 
 
 @final
@@ -113,6 +304,12 @@ def if_repeated(func: PrimFunc, tile: Accesses) -> PrimExpr | None:
 
 
 @final
+class NoFunctionOfTheTile(Exception):
+    """A loop variable occurs outside of a multiple of the tile's size, or a loop over the parts of
+    a tile isn't one over the whole tile."""
+
+
+@final
 class Shortened(Mutator):
     """Lets loops over the parts of a tile, which its guards mention, have fewer iterations."""
 
@@ -123,15 +320,12 @@ class Shortened(Mutator):
 
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
-        is_part = mentions(node.loop_var, *self._tiles.guards)
-        if not is_part or e.const_int(node.extent) != self._tiles.size:
+        extent = e.const_int(node.extent)
+        if extent == 1 or not mentions(node.loop_var, *self._tiles.guards):
             return made
+        if extent != self._tiles.size:
+            raise NoFunctionOfTheTile
         return with_fields(made, extent=e.const(self._size, node.extent.dtype))
-
-
-@final
-class NoFunctionOfTheTile(Exception):
-    """A loop variable occurs outside of a multiple of the tile's size."""
 
 
 @final
@@ -163,6 +357,8 @@ class Moved(Mutator):
             return rebuild(node, {"a": substitute(self.expr(node.a), {self._begin: whole})})
         if isinstance(node, Var):
             raise NoFunctionOfTheTile
+        if any(mentions(self._var, each) for each in find(_QUOTIENTS, node)):
+            return super().expr(node)  # no quotient that is known only for a multiple of the size
         form = self._prover.affine(node)
         if any(atom is not self._var and mentions(self._var, atom) for atom in form.terms):
             return super().expr(node)

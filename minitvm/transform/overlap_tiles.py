@@ -99,7 +99,9 @@ def overlap_tiles(
 
     The last tile computes elements of the tile before it again. So a tile must not read the memory
     that it stores to, unless that is its own. If a caller can pass the same array as an input, the
-    condition tests whether both are apart. The whole tile must be a function of ``io * 16``.
+    condition tests whether both are apart. The whole tile must be a function of ``io * 16``, and
+    compute each place by itself: a tile of 13 places in lanes of 8, or an element that depends on
+    the number of its lane, stays where it is.
 
     At the end of a constant extent a tile overlaps if a mask takes longer: on targets without
     `mask_registers`, whose vectors have `vector_bytes`.
@@ -125,7 +127,7 @@ class _Overlap(ScopedMutator):
         return self._tiled(made)
 
     def _tiled(self, loop: s.For) -> Stmt:
-        divisor = divisor_of(self._prover, loop) if loop.kind == ForKind.PARALLEL else None
+        divisor = divisor_of(self._prover, loop)
         if divisor is None:
             return self._overlapped(loop)
         if not self._may_overlap(loop):  # without simplifying the loop by digits
@@ -285,8 +287,12 @@ class _Overlap(ScopedMutator):
         if not is_long or tiles.size % 2:
             return None
         widths = [each.dtype.itemsize for each in written_buffers(loop.body)]
-        is_wide = tiles.size * max(widths, default=0) >= 2 * self._vector_bytes
-        return Shortened(tiles, tiles.size // 2).stmt(loop.body) if is_wide else None
+        if tiles.size * max(widths, default=0) < 2 * self._vector_bytes:
+            return None
+        try:
+            return Shortened(tiles, tiles.size // 2).stmt(loop.body)
+        except NoFunctionOfTheTile:
+            return None
 
     def _chosen(self, loop: s.For, tiles: Tiles, moved: tuple[Var, Stmt], apart: PrimExpr) -> Stmt:
         """The body `moved`, in which a name stands for the begin of the tile, in all tiles of a

@@ -181,10 +181,9 @@ class _Partition(ScopedMutator):
         if all(map(self._prover.is_index_arithmetic, (node.min, node.extent))):
             with self.in_loop(node):
                 region = self._region(node, hinted)
-        if region is not None and node.kind == ForKind.PARALLEL:
-            divisor = divisor_of(self._prover, node)
-            if divisor is not None:
-                return by_digits(self._prover, node, divisor, self.stmt)
+        divisor = None if region is None else divisor_of(self._prover, node)
+        if divisor is not None:
+            return by_digits(self._prover, node, divisor, self.stmt)
         made = None if region is None else self._partition(node, region)
         return self._whole(node, hinted) if made is None else made
 

@@ -85,16 +85,15 @@ class _Shorten(ScopedMutator):
         assert isinstance(made, s.For)
         if made.kind not in (ForKind.SERIAL, ForKind.PARALLEL) or not _is_long(made.body):
             return made
-        divisor = divisor_of(self._prover, made) if made.kind == ForKind.PARALLEL else None
+        divisor = divisor_of(self._prover, made)
         if divisor is None:
             return self._tiled(made)
-        return by_digits(self._prover, made, divisor, self._in_digits)
+        return by_digits(self._prover, made, divisor, self._tiled)
 
-    def _in_digits(self, outer: Stmt) -> Stmt:
-        """The first of the loops that were fused has tiles."""
-        return self._tiled(outer) if isinstance(outer, s.For) else outer
-
-    def _tiled(self, made: s.For) -> s.For:
+    def _tiled(self, made: Stmt) -> Stmt:
+        """A loop over tiles; of fused loops, the first one."""
+        if not isinstance(made, s.For):
+            return made
         tiles = tiles_of(self._prover, self._forms, made, ForKind.UNROLLED)
         if tiles is None or not tiles.last.terms or tiles.size < 2 * _SHORT:
             return made
@@ -105,8 +104,8 @@ class _Shorten(ScopedMutator):
     def _shortened(self, loop: s.For, tiles: Tiles) -> s.For | None:
         var, dtype = loop.loop_var, loop.loop_var.dtype
         begin, name = Var(f"{var.name}.begin", dtype), Var(f"{var.name}.short", dtype)
-        short = Shortened(tiles, _SHORT).stmt(loop.body)
         try:
+            short = Shortened(tiles, _SHORT).stmt(loop.body)
             body = Moved(var, tiles, begin, divisor=1).stmt(short)
         except NoFunctionOfTheTile:
             return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from minitvm.contrib.built import Built
 from minitvm.runtime.dtype import DType
+from minitvm.te.python_function import inputs_of, name_of, why_no_program
 from minitvm.tir.described import described
 from minitvm.ufuncs.loop import make_ufunc
 from minitvm.ufuncs.programs import Batched, BuiltLoop, Elementwise
@@ -81,8 +82,8 @@ def ufunc(
                 f"ufunc: expected a function of numbers, got {described(function)}: give options "
                 "by name, as @minitvm.ufunc(identity=0)"
             )
-        own = name or function.__name__
-        count = len(inspect.signature(function).parameters)
+        own = _checked(name, function, "x * y, say")
+        count = len(inputs_of(own, function))
 
         loops = []
         for dtypes in _each(own, types, count):
@@ -130,8 +131,8 @@ def gufunc(
     parsed = parse_signature(signature)
 
     def make(function: Callable[..., Any]) -> np.ufunc:
-        own = name or function.__name__
-        count = len(inspect.signature(function).parameters)
+        own = _checked(name, function, "te.compute(...)")
+        count = len(inputs_of(own, function))
         if count != len(parsed.inputs):
             raise ValueError(
                 f"{own}: expected a function of {len(parsed.inputs)} tensors, as '{signature}' has "
@@ -162,6 +163,16 @@ def function_gufunc(
             f"'{parsed.text}', of {wanted[0]} and {wanted[1]}"
         )
     return make_ufunc(own, str(function.__doc__), parsed, [BuiltLoop(results, parsed).loop()], None)
+
+
+def _checked(name: str | None, function: Callable[..., Any], example: str) -> str:
+    """The name of a ufunc of `function`, which is checked."""
+    found = why_no_program(function, example)
+    if isinstance(function, type):
+        found = f"the class {function.__name__}"
+    if found:
+        raise TypeError(f"{name or 'ufunc'}: expected a Python function, got {found}")
+    return name or name_of(function)
 
 
 def _each(name: str, types: _Types, count: int) -> list[tuple[DType, ...]]:

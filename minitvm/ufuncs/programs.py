@@ -6,7 +6,6 @@ small cores this is many times as fast as a program of any extents.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -15,6 +14,7 @@ from minitvm.driver.build import build
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.operation import compute, placeholder, var
+from minitvm.te.python_function import inputs_of
 from minitvm.te.schedules.schedule import create_schedule
 from minitvm.te.tensor import Tensor
 from minitvm.te.vmap import vmap
@@ -67,7 +67,13 @@ class Elementwise:
         inputs = _placeholders(self._function, shapes, self._dtypes)
 
         def element(i: Any) -> Any:
-            return self._function(*(x[i] if x.ndim else x[()] for x in inputs))
+            made = self._function(*(x[i] if x.ndim else x[()] for x in inputs))
+            if made is None or (isinstance(made, tuple) and not made):
+                raise CompileError(
+                    f"{self._name}: expected a function that returns an expression, or a tuple of "
+                    f"several, got {made}: does it lack a `return`?"
+                )
+            return made
 
         made = compute((extent,), element, name=self._name)
         return _built(self._name, inputs, [made] if isinstance(made, Tensor) else list(made))
@@ -280,7 +286,7 @@ def _is_batched(results: Built, signature: Signature, buffers: Sequence[Buffer])
 def _placeholders(
     function: Callable[..., Any], shapes: Sequence[Any], dtypes: Sequence[DType]
 ) -> list[Tensor]:
-    names = inspect.signature(function).parameters
+    names = inputs_of("ufunc", function)
     return [placeholder(*each) for each in zip(shapes, dtypes, names, strict=True)]
 
 

@@ -542,3 +542,17 @@ def test_float_values_are_kept_to_the_bit() -> None:
         for value in values:
             before, after = evaluate(expr, {X: value}), evaluate(simple, {X: value})
             assert scalars.to_bits(X.dtype, before) == scalars.to_bits(X.dtype, after)
+
+
+def test_a_choice_in_both_branches_stays_one() -> None:
+    """The number of scopes in which a chain of choices could be simplified doubles with each."""
+    i, x = Var("i"), Var("x", FLOAT32)
+    analyzer = Analyzer()
+    analyzer.bind(i, Range(0, 1024))
+    sizes = []
+    for depth in (4, 8):
+        made: PrimExpr = x
+        for step in range(depth):
+            made = lazy((i + 0) % (step + 2) <= 0, made * x, made * made + x)
+        sizes.append(len({*walk_once(analyzer.simplify(made))}))
+    assert sizes[1] <= 2 * sizes[0]

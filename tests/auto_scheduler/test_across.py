@@ -387,3 +387,58 @@ def test_permutations(data: st.DataObject) -> None:
 @given(st.data())
 def test_many_permutations(data: st.DataObject) -> None:
     check_drawn(data, 150)
+
+
+# -- Short lines -----------------------------------------------------------------------------------
+
+
+def short_lines(shape: Sequence[Any], kind: str, dtype: str) -> list[Tensor]:
+    """An image with channels last, transposed."""
+    x, y, z = shape
+    A, W = te.placeholder((x, y, z), dtype, name="A"), te.placeholder((y, z), dtype, name="W")
+    elements: dict[str, Callable[..., Any]] = {
+        "moved": lambda i, j, c: A[j, i, c],
+        "backwards": lambda i, j, c: A[j, i, z - 1 - c],
+        "scaled": lambda i, j, c: A[j, i, c] * W[i, c],
+        "a part": lambda i, j, c: te.if_then_else(te.all(i > 0, j > 1), A[j, i, c], A[0, 0, c]),
+    }
+    return [A, W, te.compute((y, x, z), elements[kind], name="T")]
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("kind", ["moved", "backwards", "scaled", "a part"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "float64", "bool"])
+@pytest.mark.parametrize("sizes", [(37, 29, 3), (5, 8, 2), (64, 40, 7), (9, 4, 16), (3, 3, 3)])
+@pytest.mark.parametrize("is_symbolic", [False, True])
+def test_short_lines_are_moved_whole(
+    sizes: tuple[int, int, int], dtype: str, kind: str, is_symbolic: bool
+) -> None:
+    dtype = "int16" if dtype == "bool" and kind == "scaled" else dtype
+    x, y, z = sizes
+    shape = (te.var("x"), te.var("y"), z) if is_symbolic else sizes
+    arguments = short_lines(shape, kind, dtype)
+    texts = [each.text for each in auto_schedule(arguments[-1]).choices]
+    is_found = any(text.startswith("short lines") for text in texts)
+    assert is_found == ((is_symbolic or y > 3) and z * np.dtype(dtype).itemsize <= 64)
+    rng = np.random.default_rng(0)
+    a, w = (rng.integers(0, 9, n).astype(dtype) for n in (sizes, (y, z)))
+    moved = a.transpose(1, 0, 2)
+    i, j = np.ogrid[:y, :x]
+    expected = {
+        "moved": moved,
+        "backwards": moved[..., ::-1],
+        "scaled": moved * w[:, None],
+        "a part": np.where(((i > 0) & (j > 1))[..., None], moved, a[0, 0]),
+    }[kind]
+    found = np.zeros((y, x, z), dtype)
+    build(arguments[-1], arguments)(a, w, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_long_lines_and_functions_are_no_short_lines() -> None:
+    for arguments in (
+        short_lines((37, 29, 17), "moved", "float32"),  # longer than a line of the cache
+        [*permuted((37, 29, 3), (0, 1, 2))],
+    ):
+        texts = [each.text for each in auto_schedule(arguments[-1]).choices]
+        assert not any(text.startswith("short lines") for text in texts)

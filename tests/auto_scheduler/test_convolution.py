@@ -334,3 +334,37 @@ def test_sums_along_windows_without_rows() -> None:
     tvm.build([Y], [C, X, Y], "llvm -mcpu=haswell")(c, x, found)
     at = np.arange(200)
     np.testing.assert_array_equal(found, c[at[:, None] - at + 199] @ x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride"),
+    [((11, 30, 3), (3, 3), 1), ((9, 21, 2), (1, 5), 1), ((20, 9, 4), (7, 1), 1),
+     ((12, 40, 3), (3, 3), 2)],
+)  # fmt: skip
+@pytest.mark.parametrize("reads", [False, True])
+def test_few_channels_with_weights_of_places(
+    shape: tuple[int, ...], kernel: tuple[int, int], stride: int, dtype: str, reads: bool
+) -> None:
+    """A blur of pixels: vectors run along pixels and channels together."""
+    wide = "int32" if dtype == "uint8" else dtype
+    x, w = te.placeholder(shape, dtype, name="X"), te.placeholder(kernel, wide, name="W")
+    r, q = (te.reduce_axis((0, n), name=name) for n, name in zip(kernel, "rq", strict=True))
+    size = [(n - m) // stride + 1 for n, m in zip(shape, kernel, strict=False)]
+    y = te.compute(
+        (*size, shape[2]),
+        lambda i, j, c: te.sum(
+            x[i * stride + r, j * stride + q, c].astype(wide) * w[r, q], axis=[r, q]
+        ),
+        name="Y",
+    )
+    z = te.compute(y.shape, lambda i, j, c: y[i, j, c] * 2 + 1, name="Z") if reads else y
+    rng = np.random.default_rng(0)
+    image, weights = rng.integers(0, 9, shape).astype(dtype), rng.integers(-3, 4, kernel)
+    found = np.empty([int(n) for n in z.shape], wide)
+    tvm.build(z, [x, w, z])(image, weights.astype(wide), found)
+    windows = np.lib.stride_tricks.sliding_window_view(image.astype("int64"), kernel, (0, 1))
+    expected = np.einsum("ijcrq,rq->ijc", windows[::stride, ::stride], weights)
+    np.testing.assert_array_equal(found, expected * 2 + 1 if reads else expected)
+    texts = [each.text for each in auto_schedule(z, "llvm -mcpu=znver4").choices]
+    assert any("neighbouring results at a time" in each for each in texts) == (stride == 1)

@@ -481,6 +481,56 @@ def test_windows_that_stay_one_sum(
     assert "factor_out(Y, [r])" not in auto_schedule(Y, TARGET).trace()
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("dtype", "combine", "meaning", "size"),
+    [
+        ("float32", te.sum, np.sum, 64),
+        ("float64", te.sum, np.sum, 12),
+        ("int32", te.sum, np.sum, 20),
+        ("uint8", te.max, np.max, 25),
+        ("float32", te.min, np.min, 100),
+    ],
+)
+def test_long_windows_are_reduced_in_parts(
+    dtype: str, combine: Any, meaning: Any, size: int, axis: int
+) -> None:
+    shape = (3, 150) if axis else (150, 7)
+    X, k = te.placeholder(shape, dtype, name="X"), te.reduce_axis((0, size), name="k")
+    results = [n - (size - 1) * (d == axis) for d, n in enumerate(shape)]
+
+    def value(i: Any, j: Any) -> Any:
+        return combine(X[i, j + k] if axis else X[i + k, j], axis=k)
+
+    Y = te.compute(results, value, name="Y")
+    assert taken_out(Y) >= 1
+    x, y = numbers(dtype, shape), np.empty(results, dtype)
+    tvm.build([Y], [X, Y])(x, y)
+    wide = x.astype("float64") if dtype.startswith("float") else x
+    expected = meaning(np.lib.stride_tricks.sliding_window_view(wide, size, axis), axis=-1)
+    np.testing.assert_allclose(y, expected.astype(dtype), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "fp"),
+    [(7, 1, "fast"), (31, 1, "fast"), (6, 1, "fast"), (16, 16, "fast"), (16, 1, "strict")],
+)
+def test_windows_without_parts(size: int, stride: int, fp: str) -> None:
+    """Few steps, prime numbers of them, windows that share nothing, and sums in order."""
+    n = (200 - size) // stride + 1
+    X, k = te.placeholder((200,), name="X"), te.reduce_axis((0, size), name="k")
+    Y = te.compute((n,), lambda i: te.sum(X[i * stride + k], axis=k), name="Y")
+    assert fp == "strict" or taken_out(Y) == 0
+    x, y = numbers("float32", (200,)), np.empty(n, "float32")
+    tvm.build([Y], [X, Y], fp=fp)(x, y)
+    expected = np.zeros(n, "float32" if fp == "strict" else "float64")
+    for step in range(size):
+        expected += x[step : step + (n - 1) * stride + 1 : stride]
+    np.testing.assert_allclose(y, expected, rtol=0 if fp == "strict" else 1e-4, atol=1e-4)
+    if fp == "strict":
+        np.testing.assert_array_equal(y, expected)
+
+
 def test_windows_of_three_axes_with_padding_and_symbolic_extents() -> None:
     n = te.var("n")
     X = te.placeholder((6, n, 17), name="X")

@@ -155,3 +155,50 @@ def test_rows_of_sparse_matrices(width: int) -> None:
     found = np.full((rows, width), 7, "float32")
     tvm.build([Y], [row, column, value, x, Y])(r, c.astype("int32"), v, m, found)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["where", "cast", "choice"])
+@pytest.mark.parametrize("shape", [(7, 9), (2, 3)])
+def test_two_keys_name_a_group(form: str, shape: tuple[int, int]) -> None:
+    """Counts of pairs, as a confusion matrix has them, and sums."""
+    n = 500
+    a, b = (te.placeholder((n,), "int32", name=name) for name in "ab")
+    x, p = te.placeholder((n,), "int32", name="x"), te.reduce_axis((0, n), name="p")
+
+    def count(i: Any, j: Any) -> Any:
+        both = te.all(a[p] == i, j == b[p])
+        if form == "where":
+            return te.sum(x[p], axis=p, where=both)
+        one = both.astype("int32") if form == "cast" else te.if_then_else(both, x[p], 0)
+        return te.sum(one, axis=p)
+
+    C = te.compute(shape, count, name="C")
+    schedule = tvm.auto_schedule(C, "llvm -mcpu=haswell")
+    assert _is_grouped(schedule) == (shape == (7, 9))
+    rng = np.random.default_rng(0)
+    keys = [rng.integers(-1, size + 1, n).astype("int32") for size in shape]
+    values = rng.integers(-5, 5, n).astype("int32")
+    found = np.full(shape, 3, "int32")
+    tvm.build(schedule, [a, b, x, C])(*keys, values, found)
+    expected = np.zeros(shape, "int32")
+    inside = (keys[0] >= 0) & (keys[0] < shape[0]) & (keys[1] >= 0) & (keys[1] < shape[1])
+    weight = np.ones_like(values) if form == "cast" else values
+    np.add.at(expected, (keys[0][inside], keys[1][inside]), weight[inside])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("bins", [4, 64])
+def test_computed_keys_are_computed_in_vectors(bins: int) -> None:
+    n = 3000
+    X, p = te.placeholder((n,), name="X"), te.reduce_axis((0, n), name="p")
+    key = te.min(te.max((X[p] * float(bins)).astype("int32"), 0), bins - 1)
+    C = te.compute((bins,), lambda c: te.sum((key == c).astype("int32"), axis=p), name="C")
+    schedule = tvm.auto_schedule(C)
+    assert (".hoist(" in schedule.trace()) == (bins == 64)
+    x = np.random.default_rng(0).standard_normal(n).astype("float32")
+    x[:4] = np.nan, np.inf, -np.inf, 1e30
+    at = np.clip(np.nan_to_num(x.astype("float64") * bins, nan=0.0), 0, bins - 1).astype(int)
+    found = np.empty(bins, "int32")
+    for each in (schedule, te.create_schedule(C.op)):
+        tvm.build(each, [X, C])(x, found)
+        np.testing.assert_array_equal(found, np.bincount(at, minlength=bins))

@@ -104,6 +104,12 @@ def test_factors_that_lie_otherwise_are_copied(
     check(arguments, auto_schedule(arguments[-1], target) if target else None, layout)
 
 
+def test_such_a_copy_is_transposed_in_registers() -> None:
+    arguments = product(90, 9, 1141, layout="NN")
+    assert is_in_lanes(auto_schedule(arguments[-1], ZEN3))
+    assert "vector_shuffle" in build(arguments[-1:], arguments, ZEN3).get_source("tir")
+
+
 def test_two_rows_share_what_they_read() -> None:
     """A product of two rows isn't two products of one."""
     assert is_in_lanes(auto_schedule(product(2, 1000, 1000)[-1], ZEN3))

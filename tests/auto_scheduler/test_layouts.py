@@ -351,7 +351,64 @@ def test_operands_that_are_read_a_few_times_stay() -> None:
     assert OPERANDS not in [each.text for each in found.choices]
 
 
+@pytest.mark.parametrize("is_flipped", [False, True])
+@pytest.mark.parametrize("reducer", [te.sum, te.max])
+@pytest.mark.parametrize("target", TARGETS)
+def test_weights_of_channels_that_lie_apart(target: str, reducer: Any, is_flipped: bool) -> None:
+    """A window of an image, channels last, whose weights have channels first; they may be read
+    backwards."""
+    X, W = te.placeholder((2, 13, 11, 37), name="X"), te.placeholder((37, 3, 3), name="W")
+    r, q = te.reduce_axis((0, 3), name="r"), te.reduce_axis((0, 3), name="q")
+
+    def element(n: Any, y: Any, x: Any, c: Any) -> Any:
+        weight = W[c, 2 - r, 2 - q] if is_flipped else W[c, r, q]
+        return reducer(X[n, y + r, x + q, c] * weight, axis=[r, q])
+
+    Y = te.compute((2, 11, 9, 37), element, name="Y")
+    assert OPERANDS in [each.text for each in tvm.auto_schedule(Y, target).choices]
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-9, 9, n).astype("float32") for n in ((2, 13, 11, 37), (37, 3, 3)))
+    y = np.empty((2, 11, 9, 37), "float32")
+    tvm.build(Y, [X, W, Y], target, name="f")(x, w, y)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))
+    terms = windows * (w[:, ::-1, ::-1] if is_flipped else w)
+    reduced = getattr(terms, "sum" if reducer is te.sum else "max")((-1, -2))
+    np.testing.assert_array_equal(y, reduced)
+
+
 # -- Other reductions --
+
+
+@pytest.mark.parametrize("stride", [1, 2, 5])
+@pytest.mark.parametrize("reducer", [te.sum, te.max])
+@pytest.mark.parametrize("target", TARGETS)
+def test_windows_whose_results_lie_otherwise(target: str, reducer: Any, stride: int) -> None:
+    """An image with channels first is reduced along its rows, where neighbouring windows share
+    elements, and stored with channels last."""
+    X = te.placeholder((2, 37, 23, 25), name="X")
+    r, q = te.reduce_axis((0, 3), name="r"), te.reduce_axis((0, 3), name="q")
+    height, width = (20 // stride + 1, 22 // stride + 1)
+
+    def element(n: Any, y: Any, x: Any, c: Any) -> Any:
+        return reducer(X[n, c, y * stride + r, x * stride + q], axis=[r, q])
+
+    Y = te.compute((2, height, width, 37), element, name="Y")
+    assert "layout" in {each.about for each in tvm.auto_schedule(Y, target).choices}
+    x = np.random.default_rng(0).integers(-9, 10, (2, 37, 23, 25)).astype("float32")
+    y = np.empty((2, height, width, 37), "float32")
+    tvm.build(Y, [X, Y], target, name="f")(x, y)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+    windows = windows[:, :, ::stride, ::stride]
+    reduced = getattr(windows, "sum" if reducer is te.sum else "max")((-1, -2))
+    np.testing.assert_array_equal(y, reduced.transpose(0, 2, 3, 1))
+
+
+def test_places_that_begin_again_are_no_line() -> None:
+    """Of what a remainder reads, neighbours aren't neighbours in memory everywhere."""
+    X, W = te.placeholder((200, 64), name="X"), te.placeholder((64, 42), name="W")
+    k = te.reduce_axis((0, 40), name="k")
+    Y = te.compute((200, 64), lambda i, j: te.sum(X[i, j] * W[j, (i + k) % 42], axis=k), name="Y")
+    assert "computed along" not in str([each.text for each in tvm.auto_schedule(Y).choices])
 
 
 @pytest.mark.covering(1)

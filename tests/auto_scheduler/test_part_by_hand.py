@@ -442,3 +442,11 @@ def test_sums_along_and_across() -> None:
         s: Any = te.create_schedule(Y.op)
         s[Y].parallel(Y.op.axis[0])
         assert names(s) == (["total"] if across else [])
+
+
+@pytest.mark.parametrize("target", [[], 3, ["llvm"]])
+def test_an_argument_that_is_no_target_is_named(target: Any) -> None:
+    A = te.placeholder((4,), name="A")
+    s = te.create_schedule(te.compute((4,), lambda i: A[i] + 1.0, name="B").op)
+    with pytest.raises(tvm.CompileError, match="target: expected a text such as 'llvm' or a dict"):
+        tvm.auto_schedule(s, target)

@@ -795,3 +795,67 @@ def test_rows_of_windows_are_not_streamed(columns: int) -> None:
     expected = sum(a[:, q : q + 1] * padded[q : q + n] for q in range(2 * half + 1))
     found = built(C, [A, B], [a, b])
     close(found, np.asarray(expected), 2 * half + 1, 2.0 * half + 1)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_lines_of_their_own_are_summed_along_memory(
+    order: tuple[int, ...], is_read_again: bool
+) -> None:
+    """Each group of channels, times the weights of its channels. No result reads the elements of
+    another, so neighbouring groups, which lie far apart, are no columns of a vector."""
+    image = (8, 32, 14, 14)
+    A, H, W = (te.placeholder(t, name=n) for n, t in (("A", image), ("H", image), ("W", (32,))))
+    axes = [te.reduce_axis((0, extent), name) for name, extent in (("r", 4), ("i", 14), ("j", 14))]
+    r, i, j = axes
+    shape = (8, 8, 2) if is_read_again else (8, 8)
+
+    def element(p: Any, q: Any, *more: Any) -> Any:
+        weight = W[q * 4 + r] if not more else W[(q * 4 + r + more[0]) % 32]
+        terms = (A[p, q * 4 + r, i, j] - 1.0) * (H[p, q * 4 + r, i, j] * weight)
+        return te.sum(terms, axis=[axes[each] for each in order])
+
+    C = te.compute(shape, element, name="C")
+    if not is_read_again:
+        assert "i.j.fused.outer" in text(C, [A, H, W])  # pieces of a line
+    rng = np.random.default_rng(0)
+    a, h, w = (rng.random(t, "float32") for t in (image, image, (32,)))
+    wide = ((a.astype("float64") - 1) * h).sum((2, 3))
+    every = [(wide * np.roll(w, -n)).reshape(8, 8, 4).sum(-1) for n in range(2)]
+    expected = np.stack(every, -1) if is_read_again else every[0]
+    close(built(C, [A, H, W], [a, h, w]), expected, 784, np.abs(expected))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("steps", [1, 5, 16, 17])
+@pytest.mark.parametrize("form", ["rows", "columns", "lengths"])
+def test_elements_that_data_choose(form: str, steps: int, dtype: str) -> None:
+    """Sparse matrices with a few elements in each row: each is read by itself."""
+    n = 50
+    shape = (steps, n) if form == "columns" else (n, steps)
+    V, P = te.placeholder(shape, dtype, name="V"), te.placeholder(shape, "int32", name="P")
+    X, L = te.placeholder((33,), dtype, name="X"), te.placeholder((n,), "int32", name="L")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def value(i: Any) -> Any:
+        at = (k, i) if form == "columns" else (i, k)
+        term = V[at] * X[P[at]]
+        if form == "lengths":
+            term = te.if_then_else(k < L[i], term, te.const(0, dtype))
+        return te.sum(term, axis=k)
+
+    Y = te.compute((n,), value, name="Y")
+    if steps in (5, 16) and form == "rows":
+        assert "s[Y].unroll(k)" in auto_schedule(Y, "llvm -mcpu=znver4").trace()
+    rng = np.random.default_rng(0)
+    v, x = (rng.standard_normal(each).astype(dtype) for each in (shape, (33,)))
+    at = rng.integers(0, 33, shape).astype("int32")
+    length = rng.integers(0, steps + 1, n).astype("int32")
+    terms = v.astype("d") * x[at]
+    terms = terms.T if form == "columns" else terms
+    if form == "lengths":
+        terms = np.where(np.arange(steps) < length[:, None], terms, 0)
+    y = np.empty(n, dtype)
+    for fp in ("fast", "strict"):
+        build([Y], [V, P, X, L, Y], fp=fp)(v, at, x, length, y)
+        np.testing.assert_allclose(y, terms.sum(1), rtol=1e-4, atol=1e-4)

@@ -284,6 +284,19 @@ def test_intermediate_results_that_are_arguments_are_written() -> None:
     np.testing.assert_array_equal(found, values - values.max(1, keepdims=True))
 
 
+def test_rows_of_equal_computed_sizes_are_one_line() -> None:
+    m, n = te.var("m"), te.var("n")
+    X = te.placeholder((m, n, (n + 15) // 16), name="X")
+    Y = te.compute((m, n, (n + 15) // 16), lambda i, j, k: X[i, j, k] * 2.0, name="Y")
+    assert "fuse(i, j, k)" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    f = build([Y], [X, Y], name="f")
+    for rows, size in ((0, 3), (3, 0), (2, 7), (5, 49)):
+        x = np.random.default_rng(0).random((rows, size, (size + 15) // 16), dtype="float32")
+        y = np.empty_like(x)
+        f(x, y)
+        np.testing.assert_array_equal(y, x * 2)
+
+
 def test_symbolic_sizes() -> None:
     m, n = te.var("m"), te.var("n")
     x = matrix(m, n)

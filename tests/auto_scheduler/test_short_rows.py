@@ -330,16 +330,13 @@ def test_blocks_of_lines(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("results", "steps"), [(6, 6), (5, 7), (3, 3), (7, 12), (2, 9), (6, 8)])
 @pytest.mark.parametrize("fp", ["fast", "strict"])
-def test_few_results_of_few_steps_are_written_out(
-    results: int, steps: int, dtype: str, fp: str
-) -> None:
+def test_few_results_of_few_steps(results: int, steps: int, dtype: str, fp: str) -> None:
     A = te.placeholder((11, results, steps), dtype, name="A")
     X = te.placeholder((11, steps), dtype, name="X")
     k = te.reduce_axis((0, steps), name="k")
     Y = te.compute((11, results), lambda b, i: te.sum(A[b, i, k] * X[b, k], axis=k), name="Y")
-    if (results, steps, dtype) == (6, 6, "float64"):
-        trace = auto_schedule(Y, "llvm -mcpu=znver4").trace()
-        assert "s[Y].unroll(i)" in trace and "s[Y].unroll(k)" in trace
+    if (results, steps, dtype, fp) == (6, 6, "float64", "fast"):
+        assert "i0 * 6 + i1" in auto_schedule(Y, "llvm -mcpu=znver4").trace()
     a = np.random.default_rng(0).standard_normal((11, results, steps)).astype(dtype)
     x = np.random.default_rng(1).standard_normal((11, steps)).astype(dtype)
     y = np.empty((11, results), dtype)
@@ -358,3 +355,71 @@ def test_logarithms_of_sums_of_exponentials(rows: int, size: int) -> None:
     x, y = numbers(rows, size), np.empty(rows, "float32")
     build([Y], [X, Y])(x, y)
     np.testing.assert_allclose(y, np.log(np.exp(x.astype("d")).sum(1)), rtol=1e-5, atol=1e-6)
+
+
+def test_few_steps_of_bytes_are_written_out() -> None:
+    A, X = te.placeholder((11, 2, 4), "uint8", name="A"), te.placeholder((11, 4), "uint8", name="X")
+    k = te.reduce_axis((0, 4), name="k")
+    Y = te.compute((11, 2), lambda b, i: te.sum(A[b, i, k] * X[b, k], axis=k), name="Y")
+    trace = auto_schedule(Y, "llvm -mcpu=znver4").trace()
+    assert "s[Y].unroll(i)" in trace and "s[Y].unroll(k)" in trace
+    a, x = (RNG.integers(0, 256, shape, "uint8") for shape in ((11, 2, 4), (11, 4)))
+    expected = (a * x[:, None]).sum(2, dtype="uint8")
+    np.testing.assert_array_equal(built(Y, [A, X], [a, x]), expected)
+
+
+def test_few_rows_of_symbolic_batches() -> None:
+    n, k = te.var("n"), te.reduce_axis((0, 6), name="k")
+    A, X = te.placeholder((n, 3, 6), name="A"), te.placeholder((n, 6), name="X")
+    Y = te.compute((n, 3), lambda b, i: te.sum(A[b, i, k] * X[b, k], axis=k), name="Y")
+    assert "i0 * 3 + i1" in auto_schedule(Y, HASWELL).trace()
+    f = build([Y], [A, X, Y])
+    for size in (0, 1, 2, 5, 64):
+        a, x, y = numbers(size, 3, 6), numbers(size, 6), numbers(size, 3)
+        f(a, x, y)
+        np.testing.assert_allclose(y, np.einsum("bik,bk->bi", a, x), rtol=1e-4, atol=1e-5)
+
+
+_FORMS = ("row", "product", "weighted", "by_vector", "largest")
+
+
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int16"])
+@pytest.mark.parametrize(
+    ("batch", "rows", "size"),
+    [(20, 6, 6), (33, 2, 7), (7, 3, 5), (5, 3, 10), (9, 5, 15), (3, 7, 9), (1, 3, 6)],
+)
+@pytest.mark.parametrize("target", [HASWELL, "llvm -mcpu=znver4"])
+def test_few_rows_behind_each_other(
+    form: str, dtype: str, batch: int, rows: int, size: int, target: str
+) -> None:
+    """Rows that fill no vector of results by themselves, as those of small matrices."""
+    x, k = te.placeholder((batch, rows, size), dtype, name="X"), te.reduce_axis((0, size), "k")
+    shapes = {"product": x.shape, "weighted": (size,), "by_vector": (batch, size)}
+    other = te.placeholder(shapes.get(form, (size,)), dtype, name="O")
+    value: dict[str, Callable[..., Any]] = {
+        "row": lambda b, i: x[b, i, k],
+        "largest": lambda b, i: x[b, i, k],
+        "product": lambda b, i: x[b, i, k] * other[b, i, k],
+        "weighted": lambda b, i: x[b, i, k] * other[k],
+        "by_vector": lambda b, i: x[b, i, k] * other[b, k],
+    }
+    combine = te.max if form == "largest" else te.sum
+    out = te.compute((batch, rows), lambda b, i: combine(value[form](b, i), axis=k), name="Y")
+    given = [RNG.integers(-9, 9, t.shape).astype(dtype) for t in (x, other)]
+    terms = given[0]
+    if form in shapes:
+        terms = terms * (given[1][:, None] if form == "by_vector" else given[1])
+    expected = terms.max(2) if form == "largest" else terms.sum(2, dtype=dtype)
+    found = np.empty((batch, rows), dtype)
+    build(auto_schedule(out, target), [x, other, out])(*given, found)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_few_rows_are_computed_together() -> None:
+    x, k = te.placeholder((20, 3, 6), name="X"), te.reduce_axis((0, 6), "k")
+    out = te.compute((20, 3), lambda b, i: te.sum(x[b, i, k], axis=k), name="Y")
+    assert "vector_shuffle" in str(lower(auto_schedule(out, HASWELL), [x, out]))
+    few = te.compute((2, 3), lambda b, i: te.sum(x[b, i, k], axis=k), name="Z")
+    assert "transform_layout" not in auto_schedule(few, HASWELL).trace()  # of a vector of results

@@ -112,6 +112,26 @@ def test_one_group_is_a_convolution_without_groups() -> None:
     assert "simplify" not in auto_schedule(several[-1], TARGET).trace()
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_product_of_one_step(is_scaled: bool) -> None:
+    """It is a product only where elements of both factors are read for several results: a tensor
+    that is scaled isn't."""
+    A = te.placeholder((40, 6, 1), name="A")
+    B = te.placeholder((6, 1) if is_scaled else (1, 6), name="B")
+    k = te.reduce_axis((0, 1), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(A[i, j, k] * B[j, k] if is_scaled else A[i, 0, k] * B[k, j], axis=k)
+
+    C = te.compute((40, 6), element, name="C")
+    texts = [each.text for each in auto_schedule(C, TARGET).choices]
+    assert any("sums of {steps} products" in text for text in texts) == (not is_scaled)
+    a, b = np.random.default_rng(0).random((40, 6, 1)), np.arange(6.0)
+    c = np.empty((40, 6), "float32")
+    build(C, [A, B, C])(a.astype("float32"), b.reshape(B.shape[0], -1).astype("float32"), c)
+    np.testing.assert_allclose(c, (a[..., 0] if is_scaled else a[:, :1, 0]) * b, rtol=1e-6)
+
+
 def test_simplify_names_a_stage_without_expressions() -> None:
     A = te.placeholder((4,), name="A")
     s = te.create_schedule(te.compute((4,), lambda i: A[i], name="B").op)

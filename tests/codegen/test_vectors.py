@@ -238,6 +238,15 @@ def test_lanes_that_are_off_cannot_leave_the_tensor() -> None:
     assert found.tolist() == [*range(8), *[0] * 8]
 
 
+def test_lanes_that_are_off_are_zero_beside_a_single_element() -> None:
+    mask = e.LT(ALL, e.Broadcast(const(1), 16))
+    place = e.FloorDiv(ALL, e.Broadcast(const(3), 16))
+    kernel = build(function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (place,), mask), (ALL,))))
+    found = np.ones(16, np.float32)
+    kernel(np.arange(5, 13, dtype=np.float32), found)
+    assert found.tolist() == [5, *[0] * 15]
+
+
 def test_a_lane_in_the_middle_may_leave_it() -> None:
     middle = e.EQ(ALL, e.Broadcast(const(9), 16))
     made = function("f", X, Y, body=BufferStore(Y, BufferLoad(X, (ALL,), middle), (ALL,)))
@@ -275,6 +284,28 @@ def test_narrow_neighbours_under_a_mask_are_read_at_once(place: int) -> None:
     got = np.full(16, 77, np.int8)
     kernel(numbers, masks, got)
     assert got.tolist() == [numbers[place + i] if masks[i] else 0 for i in range(16)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", "float64"])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_lanes_from_a_few_rows_are_picked_from_vectors(rows: int, dtype: str) -> None:
+    """The rows lie far apart, and the last one ends where the tensor ends."""
+    planes = te.placeholder((rows, 40, 6), dtype, name="P")
+    mixed = te.compute((40, 16), lambda i, j: planes[j % rows, i, j // rows % 6], name="M")
+    s = te.create_schedule(mixed.op)
+    s[mixed].vectorize(mixed.op.axis[1])
+    kernel: Any = build(s, [planes, mixed])
+    values = (
+        np.random.default_rng(rows)
+        .integers(-9, 9, (rows, 40, 6))
+        .astype(numpy_dtype(DType.of(dtype)))
+    )
+    found = np.zeros((40, 16), values.dtype)
+    kernel(values, found)
+    lanes = np.arange(16)
+    np.testing.assert_array_equal(found, values[lanes % rows, :, lanes // rows % 6].T)
+    gathers = kernel.get_source("ll").count("masked.gather")
+    assert bool(gathers) == (rows > 4)
 
 
 # -- Operators and functions ----------------------------------------------------------------------
@@ -381,3 +412,33 @@ def test_narrow_lanes_that_are_shifted_are_widened(dtype: str, wide: str) -> Non
     bits = np.iinfo(dtype).bits
     exact = [[int(x) >> n if 0 <= n < bits else -int(x < 0) for n in amounts] for x in values[0]]
     np.testing.assert_array_equal(found, np.array(exact, wide))
+
+
+@pytest.mark.parametrize("size", [16, 64, 62, 80])
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("layout", ["compact", "strided"])
+def test_partners_in_a_row_are_picked_from_whole_vectors(
+    size: int, shift: int, layout: str
+) -> None:
+    """Rotations of pairs that lie side by side read each pair from the vector that holds it."""
+    X, W = te.placeholder((5, size), name="X"), te.placeholder((5, size // 2), name="W")
+
+    def value(i: Any, j: Any) -> Any:
+        other = te.if_then_else(j % 2 == 0, -X[i, j // 2 * 2 + 1], X[i, j // 2 * 2])
+        return X[i, j] + other * W[i, j // 2]
+
+    Y = te.compute((5, size - 2 * shift), lambda i, j: value(i, j + 2 * shift), name="Y")
+    f = build([Y], [X, W, Y])
+    if shift == 0 and size % 16 == 0:
+        made = build([Y], [X, W, Y], target="llvm -mcpu=znver4").get_source("ll")
+        assert 1 <= made.count("load <8 x float>, ptr") <= 2  # of W
+    rng = np.random.default_rng(0)
+    step = 2 if layout == "strided" else 1
+    x = rng.standard_normal((5 * step, size)).astype("float32")[::step]
+    w = rng.standard_normal((5, size // 2)).astype("float32")
+    pairs = x.reshape(5, -1, 2)
+    turned = np.stack([-pairs[..., 1], pairs[..., 0]], -1).reshape(5, size)
+    expected = (x + turned * w.repeat(2, 1))[:, 2 * shift :]
+    y = np.empty((5, size - 2 * shift), "float32")
+    f(x, w, y)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)

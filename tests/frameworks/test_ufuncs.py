@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,33 @@ def test_without_parentheses() -> None:
     assert thrice([1.0, 2.0]).tolist() == [3, 6] and thrice.types == ["f->f", "d->d"]
     with pytest.raises(TypeError, match="ufunc: expected a function of numbers, got int 0"):
         tvm.ufunc(0)  # type: ignore[call-overload]  # which is refused
+
+
+def _generated(x: Any) -> Any:
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (len, "ufunc: expected a Python function, got len, which isn't written in Python: write"),
+        (np.sin, "ufunc: expected a Python function, got sin, which isn't written in Python"),
+        (dict, "ufunc: expected a Python function, got the class dict"),
+        (_generated, "ufunc: expected a Python function, got the generator _generated: return"),
+        (lambda *x: x[0], r"<lambda>: expected a parameter by position for each input, got '\*x'"),
+        (lambda x, *, y: x, "<lambda>: expected a parameter by position for each input, got 'y'"),
+        (lambda: 1.0, "<lambda>: expected a function of at least one input, got one of none"),
+        (lambda x: None, "<lambda>: expected a function that returns an expression, or a tuple of"),
+    ],
+)
+def test_functions_of_which_no_ufunc_is_made(function: Any, message: str) -> None:
+    with pytest.raises((TypeError, tvm.CompileError), match=message):
+        tvm.ufunc(function)
+
+
+def test_parts_of_functions() -> None:
+    scaled = tvm.ufunc(partial(lambda x, k: x * k, k=3.0), types=["float64"], name="scaled")
+    assert scaled([1.0, 2.0]).tolist() == [3, 6] and scaled.nin == 1
 
 
 def test_all_that_numpy_gives(plus: Any) -> None:

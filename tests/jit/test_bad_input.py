@@ -47,9 +47,20 @@ def both(x: Any, y: Any) -> Any:
     return x + y, x - y
 
 
+@tvm.jit
+def added(x: Annotated[te.Tensor, "... n"], y: Annotated[te.Tensor, "... n"]) -> Any:
+    return te.compute(x.shape, lambda *i: x(*i) + y(*i))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (
+            lambda: added(X, W),
+            ValueError,
+            r"with ... == \(2,\) \(as argument 0 'x' has it\), got \(3,\): jit\(broadcast=True\)",
+        ),
+        (lambda: added(X, X[:0]), ValueError, r"... == \(2,\) .*, got \(0, 3\)$"),
         (lambda: scaled(X), TypeError, r"argument 1 'w': expected an array of shape \(n,\), but"),
         (lambda: scaled(X, W, 1, 2), TypeError, r"expected at most 3 arguments .*, got 4"),
         (lambda: scaled(X, W, eps=1), TypeError, "expected arguments among x, w, scale, got 'eps'"),
@@ -117,7 +128,11 @@ def both(x: Any, y: Any) -> Any:
         ),
         (lambda: scaled(X, ELSEWHERE), TypeError, "'x': expected a tensor of te.* array of numpy"),
         (lambda: scaled.warm_up([("float32[m 3]", "float32[3]")]), tvm.CompileError, "64 768"),
-        (lambda: tvm.jit(lambda x, n: x, static="n")(W, []), TypeError, "that can be hashed"),
+        (
+            lambda: tvm.jit(lambda x, n: x, static="n")(W, []),
+            TypeError,
+            "that can be hashed, since the program is made for it, got list: pass a tuple",
+        ),
     ],
 )
 def test_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -237,7 +252,7 @@ def test_parameters_and_options() -> None:
         (lambda: tvm.jit(np.add), "got add, which isn't written in Python"),
         (lambda: tvm.jit(operator.itemgetter(1)), "got itemgetter, which isn't written in Python"),
         (lambda: tvm.jit(_asynchronous), "got the asynchronous function _asynchronous: write it"),
-        (lambda: tvm.jit(_generator), "got the generator _generator: return its tensors"),
+        (lambda: tvm.jit(_generator), "got the generator _generator: return its results"),
         (lambda: tvm.jit(_number_of), "got a classmethod: decorate the function first"),
         (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
         (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),

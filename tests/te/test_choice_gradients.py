@@ -91,6 +91,19 @@ def _stages(choose: Callable[..., Any], depth: int) -> tuple[Tensor, Tensor]:
     return X, Y
 
 
+def _by_places(choose: Callable[..., Any], depth: int) -> tuple[Tensor, Tensor]:
+    """The conditions are facts, with which indices are simplified."""
+    X = te.placeholder((N,), F64, name="X")
+
+    def element(i: Any) -> Any:
+        made = X[i]
+        for step in range(depth):
+            made = choose(i % (step + 2) == 0, made * X[i], te.sqrt(te.abs(made)))
+        return made
+
+    return X, te.compute((N,), element, name="Y")
+
+
 def _nodes(made: Tensor) -> int:
     return len({*_everything(made)})
 
@@ -116,6 +129,28 @@ def test_gradients_grow_like_their_programs(program: Any, choose: Any) -> None:
         X, Y = program(choose, depth)
         sizes.append(_nodes(te.gradient(Y, [X], te.placeholder((N,), F64, name="H"))[0]))
     assert sizes[2] - sizes[1] <= 2.2 * (sizes[1] - sizes[0])
+
+
+def test_choices_by_places_share_the_choices_in_both_branches() -> None:
+    X, Y = _by_places(_lazily, 10)
+    (dX,) = te.gradient(Y, [X], te.placeholder((N,), F64, name="H"))
+    assert _nodes(dX) < 1000  # 2909, if each branch computed the choices before in its own way
+
+
+def test_functions_in_nested_choices_are_computed_once() -> None:
+    """Also where the indices are simplified in the scope of each choice."""
+    X, H = (te.placeholder((N,), F64, name=name) for name in "XH")
+
+    def element(i: Any) -> Any:
+        made = te.exp(X[i])
+        for step in range(12):
+            made = _lazily(X[i] > 0.1 * step, te.sin(made), te.cos(made))
+        return made
+
+    (dX,) = te.gradient(te.compute((N,), element, name="Y"), [X], H)
+    calls = [each for each in _everything(dX) if isinstance(each, tir.Call)]
+    assert sum(each.op == "sin" for each in calls) <= 2 * 12
+    assert sum(each.op == "exp" for each in calls) == 1
 
 
 def test_a_value_of_several_choices_is_differentiated_where_one_of_them_uses_it() -> None:

@@ -166,3 +166,20 @@ def test_a_stage_in_rows_is_computed_where_a_choice_reads_it() -> None:
     a, found = np.random.default_rng(0).random((24, 24)), np.full((24, 24), 7.0)
     tvm.build(s, [A, L])(a, found)
     np.testing.assert_allclose(found, np.tril(np.exp(a)))
+
+
+def test_factors_of_sums_without_terms_are_read_under_their_conditions() -> None:
+    """Anything follows from a variable without values, also that a guarded read stays inside."""
+    X, C = te.placeholder((4,), F64, name="X"), te.placeholder((4, 1), F64, name="C")
+    k = te.reduce_axis((1, 1), name="k")
+
+    def element(i: Any) -> Any:
+        before = te.if_then_else(i >= 1, X[i - 1], te.const(0.0, F64))
+        return te.prod(te.tanh(before * before * C[i, k]) + 1.5, axis=k)
+
+    Y = te.compute((4,), element, name="Y")
+    h = te.placeholder((4,), F64, name="h")
+    dx, dc = te.gradient(Y, [X, C], h)
+    found = [np.full(4, 7.0), np.full((4, 1), 7.0)]
+    tvm.build([dx, dc], [X, C, h, dx, dc])(np.ones(4), np.ones((4, 1)), np.ones(4), *found)
+    assert not found[0].any() and not found[1].any()

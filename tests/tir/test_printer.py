@@ -214,6 +214,18 @@ def test_depth_is_no_limit() -> None:
     assert len(stmt_text(body).splitlines()) == 5001
 
 
+def test_a_shared_subexpression_of_a_long_text_has_a_name() -> None:
+    """The text grows like the graph, not like the tree."""
+    short: PrimExpr = N + 1
+    assert expr_text(short * short) == "(n + 1) * (n + 1)"
+    node = short
+    for _ in range(100):
+        node = e.Mul(node, node)
+    text = expr_text(node)
+    assert text.startswith("(v := (v_1 := ") and text.endswith(" * v")
+    assert "(v_99 := n + 1) * v_99" in text and len(text) < 3000
+
+
 def test_str_and_repr_are_the_text() -> None:
     assert str(N + 1) == repr(N + 1) == "n + 1"
     assert str(s.Evaluate(N)) == "n"

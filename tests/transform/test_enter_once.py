@@ -86,3 +86,27 @@ def test_a_condition_behind_the_first_stays() -> None:
 def test_other_loops_stay(body: Stmt) -> None:
     before = func(loop(i, 4, body))
     assert structural_equal(enter_once(before), before)
+
+
+def test_nested_loops_are_entered_once_each() -> None:
+    other = tir.decl_buffer((9,), "int32", name="L")
+    pairs = tir.decl_buffer((3, 4), "int32", name="P")
+    c = Var("c")
+    both = e.logical_and(e.EQ(KEY[i], c), e.EQ(j, other[i]))
+    store = IfThenElse(both, BufferStore(pairs, pairs[c, j] + 1, (c, j)))
+    before = function_of(KEY, other, pairs)(loop(i, 9, loop(c, 3, loop(j, 4, store))))
+    made = enter_once(before)
+    assert str(made).count("for ") == 1
+    keys = [np.array(each, "int32") for each in ([0, 2, 2, 3, -1, 2, 1, 0, 2], [*range(-2, 7)])]
+    results = []
+    for each in (before, made):
+        results.append(np.zeros((3, 4), "int32"))
+        interpret(each, *keys, results[-1])
+    np.testing.assert_array_equal(*results)
+    assert results[0].sum() == 2
+
+
+def test_a_value_that_the_loop_changes_is_not_tested_first() -> None:
+    both = e.logical_and(e.EQ(B[0], 0), e.EQ(KEY[i], j))
+    before = func(loop(i, 9, loop(j, 4, counting(both))))
+    assert structural_equal(enter_once(before), before)

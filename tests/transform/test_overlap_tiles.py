@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 import minitvm as tvm
 from minitvm import te
 from minitvm.runtime.module import Module
+from minitvm.te.hybrid import allocate, float32, likely, output_tensor, vectorize
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Call, Select, Var, const, const_int
@@ -44,7 +45,7 @@ def overlapped(s: te.Schedule, arguments: list[Tensor]) -> bool:
     return overlap_tiles(func) is not func
 
 
-def with_guards(s: te.Schedule, arguments: list[Tensor]) -> PrimFunc:
+def with_guards(s: te.Schedule, arguments: Sequence[Tensor | Var]) -> PrimFunc:
     """The loops that a schedule stands for, before they are rewritten."""
     seen: list[PrimFunc] = []
 
@@ -425,3 +426,193 @@ def test_a_tile_that_reads_one_vector_ends_under_a_mask_where_masks_are_register
             got = np.full((3, columns), 77, "float32")
             f(a, b, c, got)
             np.testing.assert_array_equal(got, b[:, None] * c if is_masked else a * c)
+
+
+def periodic(A: Tensor, n: Var) -> Tensor:
+    """Numbers that depend on the lane, where the tiles begin at multiples of the period."""
+    made: Tensor = te.compute((n,), lambda i: A[i] + A[2 * n - 1 - i] * (7 - i % LANES), name="B")
+    return made
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 21])
+def test_lanes_by_themselves_stay_in_aligned_tiles(n: int) -> None:
+    s, arguments = tiled(periodic)
+    a, b, i = np.arange(2 * n, dtype="float32"), np.empty(n, "float32"), np.arange(n)
+    interpret(overlap_tiles(with_guards(s, arguments)), a, b)
+    np.testing.assert_array_equal(b, a[i] + a[::-1][i] * (7 - i % LANES))
+
+
+@pytest.mark.parametrize("factors", [(13, 8), (8, 5), (20, 8), (16, 8)])
+def test_tiles_of_other_tiles(factors: tuple[int, int]) -> None:
+    """If the inner tiles don't divide the outer one, its lanes aren't the places of the tile."""
+    n = te.var("n")
+    A = te.placeholder((2 * n,), "uint8", name="A")
+    B = pairs(A, n)
+    s = te.create_schedule(B.op)
+    assert isinstance(B.op, ComputeOp)
+    _, inner = s[B].split(B.op.axis[0], factor=factors[0])
+    _, lane = s[B].split(inner, factor=factors[1])
+    s[B].vectorize(lane)
+    func = with_guards(s, [A, B])
+    made = overlap_tiles(func)
+    assert (made is not func) == (factors == (16, 8))
+    for size in (1, 3, 13, 14, 38, 46):
+        a, b = np.arange(2 * size, dtype="uint8"), np.empty(size, "uint8")
+        interpret(made, a, b)
+        np.testing.assert_array_equal(b, a[::2] + a[1::2])
+
+
+def test_constant_extents_of_tiles_of_other_tiles() -> None:
+    A = te.placeholder((39,), "uint8", name="A")
+    B = te.compute((38,), lambda i: A[i] + A[i + 1], name="B")
+    s = te.create_schedule(B.op)
+    _, inner = s[B].split(B.op.axis[0], nparts=3)
+    _, lane = s[B].split(inner, factor=8)
+    s[B].vectorize(lane)
+    func = tvm.lower(s, [A, B], name="f", vector_bytes=16)["f"]
+    a, b = np.arange(39, dtype="uint8"), np.empty(38, "uint8")
+    interpret(func, a, b)
+    np.testing.assert_array_equal(b, a[1:] + a[:-1])
+
+
+@te.hybrid.script
+def every_other(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 15) // 16 * 16,), a.dtype)
+    for v in range((n + 15) // 16):
+        for k in vectorize(8):
+            if likely(v * 16 + 2 * k < n):
+                b[v * 16 + 2 * k] = a[v * 16 + 2 * k] + a[0]
+    for i in range(c.shape[0]):
+        c[i] = float32(1)
+    return b, c
+
+
+@te.hybrid.script
+def beyond_the_extent(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 15) // 16 * 16,), a.dtype)
+    for v in range((n + 15) // 16):
+        for k in vectorize(16):
+            c[v * 16 + k] = float32(3)
+            if likely(v * 16 + k < n):
+                b[v * 16 + k] = a[v * 16 + k] + a[n - 1 - v * 16 - k]
+    return b, c
+
+
+@te.hybrid.script
+def by_lanes(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 15) // 16 * 16,), a.dtype)
+    for v in range((n + 15) // 16):
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                b[v * 16 + k] = a[v * 16 + k] + float32(k)
+                c[v * 16 + 15 - k] = a[v * 16 + k]
+    return b, c
+
+
+@te.hybrid.script
+def by_tiles(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 15) // 16 * 16,), a.dtype)
+    for v in range((n + 15) // 16):
+        t = allocate((16,), a.dtype)
+        for k in vectorize(16):
+            if v * 16 + k < n:
+                t[15 - k] = a[v * 16 + k]
+        for k in vectorize(16):
+            if v * 16 + k < n:
+                b[v * 16 + k] = t[k] + a[v * 16 + k]
+    for i in range(c.shape[0]):
+        c[i] = float32(2)
+    return b, c
+
+
+@te.hybrid.script
+def by_two_rules(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor(((n + 7) // 8 * 8 + 74,), a.dtype)
+    for v in range((n + 7) // 8):
+        for k in vectorize(8):
+            if likely(v * 8 + k < n):
+                c[v * 8 + k] = a[v * 8 + k] * a[n - 1 - (v * 8 + k)]
+        for k in vectorize(8):
+            if likely(v * 8 + k < n):
+                c[(n + 7) // 8 * 8 + 9 - (v * 8 + k)] = a[v * 8 + k]
+    for i in range(n):
+        b[i] = a[i]
+    return b, c
+
+
+@te.hybrid.script
+def by_other_loops(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor((n + 4,), a.dtype)
+    for v in range((n + 15) // 16):
+        for r in range(4):
+            for k in vectorize(16):
+                if likely(v * 16 + k < n):
+                    c[v * 16 + k + r] = a[v * 16 + k] + a[n - 1 - (v * 16 + k)] * float32(r)
+    for i in range(n):
+        b[i] = a[i]
+    return b, c
+
+
+@te.hybrid.script
+def by_reversed_tiles(n: Any, a: Any) -> Any:
+    b, c = output_tensor((n,), a.dtype), output_tensor((n,), a.dtype)
+    for v in range((n + 15) // 16):
+        t = allocate((16,), a.dtype)
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                t[k] = a[v * 16 + k]
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                b[v * 16 + k] = t[15 - k]
+        for k in vectorize(16):
+            if likely(v * 16 + k < n):
+                c[v * 16 + k] = t[k] + a[n - 1 - (v * 16 + k)]
+    return b, c
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        by_reversed_tiles,
+        by_two_rules,
+        by_other_loops,
+        every_other,
+        beyond_the_extent,
+        by_lanes,
+        by_tiles,
+    ],
+)
+def test_tiles_by_hand(function: Any) -> None:
+    """Tiles that store something else where they begin elsewhere, or not everything."""
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B, C = function(n, A)
+    func = with_guards(te.create_schedule(B.op), [n, A, B, C])
+    for size in (5, 16, 17, 33, 45):
+        a = np.arange(size, dtype="float32")
+        expected = function(size, a)
+        found = [np.full(each.shape, 77, "float32") for each in expected]
+        interpret(overlap_tiles(func), size, a, *found)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 15, 16, 21])
+def test_columns_in_two_loops_have_no_half_tiles(n: int) -> None:
+    m, size = te.var("m"), te.var("n")
+    A, k = te.placeholder((m, size), name="A"), te.reduce_axis((0, m), name="k")
+    B = te.compute((size,), lambda i: te.sum(A[k, i], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    sums = s.cache_write(B, "local")
+    assert isinstance(B.op, ComputeOp) and isinstance(sums.op, ComputeOp)
+    outer, inner = s[B].split(B.op.axis[0], factor=2 * LANES)
+    _, lane = s[B].split(inner, factor=LANES)
+    s[sums].compute_at(s[B], outer)
+    middle, own = s[sums].split(sums.op.axis[0], factor=LANES)
+    s[sums].reorder(*sums.op.reduce_axis, middle, own)
+    s[B].vectorize(lane)
+    s[sums].vectorize(own)
+    made = overlap_tiles(with_guards(s, [A, B]), vector_bytes=16)
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full(n, -1, "float32")
+    interpret(made, a, b)
+    np.testing.assert_array_equal(b, a.sum(0))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minitvm import te
+from minitvm.te.hybrid import likely, output_tensor, unroll
 from minitvm.tir.expr import const_int
 from minitvm.tir.functor import find
 from minitvm.tir.interpreter import interpret
@@ -77,3 +78,41 @@ def rows(tile: Stmt) -> set[int | None]:
 def test_other_tiles_stay(unchanged: Callable[[], PrimFunc]) -> None:
     func = unchanged()
     assert shorten_tiles(func) is func
+
+
+def test_rows_in_two_loops_stay_in_whole_tiles() -> None:
+    """Loops over parts of the rows can't be shortened."""
+    m, k = te.var("n"), te.var("k")
+    A = te.placeholder((m, k), name="A")
+    at = te.reduce_axis((0, k), name="k")
+    C = te.compute((m,), lambda i: te.sum(A[i, at], axis=at), name="C")
+    s = te.create_schedule(C.op)
+    io, ii = s[C].split(C.op.axis[0], factor=16)
+    middle, inner = s[C].split(ii, factor=8)
+    s[C].reorder(io, at, middle, inner)
+    s[C].unroll(inner)
+    func = with_guards(s, [A, C])
+    assert shorten_tiles(func) is func
+
+
+@te.hybrid.script
+def added(n: Any, m: Any, a: Any) -> Any:
+    b = output_tensor((n,), a.dtype)
+    for v in range((n + 15) // 16):
+        for _ in range(m):
+            for q in range(2):
+                for p in unroll(8):
+                    if likely(v * 16 + q * 8 + p < n):
+                        b[v * 16 + q * 8 + p] += a[v * 16 + q * 8 + p]
+    return b
+
+
+def test_rows_by_hand_are_added_once() -> None:
+    n, m = te.var("n"), te.var("m")
+    A = te.placeholder((n,), name="A")
+    B = added(n, m, A)
+    func = shorten_tiles(with_guards(te.create_schedule(B.op), [n, m, A, B]))
+    for size in (9, 16, 21):
+        a, b = np.arange(size, dtype="float32"), np.empty(size, "float32")
+        interpret(func, size, 3, a, b)
+        np.testing.assert_array_equal(b, 3 * a)

@@ -457,7 +457,10 @@ class Drawer:
             case "cycle":
                 shape.append(self.dim())
                 offset = number(self.choose([0, 0, 1, 5]))
-                indices.append(apply("floormod", arith("add", axis, offset), dim))
+                index = apply("floormod", arith("add", axis, offset), dim)
+                if self.maybe(0.3):
+                    index = apply("subtract", arith("subtract", dim, number(1)), index)
+                indices.append(index)
             case "clamp":
                 shape.append(self.dim())
                 moved = arith("add", axis, number(self.choose([-2, -1, 1, 3])))

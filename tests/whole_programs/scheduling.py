@@ -111,7 +111,10 @@ def _vectorize(s: Any, random: Random) -> None:
     stage = _stage(s, random)
     if not stage.leaf_iter_vars:
         return
-    _, inner = stage.split(stage.leaf_iter_vars[-1], factor=random.choice([2, 4, 8, 16]))
+    inner = stage.leaf_iter_vars[-1]
+    if random.random() < 0.3:  # lanes of tiles that they needn't divide
+        _, inner = stage.split(inner, factor=random.choice([*FACTORS, 13, 20]))
+    _, inner = stage.split(inner, factor=random.choice([2, 4, 8, 16]))
     stage.vectorize(inner)
 
 

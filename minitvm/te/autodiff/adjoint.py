@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -27,7 +27,7 @@ from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
 from minitvm.te.autodiff.functions import wide
-from minitvm.te.autodiff.inversion import invert, is_invertible
+from minitvm.te.autodiff.inversion import Inverse, invert, is_invertible
 from minitvm.te.autodiff.padding import padded, stays_inside
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
@@ -169,7 +169,8 @@ def _summed(
     first = len(share.leading)
     inverse = invert(share.indices, place[first:], share.axes)
     known = _ranges(share, axis, inverse.axes)
-    values = {**inverse.values, **dict(zip(share.leading, place, strict=False))}
+    values = {var: known.simplify(value) for var, value in inverse.values.items()}
+    values |= zip(share.leading, place, strict=False)
     conditions = _simplified(known, inverse.conditions)
     value = substitute(share.value, values)
     if inverse.axes and not any(map(reads, share.conditions)):
@@ -186,7 +187,8 @@ def _summed(
     if not inverse.axes:
         return _Element(guarded(conditions, value), own)
     factor = e.const(1, value.dtype)
-    if not conditions and wide(value.dtype) is value.dtype:
+    is_whole = not conditions and wide(value.dtype) is value.dtype
+    if is_whole and _hold_without_terms(share, axis, inverse, values):
         # A factor may be infinite in terms that are left out, so it stays inside of the sum.
         value, factor = common_factor(value, [each.var for each in inverse.axes])
     pure = [each for each in conditions if not reads(each)]
@@ -201,6 +203,17 @@ def _summed(
     if functions.number(factor) != 1:
         return _Element(functions.product(made(*own), factor), own)
     return _Element(guarded(outside, made(*at)), own) if outside else made
+
+
+def _hold_without_terms(
+    share: Share, axis: tuple[IterVar, ...], inverse: Inverse, values: Mapping[Var, PrimExpr]
+) -> bool:
+    """Whether the conditions on whole sums hold also where a sum has no terms, and no variable of
+    the sum has a value from which they follow."""
+    variables = {each.var for each in inverse.axes}
+    tested = [*inverse.conditions, *(substitute(each, values) for each in share.conditions)]
+    outside = [each for each in tested if not _variables(each) & variables]
+    return not _simplified(_ranges(share, axis, ()), outside)
 
 
 def _at_remainders(

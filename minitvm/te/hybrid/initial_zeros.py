@@ -8,7 +8,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, PrimExpr, Var
-from minitvm.tir.functor import Node, find, walk_once
+from minitvm.tir.functor import Node, find, walk_once, with_fields
 from minitvm.tir.stmt import BufferStore, For, ForKind, Stmt
 
 # For each dimension the variable of the loop that covers the whole dimension; None for an extent of
@@ -33,20 +33,52 @@ def begin_with_zeros(buffer: Buffer, body: Stmt, is_output: bool) -> Stmt:
 
         for i in range(4):
             B[i] = 0.0
-        for i in range(4):
             B[i] = B[i] + A[i]
     """
     if not is_output and not _reads(buffer, body):
         return body
     if _first_stores(body, buffer, {}) is not None:
         return body
-    return s.seq(_fill(buffer), body)
+    return _filled(buffer, body, ())
 
 
-def _fill(buffer: Buffer) -> Stmt:
-    axes = [Var(f"z{i}", extent.dtype) for i, extent in enumerate(buffer.shape)]
-    body: Stmt = BufferStore(buffer, e.const(0, buffer.dtype), tuple(axes))
-    for axis, extent in zip(reversed(axes), reversed(buffer.shape), strict=True):
+def _filled(buffer: Buffer, body: Stmt, place: tuple[Var, ...]) -> Stmt:
+    """`body`, in which the part of `buffer` at `place` is filled with zeros before it is touched:
+    in the loop over its first dimension, if each iteration touches one element of this alone. The
+    part is then in the cache, and the threads share the work."""
+    match body:
+        case For() if _is_one_each(buffer, body, len(place)):
+            return with_fields(body, body=_filled(buffer, body.body, (*place, body.loop_var)))
+        case s.SeqStmt():
+            first = next((i for i, each in enumerate(body.seq) if _touches(each, buffer)), 0)
+            filled = _filled(buffer, body.seq[first], place)
+            return s.seq(*body.seq[:first], filled, *body.seq[first + 1 :])
+    return s.seq(_fill(buffer, place), body)
+
+
+def _is_one_each(buffer: Buffer, loop: For, dim: int) -> bool:
+    """Whether each iteration of a loop over a dimension touches only the elements there."""
+    return (
+        dim < len(buffer.shape)
+        and loop.kind in (ForKind.SERIAL, ForKind.PARALLEL)
+        and _runs_over(loop, buffer.shape[dim])
+        and not _touches(loop.min, buffer)
+        and not _touches(loop.extent, buffer)
+        and not any(each.buffer is buffer for each in find(e.BufferRef, loop.body))
+        and all(
+            each.indices[dim] is loop.loop_var
+            for each in find((BufferLoad, BufferStore), loop.body)
+            if each.buffer is buffer
+        )
+    )
+
+
+def _fill(buffer: Buffer, place: tuple[Var, ...]) -> Stmt:
+    """Fills the part of a buffer at `place`, the first indices."""
+    extents = buffer.shape[len(place) :]
+    axes = [Var(f"z{i}", extent.dtype) for i, extent in enumerate(extents)]
+    body: Stmt = BufferStore(buffer, e.const(0, buffer.dtype), (*place, *axes))
+    for axis, extent in zip(reversed(axes), reversed(extents), strict=True):
         body = For(axis, e.const(0, axis.dtype), extent, ForKind.SERIAL, body)
     return body
 

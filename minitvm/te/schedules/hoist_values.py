@@ -22,6 +22,7 @@ from typing import cast, final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
@@ -149,7 +150,9 @@ def parts_of(op: ComputeOp) -> list[Part]:
     [(exp(A[i, k]), 16.0)]
     """
     first = op.body[0]
-    values = first.source if isinstance(first, Reduce) else op.body
+    values = op.body
+    if isinstance(first, Reduce):
+        values = (*first.source, *compared(first.condition))
     found: dict[tuple[IterVar, ...], Part] = {}
     for part in _Parts(op).of(values):
         known = found.get(part.axes)
@@ -157,6 +160,12 @@ def parts_of(op: ComputeOp) -> list[Part]:
         if known is None or _rank(part) > _rank(known):
             found[part.axes] = part
     return [*found.values()]
+
+
+def compared(condition: PrimExpr) -> Iterator[PrimExpr]:
+    """The values of data that a condition requires to be equal to others, as the keys of groups."""
+    equalities = [each for each in conjuncts(condition) if isinstance(each, e.EQ)]
+    return (side for each in equalities for side in (each.a, each.b) if reads_tensors(side))
 
 
 def _rank(part: Part) -> tuple[bool, float]:
@@ -386,8 +395,8 @@ def operations_of(node: PrimExpr) -> float:
 
 @final
 class _Replaced(Mutator):
-    """Replaces an expression in values by another one; conditions of reductions stay as they
-    are."""
+    """Replaces an expression in values by another one; conditions of reductions stay as they are,
+    but for values that are `compared`."""
 
     def __init__(self, old: PrimExpr, new: PrimExpr) -> None:
         super().__init__()
@@ -399,7 +408,14 @@ class _Replaced(Mutator):
         return super().expr(node)
 
     def visit_Reduce(self, node: Reduce) -> PrimExpr:
-        return replace(node, source=tuple(map(self.expr, node.source)))
+        source, conditions = tuple(map(self.expr, node.source)), [*conjuncts(node.condition)]
+        if not any(isinstance(each, e.EQ) for each in conditions):
+            return replace(node, source=source)
+        made = [self._in_equality(each) if isinstance(each, e.EQ) else each for each in conditions]
+        return replace(node, source=source, condition=reduce(e.logical_and, made))
+
+    def _in_equality(self, node: e.EQ) -> PrimExpr:
+        return replace(node, a=self.expr(node.a), b=self.expr(node.b))
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         return node

@@ -233,16 +233,24 @@ def _is_of_axes(condition: PrimExpr) -> bool:
 
 
 def _names_result(op: ComputeOp, condition: PrimExpr) -> bool:
-    """Whether a condition begins with ``key[k] == c``, for an axis c of the results."""
+    """Whether a condition begins with ``key[k] == c``, for an axis c of the results, and its other
+    parts are such equalities, too, or conditions on axes."""
     first, *others = conjuncts(condition)
-    if not isinstance(first, e.EQ) or not all(map(_is_of_axes, others)):
-        return False
-    for own, key in ((first.a, first.b), (first.b, first.a)):
+    return named_result(op, first) is not None and all(
+        _is_of_axes(each) or named_result(op, each) is not None for each in others
+    )
+
+
+def named_result(op: ComputeOp, condition: PrimExpr) -> tuple[IterVar, PrimExpr] | None:
+    """The axis of the results and the value of data that a condition ``key[k] == c`` equates."""
+    if not isinstance(condition, e.EQ):
+        return None
+    for own, key in ((condition.a, condition.b), (condition.b, condition.a)):
         var = own.value if isinstance(own, e.Cast) else own
         axis = next((each for each in op.axis if each.var is var), None)
-        if axis is not None:
-            return not _is_of_axes(key) and not mentions(axis.var, key)
-    return False
+        if axis is not None and not _is_of_axes(key) and not mentions(axis.var, key):
+            return axis, key
+    return None
 
 
 def _choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
