@@ -53,7 +53,7 @@ from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.expr import PrimExpr, Var
+from minitvm.tir.expr import PrimExpr, Reduce, Var
 from minitvm.tir.functor import mentions, substitute
 from minitvm.tir.stmt import ForKind
 
@@ -175,7 +175,7 @@ def _write_version(
         if version.is_whole and any(_is_made_by(make, each, text) for each in others):
             return None  # the other one serves more calls
         schedule = _replayed(text, outputs)
-        if schedule is None:
+        if schedule is None or (not version.is_whole and any(map(_leaves_out, schedule.stages))):
             continue
         if not (version.is_whole and _pads(text, outputs, sizes, len(made.stages))):
             extents = " x ".join(map(str, sizes.values())) or version.made_for
@@ -227,6 +227,13 @@ def _has_unknown_parts(stage: Stage) -> bool:
         for axis in stage.leaf_iter_vars
         if axis in known and axis in stage.iter_var_attrs
     )
+
+
+def _leaves_out(stage: Stage) -> bool:
+    """Whether an instruction would have to leave out terms behind the end of a symbolic sum."""
+    reduce = stage.op.body[0] if isinstance(stage.op, ComputeOp) else None
+    has_intrinsic = any(attrs.intrin for attrs in stage.iter_var_attrs.values())
+    return has_intrinsic and isinstance(reduce, Reduce) and e.const_int(reduce.condition) != 1
 
 
 _WRITTEN_OUT = (ForKind.UNROLLED, ForKind.VECTORIZED)

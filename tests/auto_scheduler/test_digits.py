@@ -409,3 +409,88 @@ def test_planes_in_turn(planes: int, n: int, dtype: str) -> None:
         np.testing.assert_array_equal(s, shuffled)
     text = str(lower(auto_schedule(S, "llvm -mcpu=haswell"), [Z, S]))
     assert n < 16 or "vector_shuffle" in text
+
+
+def test_planes_of_symbolic_sizes() -> None:
+    """Channels become pixels in images of any size."""
+    b, c, h, w = map(te.var, "bchw")
+    X = te.placeholder((b, c * 4, h, w), name="X")
+
+    def element(p: Any, o: Any, y: Any, z: Any) -> Any:
+        return X[p, o * 4 + y % 2 * 2 + z % 2, y // 2, z // 2]
+
+    Y = te.compute((b, c, h * 2, w * 2), element, name="Y")
+    assert "vector_shuffle" in str(lower(auto_schedule(Y, "llvm -mcpu=haswell"), [X, Y]))
+    shuffle = build([Y], [X, Y])
+    for shape in [(2, 3, 5, 67), (1, 1, 1, 1), (1, 2, 4, 16), (2, 0, 3, 3), (1, 1, 2, 0)]:
+        batch, channels, height, width = shape
+        x = np.random.default_rng(0).random((batch, 4 * channels, height, width), "float32")
+        y = np.empty((batch, channels, 2 * height, 2 * width), "float32")
+        shuffle(x, y)
+        planes = x.reshape(batch, channels, 2, 2, height, width).transpose(0, 1, 4, 2, 5, 3)
+        np.testing.assert_array_equal(y, planes.reshape(y.shape))
+
+
+@pytest.mark.parametrize("size", [1004, 24, 7])
+def test_digits_of_a_symbolic_number_of_parts(size: int) -> None:
+    m = te.var("m")
+    A, B = te.placeholder((m,), name="A"), te.placeholder((size,), name="B")
+    Y = te.compute((m * size,), lambda i: A[i // size] * B[i % size], name="Y")
+    if size == 1004:
+        assert "i0 // 1004, i0 % 1004" in auto_schedule(Y, "llvm -mcpu=haswell").trace()
+    outer = build([Y], [A, B, Y])
+    b = np.arange(size, dtype="float32")
+    for rows in (0, 1, 3, 33):
+        a, y = np.arange(rows, dtype="float32"), np.empty(rows * size, "float32")
+        outer(a, b, y)
+        np.testing.assert_array_equal(y, np.kron(a, b))
+
+
+def test_halves_of_bytes_by_a_choice() -> None:
+    """Both values of the choice read the same byte, so all weights are unpacked before the tiles,
+    in the panels. The schedules of all versions can be lowered."""
+    m, n, k = map(te.var, "mnk")
+    X, W = te.placeholder((m, k), name="X"), te.placeholder((n, k // 2), "uint8", name="W")
+    r = te.reduce_axis((0, k), name="r")
+
+    def weight(j: Any, i: Any) -> Any:
+        byte = W[j, i // 2].astype("int32")
+        return (te.if_then_else(i % 2 == 0, byte & 15, byte >> 4) - 8).astype("float32")
+
+    Y = te.compute((m, n), lambda i, j: te.sum(X[i, r] * weight(j, r), axis=r), name="Y")
+    s = auto_schedule(Y, "llvm -mcpu=znver4")
+    lower(s, [X, W, Y])
+    assert len(s.versions) > 1 and any("is packed" in str(each) for each in s.choices)
+    multiply, rng = build([Y], [X, W, Y]), np.random.default_rng(0)
+    for rows, columns, steps in [(1, 5, 6), (4, 70, 130), (67, 65, 130), (3, 0, 4), (5, 3, 0)]:
+        x = rng.integers(-9, 9, (rows, steps)).astype("float32")
+        w = rng.integers(0, 256, (columns, steps // 2)).astype("uint8")
+        y = np.empty((rows, columns), "float32")
+        multiply(x, w, y)
+        weights = np.stack([w & 15, w >> 4], -1).reshape(columns, steps).astype("float32") - 8
+        np.testing.assert_array_equal(y, x @ weights.T)
+
+
+def test_groups_of_steps_in_panels() -> None:
+    """A factor read at both digits of the steps is packed."""
+    m, n, k = te.var("m"), te.var("n"), 96
+    X, W = te.placeholder((m, k), name="X"), te.placeholder((n, k), "int8", name="W")
+    S, r = te.placeholder((n, k // 32), name="S"), te.reduce_axis((0, k), name="r")
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(X[i, r] * (W[j, r].astype("float32") * S[j, r // 32]), axis=r)
+
+    Y = te.compute((m, n), term, name="Y")
+    s = auto_schedule(Y, "llvm -mcpu=znver4")
+    assert "X is packed into panels" in "\n".join(map(str, s.choices))
+    multiply, rng = build([Y], [X, W, S, Y]), np.random.default_rng(0)
+    for rows, columns in [(1, 5), (4, 70), (67, 65), (70, 130), (0, 3)]:
+        x, scale = (
+            rng.integers(-4, 4, (i, j)).astype("float32") for i, j in ((rows, k), (columns, 3))
+        )
+        w, y = (
+            rng.integers(-9, 9, (columns, k)).astype("int8"),
+            np.empty((rows, columns), "float32"),
+        )
+        multiply(x, w, scale, y)
+        np.testing.assert_array_equal(y, x @ (w * scale.repeat(32, 1)).T)

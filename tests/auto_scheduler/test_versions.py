@@ -539,3 +539,18 @@ def test_rows_of_small_tables_are_not_requested() -> None:
         got = np.full((rows, columns), 77, "float32")
         f(x, places, got)
         np.testing.assert_array_equal(got, x[places])
+
+
+def test_instructions_leave_out_no_terms_in_versions() -> None:
+    """A version in which an instruction would have to is left out, and others stay."""
+    m, n, k = sizes()
+    A, B = te.placeholder((m, k), "int16", "A"), te.placeholder((n, k), "int16", "B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (m, n),
+        lambda i, j: te.sum(A[i, r].astype("int32") * B[j, r].astype("int32"), axis=r),
+        name="C",
+    )
+    s = tvm.auto_schedule(C, AVX512)
+    assert "k % 64 == 0" in " ".join(str(condition) for condition, _ in s.versions)
+    tvm.lower(s, [A, B, C])
