@@ -804,13 +804,13 @@ def test_elements_that_data_choose(form: str, steps: int, dtype: str) -> None:
     """Sparse matrices with a few elements in each row: each is read by itself."""
     n = 50
     shape = (steps, n) if form == "columns" else (n, steps)
-    V, I = te.placeholder(shape, dtype, name="V"), te.placeholder(shape, "int32", name="I")
+    V, C = te.placeholder(shape, dtype, name="V"), te.placeholder(shape, "int32", name="C")
     X, L = te.placeholder((33,), dtype, name="X"), te.placeholder((n,), "int32", name="L")
     k = te.reduce_axis((0, steps), name="k")
 
     def value(i: Any) -> Any:
         at = (k, i) if form == "columns" else (i, k)
-        term = V[at] * X[I[at]]
+        term = V[at] * X[C[at]]
         if form == "lengths":
             term = te.if_then_else(k < L[i], term, te.const(0, dtype))
         return te.sum(term, axis=k)
@@ -828,5 +828,5 @@ def test_elements_that_data_choose(form: str, steps: int, dtype: str) -> None:
         terms = np.where(np.arange(steps) < length[:, None], terms, 0)
     y = np.empty(n, dtype)
     for fp in ("fast", "strict"):
-        build([Y], [V, I, X, L, Y], fp=fp)(v, at, x, length, y)
+        build([Y], [V, C, X, L, Y], fp=fp)(v, at, x, length, y)
         np.testing.assert_allclose(y, terms.sum(1), rtol=1e-4, atol=1e-4)
