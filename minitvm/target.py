@@ -25,6 +25,7 @@ from minitvm.runtime.record import record
 from minitvm.runtime.threads import available_cpus
 
 _PIECE_BYTES = (64, 96)  # from the L3 cache, and from memory
+_PAGES = (64, 2048)  # of Zen 3, and of Ice Lake
 _CORES = 8  # taken for a named CPU, whose models have few or many
 
 
@@ -54,7 +55,7 @@ class Processor:
     l2_latency: int = 0
     memory_latency: int = 500
     task: int = 1600
-    pages: tuple[int, int] = (64, 2048)  # of Zen 3; Golden Cove has 96 in the first level
+    pages: tuple[int, int] = _PAGES
     l2_way_bytes: int = 1 << 16  # of most
 
 
@@ -71,11 +72,21 @@ def _cpu(
     bytes_per_cycle: tuple[int, int, int] = TYPICAL_BYTES_PER_CYCLE,
     piece_bytes: tuple[int, int] = _PIECE_BYTES,
     l2_latency: int = 0,
+    pages: tuple[int, int] = _PAGES,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""
     sizes = (l1 << 10, l2 << 10, l3 << 10)
     return Processor(
-        features, sizes, ways, latency, ports, loads, bytes_per_cycle, piece_bytes, l2_latency
+        features,
+        sizes,
+        ways,
+        latency,
+        ports,
+        loads,
+        bytes_per_cycle,
+        piece_bytes,
+        l2_latency,
+        pages=pages,
     )
 
 
@@ -100,7 +111,8 @@ _NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1, loads=1)
 _HASWELL = _cpu(_V3, 32, 256, latency=5)
 _SKYLAKE_SERVER = _server(_V4, 32, 1024)
 _ICELAKE_CLIENT = _cpu(_ICELAKE, 48, 512, ways=12, ports=1)
-_SAPPHIRE_RAPIDS = _server(_SAPPHIRE, 48, 2048, ways=12)
+_GOLDEN_COVE = (96, 2048)  # pages
+_SAPPHIRE_RAPIDS = _server(_SAPPHIRE, 48, 2048, ways=12, pages=_GOLDEN_COVE)
 
 # By architecture and name.
 #
@@ -134,8 +146,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "core-avx2": _HASWELL,
         "broadwell": _HASWELL,
         "skylake": _cpu(_V3, 32, 256),
-        "alderlake": _cpu(_V3 | {"avxvnni"}, 48, 1280, ways=12),
-        "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12),
+        "alderlake": _cpu(_V3 | {"avxvnni"}, 48, 1280, ways=12, pages=_GOLDEN_COVE),
+        "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12, pages=_GOLDEN_COVE),
         "skylake-avx512": _SKYLAKE_SERVER,
         "skx": _SKYLAKE_SERVER,
         "cascadelake": _server(_VNNI, 32, 1024),
@@ -146,13 +158,19 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "rocketlake": _ICELAKE_CLIENT,
         "sapphirerapids": _SAPPHIRE_RAPIDS,
         "emeraldrapids": _SAPPHIRE_RAPIDS,
-        "graniterapids": _server(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12),
+        "graniterapids": _server(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12, pages=_GOLDEN_COVE),
         "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1, loads=1),
         "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
         "znver3": _cpu(_V3, 32, 512, 32 << 10),
-        "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1, loads=1),
+        "znver4": _cpu(_ZEN4, 32, 1024, 32 << 10, ports=1, loads=1, pages=(72, 3072)),
         "znver5": _cpu(
-            _ZEN4 | {"avxvnni"}, 48, 1024, 32 << 10, ways=12, bytes_per_cycle=(64, 16, 10)
+            _ZEN4 | {"avxvnni"},
+            48,
+            1024,
+            32 << 10,
+            ways=12,
+            bytes_per_cycle=(64, 16, 10),
+            pages=(96, 4096),
         ),
     },
     "aarch64": {
