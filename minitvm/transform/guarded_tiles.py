@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from math import gcd
-from typing import final
+from typing import TypeAlias, final
 
 from minitvm.arith.effects import (
     calls_out,
@@ -35,6 +35,9 @@ from minitvm.tir.functor import (
 from minitvm.tir.op import are_apart, is_likely
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt
 from minitvm.transform.loop_conditions import Conditions
+
+_Linear: TypeAlias = dict[PrimExpr, tuple[dict[Var, int], dict[PrimExpr, None]]]
+"""The factors of variables in each of some expressions, and the parts that aren't linear."""
 
 LITTLE = 4
 """Statements of a tile: a copy for the last tile costs little."""
@@ -172,7 +175,11 @@ class _Places:
         factors = self._factors(guard, loops)
         others = (each for each in conditions if each not in self._guards)
         used += (substitute(each, names) for each in others)
-        if factors is None or not all(self._is_of_place(each, factors) for each in used):
+        if factors is None:
+            return False
+        seen: set[PrimExpr] = set()
+        made: _Linear = {}
+        if not all(self._is_of_place(each, factors, seen, made) for each in used):
             return False
         outside = frozenset(each for each in loops if each not in factors)
         return is_own or self._has_one_rule(node, factors, outside, names)
@@ -185,8 +192,7 @@ class _Places:
     ) -> bool:
         """Whether loops run through the dimensions of a buffer as other loops do."""
         for dim, index in enumerate(node.indices):
-            used = dict.fromkeys((self._var, *loops), 0)
-            self._add(substitute(index, names), 1, used, [])
+            used, _ = _linear(substitute(index, names), {self._var, *loops}, {})
             for factor in filter(None, used.values()):
                 if self._directions.setdefault((node.buffer, dim), factor > 0) != (factor > 0):
                     return False
@@ -203,10 +209,10 @@ class _Places:
         loops, and are those of the other stores to the buffer."""
         rule: list[Affine | None] = []
         for index in node.indices:
-            index, parts = substitute(index, names), list[PrimExpr]()
-            used = dict.fromkeys(factors, 0)
-            self._add(index, 1, used, parts)
-            if not parts and used[self._var]:
+            index = substitute(index, names)
+            used, others_in = _linear(index, factors, {})
+            is_linear = not self._mentions(factors, *others_in)
+            if is_linear and used.get(self._var):
                 own = dict[PrimExpr, int](used.items())
                 left = self._prover.affine(index) - Affine(own)
                 if any(mentions(each, *left.terms) for each in others):
@@ -238,37 +244,54 @@ class _Places:
     def _mentions(self, parts: Iterable[Var], *nodes: PrimExpr) -> bool:
         return any(mentions(each, *nodes) for each in (self._var, *parts))
 
-    def _is_of_place(self, node: PrimExpr, factors: Mapping[Var, int]) -> bool:
-        """Whether an expression uses variables with `factors` only as parts of the place."""
-        if not self._mentions(factors, node):
+    def _is_of_place(
+        self, node: PrimExpr, factors: Mapping[Var, int], seen: set[PrimExpr], made: _Linear
+    ) -> bool:
+        """Whether an expression uses variables with `factors` only as parts of the place. What was
+        `seen` does."""
+        if node in seen or (isinstance(node, BufferLoad) and node.buffer in self._own):
             return True
-        if isinstance(node, BufferLoad) and node.buffer in self._own:
-            return True
-        parts: list[PrimExpr] = []
-        used = dict.fromkeys(factors, 0)
+        seen.add(node)
+        parts: Iterable[PrimExpr] = (each for each in children(node) if isinstance(each, PrimExpr))
         if node.dtype.is_int:
-            self._add(node, 1, used, parts)
-        times = used[self._var] // self._size
-        if any(used[each] != times * factor for each, factor in factors.items()):
-            return False
-        if not node.dtype.is_int or any(each is node for each in parts):
-            parts = [each for each in children(node) if isinstance(each, PrimExpr)]
-        return all(self._is_of_place(each, factors) for each in parts)
+            used, others = _linear(node, factors, made)
+            times = used.get(self._var, 0) // self._size
+            if any(used.get(each, 0) != times * factor for each, factor in factors.items()):
+                return False
+            parts = parts if node in others else others
+        return all(self._is_of_place(each, factors, seen, made) for each in parts)
 
-    def _add(self, node: PrimExpr, times: int, used: dict[Var, int], parts: list[PrimExpr]) -> None:
-        """Adds `times` the factors of the variables in `node`, and its parts that aren't linear."""
-        match node:
-            case Var() if node in used:
-                used[node] += times
-            case e.Add(a, b) | e.Sub(a, b):
-                self._add(a, times, used, parts)
-                self._add(b, times if isinstance(node, e.Add) else -times, used, parts)
-            case e.Mul(a, IntImm(value=value)) | e.Mul(IntImm(value=value), a):
-                self._add(a, times * value, used, parts)
-            case e.Cast(value=value) if value.dtype.is_int:
-                self._add(value, times, used, parts)
-            case _ if self._mentions(used, node):
-                parts.append(node)
+
+def _linear(
+    node: PrimExpr, variables: Container[Var], made: _Linear
+) -> tuple[dict[Var, int], dict[PrimExpr, None]]:
+    """The factors of some variables in an expression, and its parts that aren't linear. Forms that
+    were `made` are those of parts that expressions share."""
+    found = made.get(node)
+    if found is not None:
+        return found
+    terms: list[tuple[PrimExpr, int]] = []
+    used, parts = dict[Var, int](), dict[PrimExpr, None]()
+    match node:
+        case Var() if node in variables:
+            used[node] = 1
+        case e.Add(a, b):
+            terms = [(a, 1), (b, 1)]
+        case e.Sub(a, b):
+            terms = [(a, 1), (b, -1)]
+        case e.Mul(a, IntImm(value=value)) | e.Mul(IntImm(value=value), a):
+            terms = [(a, value)]
+        case e.Cast(value=value) if value.dtype.is_int:
+            terms = [(value, 1)]
+        case _:
+            parts[node] = None
+    for each, times in terms:
+        factors, others = _linear(each, variables, made)
+        parts |= others
+        for var, factor in factors.items():
+            used[var] = used.get(var, 0) + times * factor
+    made[node] = used, parts
+    return used, parts
 
 
 @final
