@@ -316,6 +316,9 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
         is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
+        at = [index for index in load.indices if isinstance(index, Var)]
+        single = sum(const_int(extent) == 1 for extent in tensor.shape)
+        is_far = is_far and len({*at}) == len(at) == tensor.ndim - single  # each element is read
         if lies_across and (is_far or again >= _AGAIN):
             copy = s[s.cache_read(tensor, "global", [op])]
             lie_in_order(copy, sorted(range(len(innermost)), key=innermost.__getitem__))

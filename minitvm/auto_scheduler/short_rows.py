@@ -92,6 +92,7 @@ from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
 from minitvm.tir.functor import find, mentions, walk_once
 
+_MOST_RESULTS = 1 << 40  # rows of more have numbers that overflow
 _LEAST = 4  # elements of a row: of shorter rows, vectors along the results read whole lines
 # Vector operations of a block. More take long to compile, and for rows of more vectors the
 # combination of their lanes matters little.
@@ -331,7 +332,8 @@ def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
     size = product_of_extents(op.reduce_axis)
     if size is None or size % lanes == 0 or lanes > _MOST_SHARES * _width_of(op, target):
         return None  # LLVM makes better vectors
-    if is_grouped(op, target):
+    results = product_of_extents(op.axis) or 1
+    if is_grouped(op, target) or running_axis(op) is not None or results > _MOST_RESULTS:
         return None
 
     def in_line(*indices: Var) -> list[PrimExpr]:

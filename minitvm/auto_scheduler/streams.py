@@ -51,6 +51,7 @@ from minitvm.auto_scheduler.contraction import (
     is_near_along,
     is_uneven,
     line_of,
+    long_axes,
     part_of_long_sum,
     plain_axes_of,
     product_of_extents,
@@ -127,10 +128,14 @@ def _sums_own_lines(contraction: Contraction) -> bool:
         return False
     reduced = sorted(op.reduce_axis, key=b.along, reverse=True)
     k, size = reduced[-1], product_of_extents(line_of(op, reduced, [b.load]))
+    results = long_axes(op.axis)  # of which none reads a line of another
     if b.along(k) != 1 or size is None or size * b.tensor.dtype.itemsize < CACHE_LINE:
         return False
     return (
         b.along(contraction.column) >= size
+        and all(
+            each.reads(axis) for each in contraction.factors if each.reads(k) for axis in results
+        )
         and _reads_once(contraction, b)
         and all(is_near_along(op, each.load, k) for each in contraction.factors)
     )

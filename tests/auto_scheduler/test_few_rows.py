@@ -74,7 +74,7 @@ def test_rows_from_afar_are_read_in_blocks_of_steps(rows: int, cores: int) -> No
     target = ZEN5.replace("-num-cores=1", f"-num-cores={cores}")
     s = auto_schedule(arguments[-1], target)
     found = texts(s)
-    assert "60 steps of the sum at a time: rows of B on pages found without a walk" in found
+    assert "90 steps of the sum at a time: rows of B on pages found without a walk" in found
     assert cores == 1 or re.search(r"in tasks of \d+ columns, whose part of B stays", found)
     a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in arguments[:2])
     c = np.full((rows, 3000), np.nan, "float32")
