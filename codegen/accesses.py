@@ -531,9 +531,11 @@ def _vectors_over_all(
         begins, width = _vectors_over(count, lanes)
         found += [(first + begin, width) for begin in begins]
     before, behind = around
-    more, width = _vectors_over(before + ordered[-1] + 1 - ordered[0] + behind, lanes)
-    if len(more) < len(found) and len(more) <= _NEAR:
-        return [(ordered[0] - before + begin, width) for begin in more]
+    whole = before + ordered[-1] + 1 - ordered[0] + behind
+    if whole <= _NEAR * lanes:
+        more, width = _vectors_over(whole, lanes)
+        if len(more) < len(found):
+            return [(ordered[0] - before + begin, width) for begin in more]
     return found if len(found) <= max(_NEAR + 1, lanes // _PICKED) else []
 
 

@@ -410,8 +410,8 @@ def _write_view(program: Program, stage: Stage) -> bool | None:
     if source is None or stage in program.by_hand or s.readers(stage):
         return None
     made = s[source]
-    is_computed = isinstance(made.op, ComputeOp) and program.is_free(made)
-    if not is_computed or made in program.by_hand or s.readers(made) != [stage]:
+    is_single = isinstance(made.op, ComputeOp) and len(made.op.outputs) == 1
+    if not is_single or not program.is_free(made) or made in program.by_hand or s.readers(made) != [stage]:
         return None
     choose(stage, "places", "{tensor} in another shape: computed in its memory", tensor=source)
     stage.compute_view()
