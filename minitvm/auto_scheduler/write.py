@@ -411,7 +411,12 @@ def _write_view(program: Program, stage: Stage) -> bool | None:
         return None
     made = s[source]
     is_single = isinstance(made.op, ComputeOp) and len(made.op.outputs) == 1
-    if not is_single or not program.is_free(made) or made in program.by_hand or s.readers(made) != [stage]:
+    if (
+        not is_single
+        or not program.is_free(made)
+        or made in program.by_hand
+        or s.readers(made) != [stage]
+    ):
         return None
     choose(stage, "places", "{tensor} in another shape: computed in its memory", tensor=source)
     stage.compute_view()
