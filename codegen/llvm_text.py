@@ -723,9 +723,9 @@ class FunctionText:
         """As :meth:`outlined`, but the code is emitted inline if the module doesn't have it yet, or
         if it has at most `lines` lines. The value for the same `args` is computed once."""
         term = f"{name}({', '.join(map(str, args))})"
-        for known in reversed(self._scopes):
-            if term in known:
-                return known[term]
+        known = self._known(term)
+        if known is not None:
+            return known
         written = self.module.lines_of.get(name, 0)
         if written > lines:
             return self.outlined(name, result, args, emit)
@@ -744,11 +744,18 @@ class FunctionText:
         self._lines.append(f"  {value.text} = {text}")
         return value
 
-    def _pure(self, type: str, text: str) -> Value:
+    def _known(self, term: str) -> Value | None:
+        """The value of a shared operation, if this scope or one around it has computed it."""
         for known in reversed(self._scopes):
-            found = known.get(text)
+            found = known.get(term)
             if found is not None:
                 return found
+        return None
+
+    def _pure(self, type: str, text: str) -> Value:
+        value = self._known(text)
+        if value is not None:
+            return value
         value = self._define(type, text)
         self._scopes[-1][text] = value
         return value

@@ -77,7 +77,7 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     op = compute_of(stage)
     found = _across(s, op)
     if found is None:
-        return _write_short_lines(s, stage, target)
+        return _write_moved_lines(s, stage, target)
     order = sorted(op.axis, key=lambda axis: extent_of(axis) != 1)
     if any(axis is not own for axis, own in zip(order, op.axis, strict=True)):
         stage.reorder(*order)
@@ -171,10 +171,10 @@ def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     write_loops(stage, loops, x, tasks=tasks, unrolled=[y])
 
 
-def _write_short_lines(s: Schedule, stage: Stage, target: Target) -> bool | None:
+def _write_moved_lines(s: Schedule, stage: Stage, target: Target) -> bool | None:
     """Writes a stage that moves short lines across; None for any other stage."""
     op = compute_of(stage)
-    found = _short_lines(s, op)
+    found = _moved_lines(s, op)
     if found is None or calls_functions(s, stage):
         return None
     x, y, z = found
@@ -192,7 +192,7 @@ def _write_short_lines(s: Schedule, stage: Stage, target: Target) -> bool | None
     return True
 
 
-def _short_lines(s: Schedule, op: ComputeOp) -> tuple[IterVar, IterVar, list[IterVar]] | None:
+def _moved_lines(s: Schedule, op: ComputeOp) -> tuple[IterVar, IterVar, list[IterVar]] | None:
     """Axes of a stage that moves short lines across: the axis along which they are stored, that
     along which they follow each other in a tensor, and those of a line; None for other stages."""
     long = long_axes(op.axis)

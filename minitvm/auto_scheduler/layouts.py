@@ -316,10 +316,7 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
         is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
-        at = [index for index in load.indices if isinstance(index, Var)]
-        single = sum(const_int(extent) == 1 for extent in tensor.shape)
-        is_far = is_far and len({*at}) == len(at) == tensor.ndim - single  # each element is read
-        if lies_across and (is_far or again >= _AGAIN):
+        if lies_across and (again >= _AGAIN or (is_far and _reads_each_element(load))):
             copy = s[s.cache_read(tensor, "global", [op])]
             lie_in_order(copy, sorted(range(len(innermost)), key=innermost.__getitem__))
             text = (
@@ -330,6 +327,13 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
             op = compute_of(stage)
     program.kept.update(made)
     return made or None
+
+
+def _reads_each_element(load: ProducerLoad) -> bool:
+    """Whether each dimension of several elements is read at an axis of its own."""
+    axes = [index for index in load.indices if isinstance(index, Var)]
+    single = sum(const_int(extent) == 1 for extent in load.producer.shape)
+    return len({*axes}) == len(axes) == len(load.indices) - single
 
 
 def _order_of(op: ComputeOp) -> list[IterVar]:
