@@ -189,7 +189,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
-    padding = _padding(contraction, tile, blocks, nest.unit.depth)
+    padding = _padding(contraction, tile, nest.unit.depth)
     known = {stage.op for stage in s.stages}
     excess: list[Tensor] = []
     if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
@@ -219,21 +219,23 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
             readers = [sums, *excess]
-            in_order = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
+            copied_at = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
         elif isinstance(by, DotProduct):
             place = places.rows[-1]
-            in_order = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
+            copied_at = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
         else:
-            in_order = _write_rows(s, sums, factor, load, at)
+            copied_at = _write_rows(s, sums, factor, load, at)
         is_padded = factor.op not in known
         if source in moved and is_padded:
             source.compute_inline()
             s[factor].simplify()
         elif source in moved:
-            make_copy(source, True, at, target)
+            make_copy(source, at, target)
             placed.append(source)
-        if is_padded:
-            make_copy(s[factor], in_order or source in moved, at, target)
+        if is_padded and copied_at is None and source not in moved:
+            s[factor].compute_inline()
+        elif is_padded:
+            make_copy(s[factor], copied_at or at, target)
     at_tile = tiles.loops[-1]
     if isinstance(by, DotProduct):
         for each in excess:
@@ -387,16 +389,14 @@ def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -
     return made if 2 * made <= (extent_of(contraction.column) or 0) else None
 
 
-def _padding(contraction: Contraction, tile: Tile, blocks: Blocks, group: int) -> list[int]:
+def _padding(contraction: Contraction, tile: Tile, group: int) -> list[int]:
     """The multiples to which the axes are padded, so that all tiles and groups are full; rows of
     unknown extent are not padded."""
     padding = [1] * len(contraction.op.axis)
     steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
-    padding[contraction.op.axis.index(contraction.rows[0])] = blocks.rows or 1
-    row = contraction.op.axis.index(contraction.rows[-1])
     if _size_of(contraction.rows[-1]) is not None:
-        padding[row] = max(padding[row], tile.rows)
-    return [*padding[:-1], blocks.columns or tile.columns, *steps]
+        padding[contraction.op.axis.index(contraction.rows[-1])] = tile.rows
+    return [*padding[:-1], tile.columns, *steps]
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
@@ -429,9 +429,9 @@ def _write_panels(
     width: int,
     group: int,
     at: Place,
-) -> bool:
-    """Puts the groups of the factor that `load` reads together in memory. Returns whether the
-    factor is read in vectors.
+) -> Place:
+    """Puts the groups of the factor that `load` reads together in memory. Returns the loop at which
+    a padded copy of the factor is made, if the factor is read in vectors.
 
     Rows with their groups together stay as they are. Other factors go into panels of `width` along
     the axis `place` of the sums, where ``panels[..., j // width, ..., k // group, c]`` holds the
@@ -443,7 +443,7 @@ def _write_panels(
     steps = [dimension[axis.var] for axis in op.reduce_axis]
     k, j, last = steps[-1], dimension[column.var], factor.ndim - 1
     if k == last and column is not op.axis[-1]:
-        return True
+        return at
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
@@ -459,20 +459,20 @@ def _write_panels(
         # Row after row is read, for all panels.
         panels.reorder(*loops[before + 1 : -1], loops[before], loops[-1])
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
-        return True
+        return panels, loops[-2]
     _, together = panels.split(loops[-1], factor=group)
     panels.vectorize(together)
-    return False
+    return None
 
 
-def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> bool:
-    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns
-    whether the factor lies in memory in this order."""
+def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> Place:
+    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns the
+    loop at which a padded copy is made, if the factor lies in memory in this order."""
     op = compute_of(s[sums])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]
     if (i, k) == (factor.ndim - 2, factor.ndim - 1):
-        return True
+        return at
 
     rows = s[s.cache_read(factor, "global", [sums])]
     others = (place for place in range(factor.ndim) if place not in (i, k))
@@ -481,4 +481,4 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, a
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
     rows.vectorize(together)
     place_copy(rows, at)
-    return False
+    return None

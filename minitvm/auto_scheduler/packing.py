@@ -105,12 +105,9 @@ def _is_line(op: ComputeOp, load: ProducerLoad, size: int) -> bool:
     return terms.get(digit, 0) in (0, 1) and not any(mentions(digit, each) for each in others)
 
 
-def make_copy(stage: Stage, in_order: bool, at: Place, target: Target) -> None:
-    """Writes a padded copy. If it is read `in_order`, it is made in vectors, at the place of its
-    reader, or before a reader that is made ahead; otherwise it is inlined."""
-    if not in_order:
-        stage.compute_inline()
-        return
+def make_copy(stage: Stage, at: Place, target: Target) -> None:
+    """Writes a padded copy in vectors, at the place of its reader, or before a reader that is made
+    ahead."""
     write_copy(stage, target)
     place_copy(stage, None if at == "ahead" else at)
 
