@@ -73,6 +73,7 @@ def _cpu(
     piece_bytes: tuple[int, int] = _PIECE_BYTES,
     l2_latency: int = 0,
     pages: tuple[int, int] = _PAGES,
+    l2_way_bytes: int = 1 << 16,
 ) -> Processor:
     """A CPU whose caches are given in KiB."""
     sizes = (l1 << 10, l2 << 10, l3 << 10)
@@ -87,6 +88,7 @@ def _cpu(
         piece_bytes,
         l2_latency,
         pages=pages,
+        l2_way_bytes=l2_way_bytes,
     )
 
 
@@ -111,8 +113,9 @@ _NEHALEM = _cpu(_V2, 32, 256, latency=3, ports=1, loads=1)
 _HASWELL = _cpu(_V3, 32, 256, latency=5)
 _SKYLAKE_SERVER = _server(_V4, 32, 1024)
 _ICELAKE_CLIENT = _cpu(_ICELAKE, 48, 512, ways=12, ports=1)
-_GOLDEN_COVE = (96, 2048)  # pages
-_SAPPHIRE_RAPIDS = _server(_SAPPHIRE, 48, 2048, ways=12, pages=_GOLDEN_COVE)
+_golden_cove = partial(_cpu, ways=12, pages=(96, 2048), l2_way_bytes=1 << 17)
+_golden_cove_server = partial(_server, ways=12, pages=(96, 2048), l2_way_bytes=1 << 17)
+_SAPPHIRE_RAPIDS = _golden_cove_server(_SAPPHIRE, 48, 2048)
 
 # By architecture and name.
 #
@@ -146,8 +149,8 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "core-avx2": _HASWELL,
         "broadwell": _HASWELL,
         "skylake": _cpu(_V3, 32, 256),
-        "alderlake": _cpu(_V3 | {"avxvnni"}, 48, 1280, ways=12, pages=_GOLDEN_COVE),
-        "raptorlake": _cpu(_V3 | {"avxvnni"}, 48, 2048, ways=12, pages=_GOLDEN_COVE),
+        "alderlake": _golden_cove(_V3 | {"avxvnni"}, 48, 1280),
+        "raptorlake": _golden_cove(_V3 | {"avxvnni"}, 48, 2048),
         "skylake-avx512": _SKYLAKE_SERVER,
         "skx": _SKYLAKE_SERVER,
         "cascadelake": _server(_VNNI, 32, 1024),
@@ -158,7 +161,7 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
         "rocketlake": _ICELAKE_CLIENT,
         "sapphirerapids": _SAPPHIRE_RAPIDS,
         "emeraldrapids": _SAPPHIRE_RAPIDS,
-        "graniterapids": _server(_SAPPHIRE | {"amx-fp16"}, 48, 2048, ways=12, pages=_GOLDEN_COVE),
+        "graniterapids": _golden_cove_server(_SAPPHIRE | {"amx-fp16"}, 48, 2048),
         "znver1": _cpu(_V3, 32, 512, 8 << 10, latency=5, ports=1, loads=1),
         "znver2": _cpu(_V3, 32, 512, 16 << 10, latency=5),
         "znver3": _cpu(_V3, 32, 512, 32 << 10),

@@ -201,7 +201,7 @@ def blocks_of(
     if nest.columns is None:
         ((depth, cut),) = cuts
         steps = nest.steps_of(depth, cut)
-        panels = max(1, _panels_bytes(target) // (steps * tile.columns * itemsize))
+        panels = max(1, _panels_bytes(nest, target) // (steps * tile.columns * itemsize))
         strip = strip_of(nest, tile, steps, target) if copied else None
         width = min(panels * tile.columns, USUAL_COLUMNS)
         return Blocks(None, width, depth, cut, strip, shares_rows=across and not copied)
@@ -228,7 +228,7 @@ def _blocks_with(
     each task or once for all; `copied`: by each."""
     steps = nest.steps_of(depth, cut)
     strip = strip_of(nest, tile, steps, target)
-    most = max(1, _panels_bytes(target) // (steps * tile.columns * nest.itemsize))
+    most = max(1, _panels_bytes(nest, target) // (steps * tile.columns * nest.itemsize))
     unit, outermost = _outermost_rows(nest, tile)
     panels = -(-nest.width // tile.columns)
     # A version leaves the rows, whose number calls decide, undivided: each part of them would pack
@@ -331,10 +331,15 @@ def on_one_core(target: Target) -> Target:
     return Target(f"{target} -num-cores=1")
 
 
-def _panels_bytes(target: Target) -> int:
-    """The most bytes of the panels of a block: half of the L2 cache; or an eighth of a core's part
-    of L3, through which both factors and the result pass until the panels are read again."""
-    return max(target.cache_bytes(2) // 2, target.cache_bytes(3) // target.num_cores // 8)
+def _panels_bytes(nest: Nest, target: Target) -> int:
+    """The most bytes of the panels of a block: half of the L2 cache, since pages that lie at random
+    on its sets evict each other from more of it; or an eighth of a core's part of L3, through which
+    both factors and the result pass until the panels are read again. From L3, nothing is requested
+    early for instructions that take their factors as matrices."""
+    half = target.cache_bytes(2) // 2
+    if nest.unit.loads > 1:
+        return half
+    return max(half, target.cache_bytes(3) // target.num_cores // 8)
 
 
 def _sizes(total: int, counts: Iterable[int]) -> list[int]:
