@@ -509,9 +509,16 @@ def _rows_moved(nest: Nest, tile: Tile, steps: int, target: Target) -> tuple[_Ro
     near = size / target.bytes_per_cycle(2) if level > 1 else 0.0
     if nest.step_bytes < CACHE_LINE:
         near *= _LATE
-    far = size / target.bytes_per_cycle(level) if level > 2 else 0.0
+    far = size * _apart(nest) / target.bytes_per_cycle(level) if level > 2 else 0.0
     again = _Rows(near, size / target.bytes_per_cycle(2)) if part > 1 else _Rows(0.0, 0.0)
     return _Rows(near, max(far, again.far)), again
+
+
+def _apart(nest: Nest) -> float:
+    """The part of the reads of the rows' factor for all sums that are of other elements. Windows of
+    neighbouring rows share elements, which are in L2 by then."""
+    read = usual_product(nest.rows) * nest.depth * nest.itemsize
+    return min(1.0, (nest.a_bytes or read) / read) if read else 1.0
 
 
 def _step(

@@ -191,3 +191,35 @@ def test_a_factor_that_is_the_same_in_all_steps_has_no_lanes() -> None:
         build([c], [a, b, c], "llvm -mcpu=haswell -num-cores=2")(x, y, found)
     assert not failed
     np.testing.assert_array_equal(found, np.einsum("jnk,ij->ijn", x, y))
+
+
+@pytest.mark.parametrize(("channels", "out", "kernel"), [(160, 4, 3), (33, 3, 5), (96, 2, 3)])
+def test_windows_that_share_elements(channels: int, out: int, kernel: int) -> None:
+    """Few channels out of many, channels last: neighbours share most of what they read, so that an
+    image much larger than the caches doesn't come again for each place of the window."""
+
+    def convolution(size: int) -> list[Tensor]:
+        X = te.placeholder((8, size, size, channels), name="X")
+        W = te.placeholder((kernel, kernel, out, channels), name="W")
+        r, q, c = (te.reduce_axis((0, n)) for n in (kernel, kernel, channels))
+        places = size - kernel + 1
+        Y = te.compute(
+            (8, places, places, out),
+            lambda b, y, x, o: te.sum(X[b, y + r, x + q, c] * W[r, q, o, c], axis=[r, q, c]),
+            name="Y",
+        )
+        return [X, W, Y]
+
+    assert is_in_lanes(auto_schedule(convolution(200)[-1], ZEN3))
+    arguments = convolution(11)
+    x, w = (
+        random.integers(-9, 9, [int(n) for n in each.shape]).astype("float32")
+        for each in arguments[:2]
+    )
+    y = np.full([int(n) for n in arguments[-1].shape], 7, "float32")
+    s = auto_schedule(arguments[-1], ZEN3)
+    build(s, arguments)(x, w, y)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        x.astype("float64"), (kernel, kernel), (1, 2)
+    )
+    np.testing.assert_array_equal(y, np.einsum("byxcrq,rqoc->byxo", windows, w))
