@@ -378,8 +378,7 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
 
 def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -> int | None:
     """The columns of a block: about as many as `columns`, and whole lines of those in which the
-    columns' factor is moved. None where such a block would have most of the columns, since all
-    blocks are padded to one size."""
+    columns' factor is moved. None where such a block would have most of the columns."""
     op = contraction.b.tensor.op
     line = line_of_digits(cast(ComputeOp, op)) if only_moves(op) else None
     if columns is None or line is None:
