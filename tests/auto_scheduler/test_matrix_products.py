@@ -221,6 +221,34 @@ def test_blocks() -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
+def test_blocks_that_divide_nothing() -> None:
+    """Whole tiles need no padding, also where the last block has fewer of them than the others."""
+    target = f"{AMX} -num-cores=1 -l2-cache-bytes=65536"
+    tensors = product(64, 11 * 32, 128, ("int8", "int8", "int32"))
+    s = auto_schedule(tensors[2], target)
+    columns = next(each.figures["columns"] for each in s.choices if "tasks of" in str(each))
+    assert isinstance(columns, int)
+    assert (11 * 32) % columns
+    assert columns * 128 <= 32 << 10
+    assert "pad" not in str(tvm.lower(s, tensors))
+    check(tensors, s, AMX, "NN", release_gil=True)
+
+
+def test_padding_is_added_beside_the_panels() -> None:
+    """To the rows of a group, not in a copy of the whole factor."""
+    tensors = product(64, 70, 131, ("int8", "int8", "int32"))
+    s = auto_schedule(tensors[2], f"{AMX} -num-cores=1")
+    body = tvm.lower(s, tensors)["main"].body
+    made = {
+        each.buffer.name: each.buffer.shape
+        for each in walk_once(body)
+        if isinstance(each, Allocate)
+    }
+    assert [int(str(n)) for n in made["B.pad"]] == [4, 96]
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.skipif(not HAS_BMI2, reason="kernels use BMI2")
 def test_sums_in_place() -> None:
     """Where all tiles are whole they are stored to the output; also to one with strides."""
     tensors = product(32, 64, 128, ("int8", "int8", "int32"))
