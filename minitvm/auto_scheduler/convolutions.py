@@ -107,7 +107,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions, walk_once
 
-_TASKS = 2  # of each core: with fewer, threads share each
+_TASKS = 2  # of a core: where there are fewer, threads share each
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 _SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops

@@ -8,6 +8,7 @@ program that computes one step. ::
         for tiles of rows and columns, on all threads
             P = the tile of H[t - 1] by W
             H[t] = tanh(P + X[t])
+
 An operand whose neighbours along time lie side by side is transposed first
 (:func:`minitvm.auto_scheduler.layouts.write_operands`). Otherwise, each step would read one element
 of each cache line.
