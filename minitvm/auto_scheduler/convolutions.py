@@ -40,6 +40,7 @@ from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
     NEAR,
+    USUAL,
     Contraction,
     Factor,
     contraction_of,
@@ -49,6 +50,8 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     reduce_of,
     reused_axis,
+    usual_bytes_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -60,8 +63,6 @@ from minitvm.auto_scheduler.cost import (
     cycles_of_evicted_rows,
     kept_level,
     steps_in,
-    usual_bytes_of,
-    usual_size,
 )
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
@@ -75,6 +76,7 @@ from minitvm.auto_scheduler.loops import (
     innermost,
     lie_along,
     nest_of,
+    run_parallel,
     sums_in_registers,
     write_loops,
     write_sums,
@@ -88,7 +90,7 @@ from minitvm.auto_scheduler.packing import (
     write_panels,
 )
 from minitvm.auto_scheduler.reductions import cycles_along
-from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
+from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -105,8 +107,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions, walk_once
 
-_TASKS = 4  # images or tiles of columns from which on threads share them
-_TASKS_OF_CHANNELS = 8  # the same, of tiles of channels
+_TASKS = 2  # of a core: where there are fewer, threads share each
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
 _SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
@@ -362,24 +363,30 @@ def write_convolution(given: Sums, _: bool) -> list[Stage]:
     last, takes_sums = given.last, given.last is given.stage
     sums = sums_in_registers(s, contraction, last.op.output(0))
     axes = _split_groups(s, sums, last)
-    found = contraction_of(s[sums].op)
-    assert found is not None
+    found = _contraction_of(s, sums)
     channel = channel_of(found, target)
-    image = s[(found.a if channel == len(found.op.axis) - 1 else found.b).tensor]
-    is_own = _is_own(image, kept)
+    image = s[(found.a if channel == len(axes) - 1 else found.b).tensor]
     writer = _Writer(s, sums, last, target, given.in_order)
-    if channel is not None:
-        done = writer.write_channels(axes, channel, takes_sums)
-    elif row_of(found) is not None and columns_of(found):
-        done = writer.write_places(found, axes)
+    is_own = _is_own(image, kept)
+    if channel is not None or (row_of(found) is not None and columns_of(found)):
+        done = writer.write(axes, channel, takes_sums)
     else:
-        done = writer.write_depthwise(found, axes)
-        if is_own and _pads_by_channel(s, found, image):
-            image.compute_at(last, last.leaf_iter_vars[0])
+        pads = is_own and _pads_by_channel(s, found, image)
+        at = writer.write_depthwise(found, axes, pads=pads)
+        done = [last, s[sums]]
+        if pads:
+            image.compute_at(last, at)
     if is_own and not compute_of(image).reduce_axis:
         write_image(image, target)
         done.append(image)
     return done
+
+
+def _contraction_of(s: Schedule, sums: Tensor) -> Contraction:
+    """The sums as a contraction, whose tiles have rows along a long axis, if there is one."""
+    found = contraction_of(s[sums].op)
+    assert found is not None
+    return replace(found, row=row_of(found))
 
 
 @final
@@ -394,108 +401,63 @@ class _Writer:
     target: Target
     in_order: bool
 
-    def write_channels(
-        self, axes: Sequence[IterVar], channel: int, takes_sums: bool
-    ) -> list[Stage]:
-        """Writes tiles whose columns are the output channels; returns the scheduled stages. `axes`
-        are the loops of the stage that reads the sums, one for each axis of the sums, with the
-        channels at the position `channel`. `takes_sums`: that stage only copies the sums."""
+    def write(self, axes: Sequence[IterVar], channel: int | None, takes_sums: bool) -> list[Stage]:
+        """Writes tiles whose columns are the output channels, at the position `channel` of `axes`,
+        or else the places in the flattened image; returns the scheduled stages. `axes` are the
+        loops of the stage that reads the sums, one for each axis of the sums. `takes_sums`: that
+        stage only copies the sums."""
         s, target = self.s, self.target
-        turned = channel != len(axes) - 1
-        copies = _turn(s, self.sums, channel, takes_sums) if turned else []
+        turned = channel not in (None, len(axes) - 1)
+        copies = list[Stage]()
+        if channel is not None:
+            copies = _turn(s, self.sums, channel, takes_sums) if turned else []
+            axes = [*axes[:channel], *axes[channel + 1 :], axes[channel]]
         made = [*copies, *self._write_cast_rows()]
-        found = contraction_of(s[self.sums].op)
-        assert found is not None
-        own = found.op.axis
-        images = [i for i, axis in enumerate(own[:-1]) if not found.b.reads(axis)]
-        row = row_of(found)
-        place = own.index(found.rows[-1] if row is None else row)
-        rows = [own[i] for i in images if i != place and found.a.reads(own[i])]
-        width = extent_of(found.column) or target.lanes(found.op.output(0).dtype)
-        rows.append(own[place])
-        tile, _ = _Form(found, rows, width, target, turned).best_tile()
-        choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target)
-        choose(s, "strategy", "channels are the columns of tiles, neighbours in the image their "
-               "rows" + (", transposed on their way out" if turned else ""))  # fmt: skip
-        axes = [*axes[:channel], *axes[channel + 1 :], axes[channel]]
-        others = [i for i in range(len(own) - 1) if i not in images]
-        places = Places((*(i for i in images if i != place), place), (*others,), len(own) - 1)
-        panels = _panels_of_task(found, tile, target)
+        found = _contraction_of(s, self.sums)
+        columns = columns_of(found) if channel is None else [found.column]
+        sizes = [extent_of(axis) or target.lanes(self.sums.dtype) for axis in columns]
+        width = prod(sizes)
+        first = len(axes) - len(columns)
+        rows = [axis for axis in found.op.axis[:first] if not found.b.reads(axis)]
+        rows.sort(key=lambda axis: axis is found.rows[-1])
+        form = _Form(found, rows, width, target, turned)
+        tile, _ = form.best_tile()
+        choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target,
+                    width=width)  # fmt: skip
+        if channel is not None:
+            text = "channels are the columns of tiles, neighbours in the image their rows"
+            choose(s, "strategy", text + ", transposed on their way out" * turned)
+        panel = self._panel_of(form, columns, tile)
         steps = self._steps(found)
-        tiles = self._write_tiles(found, axes, places, tile, steps, turned=turned, panels=panels)
-        self._request_image(found, tile)
+        if channel is None:
+            _flatten(s[self.sums], first, sizes)
+            axes = [*axes[:first], fused(self.stage, axes[first:])]
+            if self._order(found) != [*range(len(steps))]:
+                s[self.sums].reorder(*steps)
+            steps = [fused(s[self.sums], steps)]
+        panels = 1 if channel is None else _panels_of_task(found, tile, target)
+        tiles = self._write_tiles(form, axes, first, tile, steps, turned=turned, panels=panels)
+        if channel is not None:
+            self._request_image(found, tile)
         for each in copies:
             each.compute_at(self.stage, tiles.loops[-1])
-        _write_copies(copies, place, channel)
-        task = fused(self.stage, tiles.tasks)
-        images_inside = tiles.loops[:-2]
-        count = prod(extent_in(self.stage, each) or 1 for each in tiles.tasks)
-        is_many = count >= _TASKS_OF_CHANNELS or not images_inside
-        self.stage.parallel(task if is_many else fused(self.stage, images_inside))
-        panel = _panel_of(s, found, self.sums, tile)
+        _write_copies(copies, found.op.axis.index(found.rows[-1]), channel or 0)
+        at, shared = self._run_tasks(tiles, is_apart=panel is not None)
         if panel is not None:
-            write_panels(panel, found, found.b, tile.columns, target, self._order(found))
-            panel.compute_at(self.stage, task)
+            if channel is None:
+                _write_windows(panel, found, sizes, tile, self._order(found), target, shared=shared)
+            else:
+                write_panels(panel, found, found.b, tile.columns, target, self._order(found))
+            panel.compute_at(self.stage, at)
             made.append(panel)
         return [self.stage, s[self.sums], *made]
 
-    def write_places(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
-        """Writes tiles whose columns are the places in the flattened image; returns the scheduled
-        stages."""
-        s, target, own = self.s, self.target, found.op.axis
-        made = self._write_cast_rows()
-        columns, row, b = columns_of(found), row_of(found), found.b
-        assert row is not None
-        sizes = [extent_of(axis) or 1 for axis in columns]
-        width, first = prod(sizes), len(own) - len(columns)
-        form = _Form(found, [row], width, target)
-        tile, _ = form.best_tile()
-        unit = vectors(self.stage.op.output(0).dtype, target)
-        choose_tile(s, found, tile, unit, target, width=width)
-        panels, is_flat = None, _is_flat(found, columns)
-        is_read_well = is_flat and width % tile.columns == 0 and not b.is_cast
-        if not is_read_well or replace(form, rows=found.rows).pays_to_pack(tile):
-            choose(s, "packing", "the windows of {b} are copied into panels of {columns} columns",
-                   b=b.tensor, columns=tile.columns)  # fmt: skip
-            dtype = cast_to(b.copied, b.tensor)
-            panels = s[s.cache_access(b.tensor, "global", s[self.sums].op, **dtype)]
-        s[self.sums].transform_layout(lambda *i: [*i[:first], place_in_memory(i[first:], sizes)])
-        # Loops that change the windows are outside; panels don't depend on loops that change the
-        # weights.
-        place = own.index(row)
-        around = [i for i in range(first) if b.reads(own[i])]
-        rows = [i for i in range(first) if i not in (*around, place)]
-        places = Places((*rows, place), (*around,), first)
-        axes = [*axes[:first], fused(self.stage, axes[first:])]
-        steps = self._steps(found)
-        if self._order(found) != [*range(len(steps))]:
-            s[self.sums].reorder(*steps)
-        steps = [fused(s[self.sums], steps)]
-        tiles = self._write_tiles(found, axes, places, tile, steps, width)
-        *outer, column = tiles.tasks
-        several = [each for each in outer if extent_in(self.stage, each) != 1]
-        images = prod(extent_in(self.stage, each) or _TASKS for each in outer)
-        is_many = max(images, -(-width // tile.columns)) >= _TASKS
-        tasks = [column] if is_many else tiles.loops[:-1]
-        self.stage.parallel(fused(self.stage, outer if images >= _TASKS else tasks))
-        if panels is None:
-            return [self.stage, s[self.sums], *made]
-        lanes = target.lanes(found.op.output(0).dtype)
-        step = tile.columns if is_flat else neighbours_of(sizes[-1], width, tile, lanes)
-        loops = _flatten(panels, found, sizes, tile.columns, self._order(found))
-        # Lines along a step are transposed into panels, in blocks that aren't written out.
-        inner = [found.op.reduce_axis[i] for i in self._order(found)[1:]]
-        across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in inner)
-        condition = reduce_of(found.op).condition
-        is_whole = not (across or any(mentions(k.var, condition) for k in found.op.reduce_axis))
-        _write_panels(panels, loops, step, shared=not is_many, is_whole=is_whole)
-        for at in [column] if is_many else several[-1:]:
-            panels.compute_at(self.stage, at)
-        return [self.stage, s[self.sums], panels, *made]
-
-    def write_depthwise(self, found: Contraction, axes: Sequence[IterVar]) -> list[Stage]:
-        """Writes tiles for channels with weights of their own; returns the scheduled stages."""
-        s, target, own = self.s, self.target, found.op.axis
+    def write_depthwise(
+        self, found: Contraction, axes: Sequence[IterVar], *, pads: bool
+    ) -> IterVar:
+        """Writes tiles for channels with weights of their own; returns the loop over channels.
+        `pads`: each channel of the image is padded there."""
+        s, target = self.s, self.target
         lanes = target.lanes(found.op.output(0).dtype)
         width = extent_of(found.column) or 2 * lanes
         row = reused_axis(found)
@@ -511,33 +473,63 @@ class _Writer:
         choose(s, "tile", "each channel by itself, from the image: {rows} x {columns} sums of "
                "{window} products, written out up to {most} of a column", rows=tile.rows,
                columns=tile.columns, window=window, most=_STATEMENTS)  # fmt: skip
-        rows = () if row is None else (own.index(row),)
-        others = (i for i in range(len(own) - 1) if i not in rows)
-        places = Places(rows, tuple(others), len(own) - 1)
-        tiles = self._write_tiles(found, axes, places, tile, reduced, panels=0)
+        form = _Form(found, [] if row is None else [row], width, target)
+        tiles = self._write_tiles(form, axes, len(axes) - 1, tile, reduced, panels=0)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
-        self.stage.parallel(fused(self.stage, tiles.tasks or tiles.loops[:1]))
-        return [self.stage, s[self.sums]]
+        return self._run_tasks(tiles, is_apart=pads)[0]
+
+    def _run_tasks(self, tiles: Tiles, *, is_apart: bool) -> tuple[IterVar, bool]:
+        """Runs tasks in parallel; where they are too few for all threads, the rows of each, in one
+        loop with the tasks unless another stage `is_apart` in each task. Returns the loop over
+        tasks, and whether threads share a task. Tiles of a row stay a loop of their own, as long
+        as there are other rows: their number may be symbolic."""
+        stage, target, tasks = self.stage, self.target, tiles.tasks
+        rows = tiles.loops[:-2] or tiles.loops[:-1] or tiles.loops
+        count, more = (
+            prod(extent_in(stage, each) or USUAL for each in loops) for loops in (tasks, rows)
+        )
+        if count >= _TASKS * target.num_cores or count >= more:
+            return run_parallel(stage, tasks, target)[-1], False
+        within = rows if is_apart else [*tasks, *rows]
+        row = fused(stage, within)
+        if target.num_cores > 1:
+            stage.parallel(row)
+        return (tasks[-1] if tasks and is_apart else row), is_apart and bool(tasks)
+
+    def _panel_of(self, form: _Form, columns: Sequence[IterVar], tile: Tile) -> Stage | None:
+        """The copy of the columns' factor that lies in panels; None where tiles read it as it lies
+        as fast."""
+        s, b = self.s, form.contraction.b
+        is_whole = form.width <= tile.columns or form.width % tile.columns == 0
+        is_read_well = is_whole and _is_flat(form.contraction, columns) and not b.is_cast
+        if is_read_well and not form.pays_to_pack(tile):
+            return None
+        what = "{b} is" if len(columns) == 1 else "the windows of {b} are"
+        choose(s, "packing", what + " copied into panels of {columns} columns",
+               b=b.tensor, columns=tile.columns)  # fmt: skip
+        dtype = cast_to(b.copied, b.tensor)
+        return s[s.cache_access(b.tensor, "global", s[self.sums].op, **dtype)]
 
     def _write_tiles(
         self,
-        found: Contraction,
+        form: _Form,
         axes: Sequence[IterVar],
-        places: Places,
+        first: int,
         tile: Tile,
         steps: Sequence[IterVar],
-        width: int | None = None,
         *,
         turned: bool = False,
-        panels: int = 1,
+        panels: int,
     ) -> Tiles:
-        """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums,
-        divided into tiles; and in a tile the sums, over these `steps`. `width` is the extent of
-        several columns together. A task computes `panels`, each as wide as a tile (0: all).
-        `turned`: sums are stored transposed."""
-        width = width or extent_of(found.column) or tile.columns
-        vectors = min(width, tile.columns), self.target.lanes(self.sums.dtype)
+        """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums, of
+        which the one at `first` has the columns, divided into tiles; and in a tile the sums, over
+        these `steps`. A task computes `panels`, each as wide as a tile (0: all). `turned`: sums are
+        stored transposed."""
+        own = form.contraction.op.axis
+        rows = tuple(own.index(axis) for axis in form.rows)
+        places = Places(rows, tuple(i for i in range(first) if i not in rows), first)
+        vectors = min(form.width, tile.columns), self.target.lanes(self.sums.dtype)
         blocks = Blocks(columns=tile.columns * panels if panels else None)
         tiles = write_tiles(self.stage, places, tile, blocks, None, axes)
         if turned:
@@ -549,18 +541,15 @@ class _Writer:
                 self.stage.unroll(tiles.row)
             in_vectors(self.stage, tiles.column, *vectors)
         inner = self.s[self.sums]
-        rows, _, column = places.of(inner)
-        at = self.stage, tiles.loops[-1]
-        write_sums(inner, at, [*rows[-1:], column], steps, vectors=vectors)
+        at, axes = (self.stage, tiles.loops[-1]), compute_of(inner).axis
+        write_sums(inner, at, [*(axes[i] for i in rows[-1:]), axes[first]], steps, vectors=vectors)
         return tiles
 
     def _write_cast_rows(self) -> list[Stage]:
         """Lets the sums read a copy of the rows' factor, with its elements cast: in vectors, and
         once for all tiles. Returns the copy's stage, if there is one."""
-        found = contraction_of(self.s[self.sums].op)
-        assert found is not None
-        cast = found.a.is_cast
-        return [write_cast(self.s, self.sums, found.a, self.target)] if cast else []
+        a = _contraction_of(self.s, self.sums).a
+        return [write_cast(self.s, self.sums, a, self.target)] if a.is_cast else []
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""
@@ -657,16 +646,6 @@ def _panels_of_task(found: Contraction, tile: Tile, target: Target) -> int:
     return balanced(panels, max(1, target.cache_bytes(2) // 4 // size))
 
 
-def _panel_of(s: Schedule, contraction: Contraction, sums: Tensor, tile: Tile) -> Stage | None:
-    """The copy of the weights that lies in panels; None where they are read as they lie."""
-    weights, extent = contraction.b, extent_of(contraction.column)
-    is_whole = extent is not None and (extent <= tile.columns or extent % tile.columns == 0)
-    if is_whole and weights.along(contraction.column) == 1 and not weights.is_cast:
-        return None
-    dtype = cast_to(weights.copied, weights.tensor)
-    return s[s.cache_access(weights.tensor, "global", s[sums].op, **dtype)]
-
-
 def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     """Whether the columns' factor lies in memory as the columns do, in order."""
     (load,) = reads_of(contraction.op, contraction.b.tensor)
@@ -679,43 +658,48 @@ def _is_flat(contraction: Contraction, columns: Sequence[IterVar]) -> bool:
     return True
 
 
-def _flatten(
+def _flatten(stage: Stage, first: int, sizes: Sequence[int]) -> None:
+    """Lets the dimensions of these `sizes`, from `first` on, be one dimension of a stage."""
+    last = first + len(sizes)
+    stage.transform_layout(
+        lambda *i: [*i[:first], place_in_memory(i[first:last], sizes), *i[last:]]
+    )
+
+
+def _write_windows(
     panels: Stage,
     contraction: Contraction,
     sizes: Sequence[int],
-    columns: int,
+    tile: Tile,
     order: Sequence[int],
-) -> tuple[list[IterVar], list[IterVar]]:
-    """Copies the windows into panels, each with the columns of a tile for all reduction axes, in
-    this order; returns the loops over panels, and the loops inside of a panel."""
-    op, b = contraction.op, contraction.b
-    first = sum(map(b.reads, op.axis)) - len(sizes)
-    last = first + len(sizes)
-    panels.transform_layout(
-        lambda *i: [*i[:first], place_in_memory(i[first:last], sizes), *i[last:]]
-    )
-    reduced = [i for i, k in enumerate(op.reduce_axis) if b.reads(k)]
-    steps = [first + 1 + reduced.index(i) for i in order if i in reduced]
-    loops = in_panels(panels, columns, range(first), first, steps)
-    return loops[: first + 1], loops[first + 1 :]
-
-
-def _write_panels(
-    panels: Stage,
-    loops: tuple[list[IterVar], list[IterVar]],
-    step: int,
+    target: Target,
     *,
     shared: bool,
-    is_whole: bool,
 ) -> None:
-    """Copies windows, a few neighbours at a time. `is_whole`: the copy holds all terms of the
-    reduction."""
-    outer, (*reduced, column) = loops
+    """Copies windows into panels, each with the columns of a tile for all reduction axes, in this
+    order, a few neighbours at a time. `sizes`: the extents of the columns. `shared`: threads share
+    the work."""
+    op, b, width = contraction.op, contraction.b, prod(sizes)
+    columns = op.axis[-len(sizes) :]
+    first = sum(map(b.reads, op.axis)) - len(sizes)
+    _flatten(panels, first, sizes)
+    read = [i for i, k in enumerate(op.reduce_axis) if b.reads(k)]
+    steps = [first + 1 + read.index(i) for i in order if i in read]
+    loops = in_panels(panels, tile.columns, range(first), first, steps)
+    outer, (*reduced, column) = loops[: first + 1], loops[first + 1 :]
+    lanes, step = target.lanes(op.output(0).dtype), tile.columns
+    if not _is_flat(contraction, columns):
+        step = neighbours_of(sizes[-1], width, tile, lanes)
     column, lane = panels.split(column, factor=step)
-    first, rest = reduced[:1], reduced[1:]
-    panels.reorder(*first * shared, *outer, column, *first * (not shared), *rest, lane)
+    whole, rest = reduced[:1], reduced[1:]
+    panels.reorder(*whole * shared, *outer, column, *whole * (not shared), *rest, lane)
     if shared:
         panels.parallel(panels.leaf_iter_vars[0])
+    # Lines along a step are transposed into panels, in blocks that aren't written out.
+    along = [op.reduce_axis[i] for i in order[1:]]
+    across = b.along(columns[-1]) > NEAR and any(b.along(axis) == 1 for axis in along)
+    condition = reduce_of(op).condition
+    is_whole = not (across or any(mentions(k.var, condition) for k in op.reduce_axis))
     if is_whole and prod(extent_of(axis) or 1 for axis in rest) <= _COPIES:
         for axis in rest:
             panels.unroll(axis)

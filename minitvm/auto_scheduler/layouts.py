@@ -52,6 +52,8 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
     reduce_of,
+    usual_bytes_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
@@ -61,8 +63,6 @@ from minitvm.auto_scheduler.cost import (
     cycles_of_evicted_pieces,
     layout_cycles,
     transfer_cycles,
-    usual_bytes_of,
-    usual_size,
 )
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
@@ -85,7 +85,6 @@ from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
 from minitvm.tir.functor import free_vars, substitute
-from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
@@ -287,13 +286,15 @@ def _order_of_blocks(op: ComputeOp, target: Target) -> list[IterVar]:
     return order if is_short and is_cut else []
 
 
-def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
+def write_operands(program: Program, stage: Stage, *, in_step: bool = False) -> list[Stage] | None:
     """Copies the operands of a stage that lie across the order in which it reads them several
     times; returns the stages of the copies. Of contractions, only those that run along columns with
-    factors of their own: others have a layout, or pack their factors."""
+    factors of their own: others have a layout, or pack their factors. `in_step`: the outermost loop
+    is the time of a scan. No other loop is outside of it, and elementwise stages can't be computed
+    in blocks along it."""
     s, op, made = program.schedule, compute_of(stage), list[Stage]()
     axes, contraction = _order_of(op), contraction_of(op)
-    if not axes or stage.time is not None:
+    if not axes or stage.time is not None or (in_step and op.reduce_axis):
         return None
     if contraction is not None:
         has_own = all(each.reads(contraction.column) for each in contraction.factors)
@@ -303,20 +304,22 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
     line, count = axes[-1].var, usual_size(axes)
     for tensor in op.input_tensors:
         load, *others = reads_of(op, tensor)
-        innermost = [
-            max((order[x] for x in free_vars(index) if x in order), default=-1)
-            for index in load.indices
-        ]
+        innermost, *more = (_innermost(each, order) for each in (load, *others))
         ends = [i for i, index in enumerate(load.indices) if index is line]
         is_plain = len(ends) == innermost.count(len(axes) - 1) == 1
-        if not is_plain or not all(structural_equal(load, each) for each in others):
+        if not is_plain or any(each != innermost for each in more):
             continue
         again = count // max(1, usual_bytes_of(tensor) // tensor.dtype.itemsize)
-        apart = distances_of(load, op).get(line, 0)
+        distance = distances_of(load, op)
+        apart = distance.get(line, 0)
         # A line of several axes that lies otherwise is none; elementwise stages read it in blocks.
         lies_across = apart > (1 if op.reduce_axis else NEAR)
-        is_far = bool(op.reduce_axis) and apart * tensor.dtype.itemsize >= CACHE_LINE
-        if lies_across and (again >= _AGAIN or (is_far and _reads_each_element(load))):
+        if in_step:  # each step would read one element of each line
+            is_far = 0 < distance.get(op.axis[0].var, 0) < apart
+        else:
+            is_far = apart * tensor.dtype.itemsize >= CACHE_LINE
+            is_far = is_far and bool(op.reduce_axis) and _reads_each_element(load)
+        if lies_across and (again >= _AGAIN or is_far):
             copy = s[s.cache_read(tensor, "global", [op])]
             lie_in_order(copy, sorted(range(len(innermost)), key=innermost.__getitem__))
             text = (
@@ -327,6 +330,13 @@ def write_operands(program: Program, stage: Stage) -> list[Stage] | None:
             op = compute_of(stage)
     program.kept.update(made)
     return made or None
+
+
+def _innermost(load: ProducerLoad, order: Mapping[Var, int]) -> list[int]:
+    """For each dimension of a tensor the place of the innermost loop along which it is read; -1
+    where there is none."""
+    used = ([order[x] for x in free_vars(index) if x in order] for index in load.indices)
+    return [max(each, default=-1) for each in used]
 
 
 def _reads_each_element(load: ProducerLoad) -> bool:

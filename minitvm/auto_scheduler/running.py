@@ -1,4 +1,4 @@
-"""Running reductions, such as prefix sums; and scans.
+"""Running reductions, such as prefix sums.
 
 Each result of a running reduction reduces one term more than its neighbour. If the results lie
 along the last axis, the results in the lanes of a vector are computed from those in the lanes
@@ -10,51 +10,28 @@ last axis x, and the totals of a block of x stay in the L1 cache::
             for x of the block, in vectors
                 total[x] += A[y, x]
                 C[y, x] = total[x]
-
-A scan that combines its state with one term in each step is a running reduction, and is computed in
-the memory of its results. In any other scan, the stages of a step are scheduled like those of a
-program that computes one step. ::
-
-    for t:
-        for tiles of rows and columns, on all threads
-            P = the tile of H[t - 1] by W
-            H[t] = tanh(P + X[t])
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from math import prod
 
-from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     bytes_of_results,
-    distances_of,
     extent_of,
     product_of_extents,
 )
-from minitvm.auto_scheduler.loops import compute_of, fused, lie_in_order, write_loops
-from minitvm.auto_scheduler.packing import write_whole_copy
+from minitvm.auto_scheduler.loops import compute_of, fused, write_loops
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.accumulation import accumulation_of
-from minitvm.te.schedules.guarded_reads import reads_of
-from minitvm.te.schedules.scans import (
-    find_scans,
-    moved_reduction,
-    reduction_of_scan,
-    stages_of_step,
-)
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import mentions
-
-# -- Running reductions --
+from minitvm.tir.expr import IterVar, Reduce
 
 
 def running_axis(op: ComputeOp, *, in_order: bool = False) -> IterVar | None:
@@ -140,99 +117,3 @@ def _write_totals(
     column, lane = stage.split(column, factor=lanes)
     write_loops(stage, [*tasks, block, axis, column], lane)
     return block
-
-
-# -- Scans --
-
-
-def write_running_scans(attempt: Attempt, kept: Container[Stage]) -> None:
-    """Turns scans that are running reductions into such. Stages of `kept` stay as they are."""
-    s = attempt.schedule
-    for scan in _scans(s):
-        attempt.follow("running reduction", scan, partial(_write_reduction, s, scan, kept))
-
-
-def _scans(s: Schedule) -> list[Stage]:
-    return [stage for stage in s.stages if isinstance(stage.op, ScanOp)]
-
-
-def _write_reduction(s: Schedule, scan: Stage, kept: Container[Stage]) -> bool | None:
-    op = scan.op
-    assert isinstance(op, ScanOp)
-    if scan.is_touched or any(s[part] in kept for part in (*op.update, *op.init)):
-        return None
-    if reduction_of_scan(s, scan) is None:
-        return None
-    choose(scan, "strategy", "a running reduction of the terms of all steps")
-    s.reduce_scan(op.output(0))
-    for reader in s.readers(scan) if scan not in kept else ():
-        moved = None if reader.is_touched else moved_reduction(s, reader)
-        if moved is not None and running_axis(moved) is not None:
-            s.reverse_compute_inline(reader.op.output(0))
-    return True
-
-
-def write_steps(attempt: Attempt, program: Program, stages: Iterable[Stage]) -> list[Stage]:
-    """Lets the stages inside of scans be computed for one step. Returns those of `stages` that can
-    be scheduled then."""
-    s = attempt.schedule
-    for scan in _scans(s):
-        attempt.follow("steps", scan, partial(_write_step, program, scan))
-    inside = find_scans(s).inside
-    read = {s[tensor] for stage in inside for tensor in stage.op.input_tensors}
-    program.whole.update(read - inside.keys())
-    return [stage for stage in stages if stage not in inside or stage.time is not None]
-
-
-def _write_step(program: Program, scan: Stage) -> bool | None:
-    s = program.schedule
-    stages = [stage for stage in stages_of_step(s, scan) if stage not in program.by_hand]
-    if not stages:
-        return None
-    choose(scan, "strategy", "the stages of a step run in loops of their own")
-    for stage in stages:
-        for tensor in stage.op.input_tensors:
-            _write_transposed(s, stage, tensor, program.target)
-    s.drop_time(scan.op.output(0), [stage.op.output(0) for stage in stages])
-    return True
-
-
-def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target) -> None:
-    """Transposes a tensor whose neighbours along time lie side by side in memory while neighbours
-    along the last axis lie apart. Without this, each step would read one element of each cache
-    line."""
-    op = compute_of(stage)
-    if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) == 1:
-        return
-    time, last = op.axis[0], op.axis[-1]
-    for i, load in enumerate(reads := reads_of(op, tensor)):
-        distance = distances_of(load, op)
-        if 0 < distance.get(time.var, 0) < distance.get(last.var, 0):
-            is_plain = len(reads) == 1 and all(isinstance(each, Var) for each in load.indices)
-            order = None if is_plain else _order_along(reads, time, last)
-            if order is not None:  # not all steps of the axis run: all elements may not exist
-                copy = s[s.cache_read(tensor, "global", [stage.op])]
-                lie_in_order(copy, order)
-            else:
-                copy = s[s.cache_access(tensor, "global", stage.op, i if len(reads) > 1 else None)]
-            choose(copy, "packing", "transposed, so that each step reads lines of it")
-            write_whole_copy(s, copy, target)
-            _write_transposed(s, stage, tensor, target)
-            return
-
-
-def _order_along(reads: Sequence[ProducerLoad], time: IterVar, last: IterVar) -> list[int] | None:
-    """The dimensions of a tensor, that along time first and that along the last axis last; None if
-    not all reads go along one dimension for each of both."""
-    dimensions = [
-        [[i for i, index in enumerate(load.indices) if mentions(axis.var, index)] for load in reads]
-        for axis in (time, last)
-    ]
-    (first, *_), (end, *_) = dimensions
-    if any(
-        each != own for own, along in zip((first, end), dimensions, strict=True) for each in along
-    ):
-        return None
-    if len(first) != 1 or len(end) != 1 or first == end:
-        return None
-    return sorted(range(len(reads[0].indices)), key=lambda i: (i in end) - (i in first))

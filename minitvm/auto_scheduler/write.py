@@ -3,7 +3,7 @@
 1. Each stage gets simpler indices, and loses terms that are 0 (``SIMPLER``).
 2. Stages that only move elements become part of other stages. Parts of a stage become stages of
    their own, which are computed ahead of it. Cheap stages are inlined (``AHEAD``).
-3. Scans, and reductions by groups, are recognised (:mod:`running`, :mod:`streams`).
+3. Scans, and reductions by groups, are recognised (:mod:`scans`, :mod:`streams`).
 4. Each remaining stage gets the order of its axes (``LAYOUTS``).
 5. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
 6. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
@@ -45,7 +45,8 @@ from minitvm.auto_scheduler.places import (
 )
 from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.running import running_axis, write_running_scans, write_steps
+from minitvm.auto_scheduler.running import running_axis
+from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines
 from minitvm.auto_scheduler.strategies import (

@@ -226,7 +226,7 @@ def test_a_stage_with_no_axis_but_time() -> None:
 @pytest.mark.parametrize("shape", [(20, 33), (3, 40), (1, 9), (5, 1)])
 def test_inputs_along_time_are_transposed_first(shape: tuple[int, int]) -> None:
     text = check(smoothed(*shape), shape)
-    assert ("s.cache_access(X, 'global', step.op" in text) == (shape[0] > 1 and shape[1] > 1)
+    assert ("s.cache_read(X, 'global', [step.op" in text) == (shape[0] > 1 and shape[1] > 1)
 
 
 def test_stages_read_at_several_steps_keep_their_axis_of_time() -> None:
