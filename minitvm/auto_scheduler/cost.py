@@ -105,7 +105,8 @@ class Blocks:
     rows. `depth` steps of the reduction axis at the place `cut`, for one step of those before it,
     are summed in registers at a time (None: all).
     The rows' factor is copied by each task, in strips of `strip` rows, or once for all tasks, if
-    they share it (`shares_rows`); otherwise it isn't copied."""
+    they share it (`shares_rows`); otherwise it isn't copied. `by_panel`: all tiles of rows read one
+    panel of the columns' factor before the next one, which is requested meanwhile."""
 
     rows: int | None = None
     columns: int | None = None
@@ -113,6 +114,7 @@ class Blocks:
     cut: int = 0
     strip: int | None = None
     shares_rows: bool = False
+    by_panel: bool = False
 
 
 @final

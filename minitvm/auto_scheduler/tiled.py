@@ -150,7 +150,10 @@ def write_tiled(
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
         seen = _packed(nest) if in_panels else nest
-        _request_ahead(each, there, places, seen, tile, mine)
+        if mine.by_panel:
+            _request_panel(each, there, places, nest, tile, mine)
+        else:
+            _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
 
 
@@ -189,6 +192,33 @@ def _request_ahead(
         if any(mentions(column.var, *load.indices) for load in loads):
             choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
             stage.prefetch(b, made.step, steps)
+
+
+def _request_panel(
+    sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile, blocks: Blocks
+) -> None:
+    """Requests the next panel, or the elements that are packed into it, while all tiles of rows
+    read this one: in each iteration of a loop over a part of the steps, one row of them."""
+    s, stage = sums.schedule, sums.schedule[made.sums]
+    op, (*_, column) = compute_of(stage), places.of(stage)
+    if sums.ahead is None:
+        read, tensors = sums.contraction.b, [sums.contraction.b.tensor]
+        rows = nest.depth if read.along(sums.contraction.column) == 1 else tile.columns
+    else:
+        rows, tensors = nest.depth, [
+            each
+            for each in op.input_tensors
+            if any(mentions(column.var, *load.indices) for load in reads_of(op, each))
+        ]
+    depth = extent_in(stage, made.step)
+    assert depth is not None
+    wanted = max(1, -(-nest.height // tile.rows) * depth // min(rows, depth))
+    part = max((each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted))
+    outer, _ = stage.split(made.step, factor=part)
+    for tensor in tensors:
+        text = "the next panel of {b} is requested meanwhile"
+        choose(sums.stage, "prefetch", text, b=tensor)
+        stage.prefetch(tensor, outer, 1, of=made.panels)
 
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
@@ -346,7 +376,8 @@ def _write_whole(
             _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
         order = order_of_steps(each.contraction, in_order=each.in_order)
         step = _write_sums(s[sums], stage, loops[-1], places, order, target)
-        made.append(_Made(sums, step, stage, task, loops[-3:][0]))
+        panels = loops[-2] if blocks.by_panel else task
+        made.append(_Made(sums, step, stage, panels, loops[-3:][0]))
     return made
 
 
@@ -380,7 +411,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     inside = order[blocks.cut + 1 :]
     order = [0, *(1 + sorted(inside).index(i) for i in inside)]
     step = _write_sums(part, stage, tiles.loops[-1], places, order, target)
-    return _Made(part.op.output(0), step, stage, steps, tiles.strip)
+    panels = tiles.loops[-2] if blocks.by_panel else steps
+    return _Made(part.op.output(0), step, stage, panels, tiles.strip)
 
 
 def _casts_rows(contraction: Contraction) -> bool:

@@ -70,6 +70,7 @@ from minitvm.tir.stmt import (
     seq,
 )
 from minitvm.transform.check_bounds import check_statements
+from minitvm.transform.inject_prefetch import SCOPE, SHARES
 
 _NOTHING = seq()
 
@@ -298,6 +299,18 @@ class _Lowering:
             self.memory.fit(stage, self._inferred.bounds[stage])
 
     # -- Places -----------------------------------------------------------------------------------
+
+    def runs_around(self, stage: Stage, loop: IterVar) -> bool:
+        """Whether a loop around a stage has several iterations."""
+        place = self._inferred.places.get(stage)
+        while place is not None and loop not in place[0].leaf_iter_vars:
+            place = self._inferred.places.get(place[0])
+        if place is None:
+            raise CompileError(
+                f"{stage.name}: prefetch: expected a loop around {stage.name}, found that "
+                f"{loop.name} is none: compute {stage.name} inside of it"
+            )
+        return not isinstance(self._inferred.bounds[place[0]].values[loop], e.IntImm)
 
     def placed(self, place: Loop | None, body: Stmt) -> Stmt:
         """The stages of a place, then `body`, inside of the allocations for these stages."""
@@ -693,9 +706,12 @@ class _Nest:
         return self._annotated(leaf, attrs, body)
 
     def _annotated(self, leaf: IterVar, attrs: LoopAttrs, loop: Stmt) -> Stmt:
-        for tensor, offset in attrs.prefetches:
+        for tensor, offset, of in attrs.prefetches:
             buffer = self._memory.real(tensor)
-            loop = AttrStmt(buffer, "prefetch_scope", offset, loop)
+            if of is None:
+                loop = AttrStmt(buffer, SCOPE, offset, loop)
+            elif self._lowering.runs_around(self._stage, of):
+                loop = AttrStmt(buffer, SHARES, of.var + e.cast(of.var.dtype, offset), loop)
         for name, value in attrs.pragmas:
             loop = AttrStmt(leaf, f"pragma_{name}", value, loop)
         return loop
