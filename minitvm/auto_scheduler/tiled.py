@@ -151,9 +151,8 @@ def write_tiled(
             s[each.contraction.b.tensor].compute_inline()
         seen = _packed(nest) if in_panels else nest
         if mine.by_panel:
-            _request_panel(each, there, places, nest, tile, mine)
-        else:
-            _request_ahead(each, there, places, seen, tile, mine)
+            there = _request_panel(each, there, places, nest, tile, mine)
+        _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
 
 
@@ -196,7 +195,7 @@ def _request_ahead(
 
 def _request_panel(
     sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile, blocks: Blocks
-) -> None:
+) -> _Made:
     """Requests the next panel, or the elements that are packed into it, while all tiles of rows
     read this one: in each iteration of a loop over a part of the steps, one row of them."""
     s, stage = sums.schedule, sums.schedule[made.sums]
@@ -214,11 +213,12 @@ def _request_panel(
     assert depth is not None
     wanted = max(1, -(-nest.height // tile.rows) * depth // min(rows, depth))
     part = max((each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted))
-    outer, _ = stage.split(made.step, factor=part)
+    outer, inner = stage.split(made.step, factor=part)
     for tensor in tensors:
         text = "the next panel of {b} is requested meanwhile"
         choose(sums.stage, "prefetch", text, b=tensor)
         stage.prefetch(tensor, outer, 1, of=made.panels)
+    return replace(made, step=inner)
 
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
