@@ -52,6 +52,7 @@ _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
 _IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
+_UNASKED = 1.0  # of the time in which lines of the L2 cache come that nobody requests
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
@@ -265,6 +266,32 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     return nest.outer * total
 
 
+def cycles_by_panel(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
+    """The cycles of a nest whose tiles of rows all read one panel of some steps before the next,
+    which comes to L2 and is packed meanwhile. The rows' factor for these steps stays in L2."""
+    tiles = -(-nest.height // tile.rows)
+    rows, size = _rows_bytes(nest, tile), tile.columns * steps * nest.itemsize
+    each = _step(nest, tile.rows, tile.columns, 1, _Rows(0.0, 0.0), target)
+    each += _UNASKED * rows / target.bytes_per_cycle(2)
+    if kept_level(size + rows * steps, target) > 1:
+        each += _LATE * size / steps / target.bytes_per_cycle(2)
+    row = tile.columns * nest.dtype.itemsize
+    level = target.level_of(nest.height * nest.width * nest.dtype.itemsize)
+    sums = _around(nest, tile.rows, tile.columns, target)
+    if level > 2 and steps < nest.depth:
+        sums += tile.rows * row / target.bytes_per_cycle(level) * in_pieces(level, row, target)
+    lies_across = nest.line_bytes < CACHE_LINE
+    came = size / target.bytes_per_cycle(panels_from(nest, target))
+    panel = max(tiles * (steps * each + sums), came)
+    panel += size / (_COPY if lies_across else _COPY_ROWS)
+    return nest.outer * -(-nest.width // tile.columns) * -(-nest.depth // steps) * panel
+
+
+def panels_from(nest: Nest, target: Target) -> int:
+    """The cache from which the columns' factor comes for the first time."""
+    return target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+
+
 def cycles_in_panels(
     nest: Nest, tile: Tile, width: int, steps: int, target: Target
 ) -> tuple[float, float]:
@@ -284,7 +311,7 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     lies_across = nest.line_bytes < CACHE_LINE
     piece = (steps if lies_across else width) * nest.itemsize
     whole = nest.depth if lies_across else nest.width
-    level = target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+    level = panels_from(nest, target)
     came = size * nest.spread / target.bytes_per_cycle(level) if level > 1 else 0.0
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)

@@ -30,12 +30,14 @@ from minitvm.auto_scheduler.cost import (
     Unit,
     copy_cycles,
     cost,
+    cycles_by_panel,
     cycles_in_panels,
     kept_level,
     l1_way_bytes,
     lines_in_l2,
     lines_kept,
     packing_cycles,
+    panels_from,
     transfer_cycles,
     usual_product,
     waiting_cycles,
@@ -268,6 +270,29 @@ def _outermost_rows(nest: Nest, tile: Tile) -> tuple[int, int]:
 def _outermost(nest: Nest) -> int:
     """The extent of the outermost axis of rows."""
     return (nest.rows[0] or USUAL) if nest.rows else 1
+
+
+def best_by_panel(nest: Nest, target: Target) -> tuple[float, Tile, Blocks] | None:
+    """The fewest cycles of a nest whose tiles of rows all read one panel before the next, the tile,
+    and the blocks: of as many steps as let the rows' factor and two panels stay in the L2 cache. It
+    is for CPUs that wait for lines which are not requested, and a factor from beyond L2."""
+    is_far = panels_from(nest, target) > 2 and target.processor.l2_latency
+    sizes = (*nest.rows, *nest.steps, nest.columns, *nest.others)
+    if not is_far or None in sizes or len(nest.rows) != 1 or len(nest.steps) != 1:
+        return None
+    if nest.outer > 1 or nest.unit.rows > 1 or is_version() or thrashes(nest, nest.depth, target):
+        return None
+    found = list[tuple[float, Tile, Blocks]]()
+    for tile in tiles_of(nest, target):
+        panels = -(-nest.width // tile.columns)
+        most = target.cache_bytes(2) // 2 // ((nest.height + 2 * tile.columns) * nest.itemsize)
+        for depth in {_depth(nest.depth, most // n) for n in (1, 2, 4) if most // n}:
+            width = -(-panels // min(panels, target.num_cores))
+            columns = None if width == panels else width * tile.columns
+            blocks = Blocks(columns=columns, depth=depth, by_panel=True)
+            cycles = cycles_by_panel(nest, tile, depth or nest.depth, target)
+            found.append((cycles, tile, blocks))
+    return min(found, key=lambda each: each[0], default=None)
 
 
 def with_sums_kept(
