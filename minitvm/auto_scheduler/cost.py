@@ -266,24 +266,30 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     return nest.outer * total
 
 
-def cycles_by_panel(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
+def cycles_by_panel(
+    nest: Nest, tile: Tile, steps: int, target: Target, *, packs: bool = True
+) -> float:
     """The cycles of a nest whose tiles of rows all read one panel of some steps before the next,
-    which comes to L2 and is packed meanwhile. The rows' factor for these steps stays in L2."""
+    which comes to L2 meanwhile, and is copied if the call `packs` it. The rows' factor for these
+    steps stays in L2."""
     tiles = -(-nest.height // tile.rows)
     rows, size = _rows_bytes(nest, tile), tile.columns * steps * nest.itemsize
     each = _step(nest, tile.rows, tile.columns, 1, _Rows(0.0, 0.0), target)
     each += _UNASKED * rows / target.bytes_per_cycle(2)
-    if kept_level(size + rows * steps, target) > 1:
+    is_in_l2 = kept_level(size, target) > 1
+    if is_in_l2:
         each += _LATE * size / steps / target.bytes_per_cycle(2)
-    row = tile.columns * nest.dtype.itemsize
-    level = target.level_of(nest.height * nest.width * nest.dtype.itemsize)
+    held = nest.height * (nest.width * nest.dtype.itemsize + steps * nest.itemsize) + size
+    level = kept_level(held, target)
     sums = _around(nest, tile.rows, tile.columns, target)
-    if level > 2 and steps < nest.depth:
-        sums += tile.rows * row / target.bytes_per_cycle(level) * in_pieces(level, row, target)
-    lies_across = nest.line_bytes < CACHE_LINE
-    came = size / target.bytes_per_cycle(panels_from(nest, target))
-    panel = max(tiles * (steps * each + sums), came)
-    panel += size / (_COPY if lies_across else _COPY_ROWS)
+    if level > 1 and steps < nest.depth:  # they come, and go back, for each block
+        sums += tile.rows * tile.columns * nest.dtype.itemsize / target.bytes_per_cycle(level)
+    panel = max(
+        tiles * (steps * each + sums), size / target.bytes_per_cycle(panels_from(nest, target))
+    )
+    if packs:
+        panel += size / (_COPY if nest.line_bytes < CACHE_LINE else _COPY_ROWS)
+        panel += 2 * size / target.bytes_per_cycle(2) if is_in_l2 else 0.0
     return nest.outer * -(-nest.width // tile.columns) * -(-nest.depth // steps) * panel
 
 
@@ -343,6 +349,8 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
     lines of rows far apart share. Requests beyond the end of a block are of no use."""
     cpu = target.processor
     latency = cpu.l2_latency if level == 2 or nest.is_packed else cpu.memory_latency
+    if nest.is_packed and panels_from(nest, target) > 2:
+        latency *= 2  # for the first tile of rows they come from beyond L2
     if level == 1 or not latency:
         return 0
     size = tile.columns * nest.itemsize * nest.unit.depth

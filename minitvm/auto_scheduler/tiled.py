@@ -472,7 +472,7 @@ def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Bloc
     target, nest = group[0].target, _packed(nest)
     if len(group) > 1 or group[0].in_order or _casts_rows(group[0].contraction):
         return None
-    found = best_by_panel(nest, target)
+    found = best_by_panel(nest, target, packs=group[0].ahead is None)
     if found is None or found[0] >= _cycles_in_blocks(nest, tile, target):
         return None
     return found[1:]

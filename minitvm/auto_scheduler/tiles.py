@@ -199,6 +199,8 @@ def blocks_of(
     is_far = kept_level(nest.terms.vectors * nest.depth * nest.width * itemsize, target) > 2
     # From afar, fewer steps let more of a row be packed at once, in the order of memory.
     depths = [most, most // 2, most // 4] if is_far and nest.columns is not None else [most]
+    if is_far and nest.columns is not None and target.processor.l2_latency:
+        depths += [2 * most, nest.depth]  # panels that are requested evict the rows from L1 anyway
     cuts = [(None, 0)] if whole else [*dict.fromkeys(_depth_and_cut(nest, n) for n in depths if n)]
     if nest.columns is None:
         ((depth, cut),) = cuts
@@ -272,10 +274,13 @@ def _outermost(nest: Nest) -> int:
     return (nest.rows[0] or USUAL) if nest.rows else 1
 
 
-def best_by_panel(nest: Nest, target: Target) -> tuple[float, Tile, Blocks] | None:
+def best_by_panel(
+    nest: Nest, target: Target, *, packs: bool = True
+) -> tuple[float, Tile, Blocks] | None:
     """The fewest cycles of a nest whose tiles of rows all read one panel before the next, the tile,
-    and the blocks: of as many steps as let the rows' factor and two panels stay in the L2 cache. It
-    is for CPUs that wait for lines which are not requested, and a factor from beyond L2."""
+    and the blocks: of as many steps as let the rows' factor and two panels stay in the L2 cache, or
+    one panel in L1. It is for CPUs that wait for lines which are not requested, and a factor from
+    beyond L2. `packs`: see :func:`cycles_by_panel`."""
     is_far = panels_from(nest, target) > 2 and target.processor.l2_latency
     sizes = (*nest.rows, *nest.steps, nest.columns, *nest.others)
     if not is_far or None in sizes or len(nest.rows) != 1 or len(nest.steps) != 1:
@@ -286,11 +291,12 @@ def best_by_panel(nest: Nest, target: Target) -> tuple[float, Tile, Blocks] | No
     for tile in tiles_of(nest, target):
         panels = -(-nest.width // tile.columns)
         most = target.cache_bytes(2) // 2 // ((nest.height + 2 * tile.columns) * nest.itemsize)
-        for depth in {_depth(nest.depth, most // n) for n in (1, 2, 4) if most // n}:
+        near = int(target.cache_bytes(1) / SHARE) // (tile.columns * nest.itemsize)
+        for depth in {_depth(nest.depth, n) for n in (most, most // 2, near) if 0 < n <= most}:
             width = -(-panels // min(panels, target.num_cores))
             columns = None if width == panels else width * tile.columns
             blocks = Blocks(columns=columns, depth=depth, by_panel=True)
-            cycles = cycles_by_panel(nest, tile, depth or nest.depth, target)
+            cycles = cycles_by_panel(nest, tile, depth or nest.depth, target, packs=packs)
             found.append((cycles, tile, blocks))
     return min(found, key=lambda each: each[0], default=None)
 
