@@ -580,7 +580,7 @@ def _step(
     if panel == 2 and is_requested:
         ahead = steps_in(cpu.l2_latency, Tile(rows, columns), unit, terms)
         is_in_time = nest.is_packed or _most_ahead(nest, target) >= ahead
-        in_the_way = _IN_THE_WAY * came if is_in_time else came
+        in_the_way = (_LATE if nest.is_packed else _IN_THE_WAY) * came if is_in_time else came
     else:
         waits += came
     if panel > 2:
@@ -593,6 +593,8 @@ def _step(
         meanwhile += came
     if is_requested:
         loads += lines / CACHE_LINE
+    if panel > 1 and cpu.l2_latency:  # columns that pass through L1 evict the rows
+        in_the_way += _UNASKED * _rows_bytes(nest, Tile(rows, columns)) / target.bytes_per_cycle(2)
     return in_the_way + max(
         c * (r * terms.operations + terms.casts) * unit.cycles,
         # With less under way there is nothing to do while data come.
