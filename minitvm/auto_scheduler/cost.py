@@ -279,11 +279,9 @@ def cycles_by_panel(
     is_in_l2 = kept_level(size, target) > 1
     if is_in_l2:
         each += _LATE * size / steps / target.bytes_per_cycle(2)
-    held = nest.height * (nest.width * nest.dtype.itemsize + steps * nest.itemsize) + size
-    level = kept_level(held, target)
     sums = _around(nest, tile.rows, tile.columns, target)
-    if level > 1 and steps < nest.depth:  # they come, and go back, for each block
-        sums += tile.rows * tile.columns * nest.dtype.itemsize / target.bytes_per_cycle(level)
+    if steps < nest.depth:
+        sums += _sums_again(nest, tile, steps, target)
     panel = max(
         tiles * (steps * each + sums), size / target.bytes_per_cycle(panels_from(nest, target))
     )
@@ -291,6 +289,16 @@ def cycles_by_panel(
         panel += size / (_COPY if nest.line_bytes < CACHE_LINE else _COPY_ROWS)
         panel += 2 * size / target.bytes_per_cycle(2) if is_in_l2 else 0.0
     return nest.outer * -(-nest.width // tile.columns) * -(-nest.depth // steps) * panel
+
+
+def _sums_again(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
+    """The cycles in which the sums of a tile come, and go back, for each block of steps, of which
+    all sums and the rows' factor pass the L2 cache: half of it keeps them."""
+    sums = nest.height * nest.width * nest.dtype.itemsize
+    held = sums + nest.height * steps * nest.itemsize
+    far = min(1.0, max(0.0, (2 * held - target.cache_bytes(2)) / sums))
+    near, beyond = (target.bytes_per_cycle(level) for level in (2, target.level_of(4 * held)))
+    return tile.rows * tile.columns * nest.dtype.itemsize * ((1 - far) / near + 2 * far / beyond)
 
 
 def panels_from(nest: Nest, target: Target) -> int:
