@@ -202,21 +202,24 @@ def _request_ahead(
 def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile) -> None:
     """Requests the next panel, or the elements that are packed into it, while all tiles of rows
     read this one: in each iteration of a loop over a part of the steps, one row of them."""
-    s, stage = sums.schedule, sums.schedule[made.sums]
+    stage = sums.schedule[made.sums]
     op, (*_, column) = compute_of(stage), places.of(stage)
     if sums.ahead is None:
         read, tensors = sums.contraction.b, [sums.contraction.b.tensor]
         rows = nest.depth if read.along(sums.contraction.column) == 1 else tile.columns
     else:
-        rows, tensors = nest.depth, [
-            each
-            for each in op.input_tensors
-            if any(mentions(column.var, *load.indices) for load in reads_of(op, each))
-        ]
+        rows, tensors = (
+            nest.depth,
+            [
+                each
+                for each in op.input_tensors
+                if any(mentions(column.var, *load.indices) for load in reads_of(op, each))
+            ],
+        )
     depth = extent_in(stage, made.step)
     assert depth is not None
     wanted = max(1, -(-nest.height // tile.rows) * depth // min(rows, depth))
-    part = max((each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted))
+    part = max(each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted)
     outer, _ = stage.split(made.step, factor=part)
     for tensor in tensors:
         text = "the next panel of {b} is requested meanwhile"

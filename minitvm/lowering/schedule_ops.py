@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, cast, final
@@ -303,7 +303,7 @@ class _Lowering:
     def runs_around(self, stage: Stage, loop: IterVar) -> bool:
         """Whether a loop around a stage has several iterations."""
         place = self._inferred.places.get(stage)
-        while place is not None and loop not in place[0].leaf_iter_vars:
+        while place is not None and not any(loop is each for each in _down_to(*place)):
             place = self._inferred.places.get(place[0])
         if place is None:
             raise CompileError(
@@ -447,6 +447,14 @@ class _Shared:
         for each in sharing:
             body = self._first.beside(position, each, body)
         return seq(*(each.init(position) for each in nests), self._first.loop(position, body))
+
+
+def _down_to(stage: Stage, loop: IterVar) -> Iterator[IterVar]:
+    """The loops of a stage from the outermost one to `loop`."""
+    for each in stage.leaf_iter_vars:
+        yield each
+        if each is loop:
+            return
 
 
 @final

@@ -168,7 +168,10 @@ def _share(requests: Stmt, number: PrimExpr, total: int) -> Stmt:
     """The part, of a number, of `total` equal parts of the iterations of loops of requests: of as
     many of the outer loops as have that many iterations."""
     loops, count, body = list[For](), 1, requests
-    while isinstance(body, For) and count < total and (size := e.const_int(body.extent)):
+    while isinstance(body, For) and (count < total or not loops):
+        size = e.const_int(body.extent)
+        if not size:
+            return seq()
         loops.append(body)
         count, body = count * size, body.body
     if not loops:
@@ -180,8 +183,9 @@ def _share(requests: Stmt, number: PrimExpr, total: int) -> Stmt:
         digit = rest if each is loops[0] else e.floormod(rest, each.extent)
         values[each.loop_var] = each.min + e.cast(each.loop_var.dtype, digit)
         rest = e.floordiv(rest, each.extent)
-    size = const(-(-count // total), number.dtype)
-    return For(var, const(0, number.dtype), size, ForKind.UNROLLED, substitute(body, values))
+    each_share = const(-(-count // total), number.dtype)
+    body = substitute(body, values)
+    return For(var, const(0, number.dtype), each_share, ForKind.UNROLLED, body)
 
 
 def _further_on(loop: For, around: For | None, at: PrimExpr) -> dict[Var, PrimExpr]:
