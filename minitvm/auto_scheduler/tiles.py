@@ -3,7 +3,8 @@
 The search takes a nest and a target, and asks :func:`cost` for the cycles of each candidate. All
 register tiles are tried that fit the registers. Cache blocks follow from the tile:
 
-- A block has as many steps of the sum as the rows of a tile may have in the L1 cache.
+- A block has as many steps of the sum as the rows of a tile may have in the L1 cache; or more,
+  where panels that are requested pass through it.
 - The panels of a block's columns are read once for each tile of rows. Few panels stay in the L2
   cache. Many panels lie in L3, and are read from end to end.
 - The rows are read once for each block of columns. Wide blocks let them come less often from L3 or
