@@ -51,7 +51,7 @@ from minitvm.tir.expr import IterVar
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
-_IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
+_IN_THE_WAY = 0.2  # of the time in which requested lines fill the L1 cache, which others wait for
 _UNASKED = 1.0  # of the time in which lines of the L2 cache come that nobody requests
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
@@ -588,7 +588,7 @@ def _step(
     if panel == 2 and is_requested:
         ahead = steps_in(cpu.l2_latency, Tile(rows, columns), unit, terms)
         is_in_time = nest.is_packed or _most_ahead(nest, target) >= ahead
-        in_the_way = (_LATE if nest.is_packed else _IN_THE_WAY) * came if is_in_time else came
+        in_the_way = _IN_THE_WAY * came if is_in_time else came
     else:
         waits += came
     if panel > 2:

@@ -102,7 +102,7 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
-_SURE = 1.05  # times the cycles, where a factor comes from afar in pieces: memories differ
+_SURE = 1.05  # times the cycles, where the time in which a factor comes decides: memories differ
 
 
 def write_tiled(
@@ -476,7 +476,7 @@ def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Bloc
     if len(group) > 1 or group[0].in_order or _casts_rows(group[0].contraction):
         return None
     found = best_by_panel(nest, target, packs=group[0].ahead is None)
-    if found is None or found[0] >= _cycles_in_blocks(nest, tile, target):
+    if found is None or found[0] * _SURE >= _cycles_in_blocks(nest, tile, target):
         return None
     return found[1:]
 
@@ -531,7 +531,7 @@ def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple
     as_it_lies = cost(nest, in_place, blocks, target) * (_SURE if in_pieces else 1)
     in_panels = _cycles_in_blocks(_packed(nest), tile, target)
     by_panel = None if whole else best_by_panel(_packed(nest), target)
-    return as_it_lies, min(in_panels, inf if by_panel is None else by_panel[0])
+    return as_it_lies, min(in_panels, inf if by_panel is None else by_panel[0] * _SURE)
 
 
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:

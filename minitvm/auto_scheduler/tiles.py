@@ -167,8 +167,10 @@ def chosen_by(chooser: _Chooser) -> Iterator[None]:
 
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
-    """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1."""
-    return target.l1_ways if row_bytes % l1_way_bytes(target) == 0 else target.vector_registers
+    """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1. Where
+    a CPU waits for lines of L2, a third of the ways is left for the columns that pass."""
+    ways = target.l1_ways - (target.l1_ways // 3 if target.processor.l2_latency else 0)
+    return ways if row_bytes % l1_way_bytes(target) == 0 else target.vector_registers
 
 
 def panels_together(target: Target) -> int:
