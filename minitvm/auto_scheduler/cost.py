@@ -47,7 +47,8 @@ from minitvm.target import Target
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
 _LATE = 0.125  # of the time in which data come, if they are read in their order
-_IN_THE_WAY = 0.25  # of the time in which requested lines fill the L1 cache, which others wait for
+_IN_THE_WAY = 0.2  # of the time in which requested lines fill the L1 cache, which others wait for
+_UNASKED = 1.0  # of the time in which lines of the L2 cache come that nobody requests
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows
@@ -101,7 +102,8 @@ class Blocks:
     rows. `depth` steps of the reduction axis at the place `cut`, for one step of those before it,
     are summed in registers at a time (None: all).
     The rows' factor is copied by each task, in strips of `strip` rows, or once for all tasks, if
-    they share it (`shares_rows`); otherwise it isn't copied."""
+    they share it (`shares_rows`); otherwise it isn't copied. `by_panel`: all tiles of rows read one
+    panel of the columns' factor before the next one, which is requested meanwhile."""
 
     rows: int | None = None
     columns: int | None = None
@@ -109,6 +111,7 @@ class Blocks:
     cut: int = 0
     strip: int | None = None
     shares_rows: bool = False
+    by_panel: bool = False
 
 
 @final
@@ -259,6 +262,46 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     return nest.outer * total
 
 
+def cycles_by_panel(
+    nest: Nest, tile: Tile, steps: int, target: Target, *, packs: bool = True
+) -> float:
+    """The cycles of a nest whose tiles of rows all read one panel of some steps before the next,
+    which comes to L2 meanwhile, and is copied if the call `packs` it. The rows' factor for these
+    steps stays in L2."""
+    tiles = -(-nest.height // tile.rows)
+    rows, size = _rows_bytes(nest, tile), tile.columns * steps * nest.itemsize
+    each = _step(nest, tile.rows, tile.columns, 1, _Rows(0.0, 0.0), target)
+    each += _UNASKED * rows / target.bytes_per_cycle(2)
+    is_in_l2 = kept_level(size, target) > 1
+    if is_in_l2:
+        each += _LATE * size / steps / target.bytes_per_cycle(2)
+    sums = _around(nest, tile.rows, tile.columns, target)
+    if steps < nest.depth:
+        sums += _sums_again(nest, tile, steps, target)
+    panel = max(
+        tiles * (steps * each + sums), size / target.bytes_per_cycle(panels_from(nest, target))
+    )
+    if packs:
+        panel += size / (_COPY if nest.line_bytes < CACHE_LINE else _COPY_ROWS)
+        panel += 2 * size / target.bytes_per_cycle(2) if is_in_l2 else 0.0
+    return nest.outer * -(-nest.width // tile.columns) * -(-nest.depth // steps) * panel
+
+
+def _sums_again(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
+    """The cycles in which the sums of a tile come, and go back, for each block of steps, of which
+    all sums and the rows' factor pass the L2 cache: half of it keeps them."""
+    sums = nest.height * nest.width * nest.dtype.itemsize
+    held = sums + nest.height * steps * nest.itemsize
+    far = min(1.0, max(0.0, (2 * held - target.cache_bytes(2)) / sums))
+    near, beyond = (target.bytes_per_cycle(level) for level in (2, target.level_of(4 * held)))
+    return tile.rows * tile.columns * nest.dtype.itemsize * ((1 - far) / near + 2 * far / beyond)
+
+
+def panels_from(nest: Nest, target: Target) -> int:
+    """The cache from which the columns' factor comes for the first time."""
+    return target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+
+
 def cycles_in_panels(
     nest: Nest, tile: Tile, width: int, steps: int, target: Target
 ) -> tuple[float, float]:
@@ -278,7 +321,7 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     lies_across = nest.line_bytes < CACHE_LINE
     piece = (steps if lies_across else width) * nest.itemsize
     whole = nest.depth if lies_across else nest.width
-    level = target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+    level = panels_from(nest, target)
     came = size * nest.spread / target.bytes_per_cycle(level) if level > 1 else 0.0
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
@@ -310,6 +353,8 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
     lines of rows far apart share. Requests beyond the end of a block are of no use."""
     cpu = target.processor
     latency = cpu.l2_latency if level == 2 or nest.is_packed else cpu.memory_latency
+    if nest.is_packed and panels_from(nest, target) > 2:
+        latency *= 2  # for the first tile of rows they come from beyond L2
     if level == 1 or not latency:
         return 0
     size = tile.columns * nest.itemsize * nest.unit.depth
@@ -548,6 +593,8 @@ def _step(
         meanwhile += came
     if is_requested:
         loads += lines / CACHE_LINE
+    if panel > 1 and cpu.l2_latency:  # columns that pass through L1 evict the rows
+        in_the_way += _UNASKED * _rows_bytes(nest, Tile(rows, columns)) / target.bytes_per_cycle(2)
     return in_the_way + max(
         c * (r * terms.operations + terms.casts) * unit.cycles,
         # With less under way there is nothing to do while data come.

@@ -267,7 +267,7 @@ def _reads_far_apart(stage: Stage) -> bool:
     """Whether successive rows that are read don't follow each other in memory, and aren't
     requested. Such reads wait for memory, and stores past the caches would wait behind them."""
     op = compute_of(stage)
-    requested = [each for attrs in stage.iter_var_attrs.values() for each, _ in attrs.prefetches]
+    requested = [each for attrs in stage.iter_var_attrs.values() for each, *_ in attrs.prefetches]
     for load in all_loads(op):
         assert isinstance(load.producer, Tensor)
         if load.producer in requested:

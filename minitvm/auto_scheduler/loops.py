@@ -177,7 +177,10 @@ def write_tiles(
         # A tile of rows stays in L1 while all columns are read from L2. Along all other axes of
         # rows it may read the same elements, through windows.
         is_first = before and places.rows[-1] < max(places.rows) and blocks.strip is None
-        tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
+        if blocks.by_panel:
+            tiles = [*before, *tiles, around]
+        else:
+            tiles = [around, *before, *tiles] if is_first else [*before, around, *tiles]
     summed = [] if steps is None else [steps]
     stage.reorder(*tasks, *summed, *tiles, *inside)
     return Tiles(tasks, tiles, inside[0] if rows else None, inner)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any, final
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
@@ -85,6 +85,7 @@ from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import (
     ALIKE,
+    best_by_panel,
     best_tile,
     blocks_in_place,
     blocks_of,
@@ -101,7 +102,7 @@ from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
-_SURE = 1.05  # times the cycles, where a factor comes from afar in pieces: memories differ
+_SURE = 1.05  # times the cycles, where the time in which a factor comes decides: memories differ
 
 
 def write_tiled(
@@ -123,10 +124,14 @@ def write_tiled(
     in_panels = any(packs) or any(each.ahead is not None for each in group)
     if not in_panels:
         tile = in_place
-    blocks = [
-        _blocks(each, nest, tile, in_panels, whole=each.in_order or len(group) > 1)
-        for each in group
-    ]
+    by_panel = _by_panel(group, nest, tile) if in_panels and part is None else None
+    if by_panel is not None:
+        tile, blocks = by_panel[0], [by_panel[1]]
+    else:
+        blocks = [
+            _blocks(each, nest, tile, in_panels, whole=each.in_order or len(group) > 1)
+            for each in group
+        ]
     if part is not None:
         blocks = [
             Blocks(
@@ -150,7 +155,10 @@ def write_tiled(
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
         seen = _packed(nest) if in_panels else nest
-        _request_ahead(each, there, places, seen, tile, mine)
+        if mine.by_panel:
+            _request_panel(each, there, places, nest, tile)
+        else:
+            _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
 
 
@@ -189,6 +197,34 @@ def _request_ahead(
         if any(mentions(column.var, *load.indices) for load in loads):
             choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
             stage.prefetch(b, made.step, steps)
+
+
+def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile) -> None:
+    """Requests the next panel, or the elements that are packed into it, while all tiles of rows
+    read this one: in each iteration of a loop over a part of the steps, one row of them."""
+    stage = sums.schedule[made.sums]
+    op, (*_, column) = compute_of(stage), places.of(stage)
+    if sums.ahead is None:
+        read, tensors = sums.contraction.b, [sums.contraction.b.tensor]
+        rows = nest.depth if read.along(sums.contraction.column) == 1 else tile.columns
+    else:
+        rows, tensors = (
+            nest.depth,
+            [
+                each
+                for each in op.input_tensors
+                if any(mentions(column.var, *load.indices) for load in reads_of(op, each))
+            ],
+        )
+    depth = extent_in(stage, made.step)
+    assert depth is not None
+    wanted = max(1, -(-nest.height // tile.rows) * depth // min(rows, depth))
+    part = max(each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted)
+    outer, _ = stage.split(made.step, factor=part)
+    for tensor in tensors:
+        text = "the next panel of {b} is requested meanwhile"
+        choose(sums.stage, "prefetch", text, b=tensor)
+        stage.prefetch(tensor, outer, 1, of=made.panels)
 
 
 def _request_sums(stage: Stage, tensor: Tensor, tiles: Tiles) -> None:
@@ -346,7 +382,8 @@ def _write_whole(
             _write_copy(s[each.contraction.op.output(0)], stage, loops[-1], places)
         order = order_of_steps(each.contraction, in_order=each.in_order)
         step = _write_sums(s[sums], stage, loops[-1], places, order, target)
-        made.append(_Made(sums, step, stage, task, loops[-3:][0]))
+        panels = loops[-2] if blocks.by_panel else task
+        made.append(_Made(sums, step, stage, panels, loops[-3:][0]))
     return made
 
 
@@ -380,7 +417,8 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     inside = order[blocks.cut + 1 :]
     order = [0, *(1 + sorted(inside).index(i) for i in inside)]
     step = _write_sums(part, stage, tiles.loops[-1], places, order, target)
-    return _Made(part.op.output(0), step, stage, steps, tiles.strip)
+    panels = tiles.loops[-2] if blocks.by_panel else steps
+    return _Made(part.op.output(0), step, stage, panels, tiles.strip)
 
 
 def _casts_rows(contraction: Contraction) -> bool:
@@ -431,6 +469,23 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
     return with_sums_kept(nest, tile, made, target, packs=packs) if in_memory else made
 
 
+def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Blocks] | None:
+    """The tile and the blocks of a contraction whose tiles of rows all read one panel before the
+    next, if that takes fewer cycles than blocks of several panels by another tile."""
+    target, nest = group[0].target, _packed(nest)
+    if len(group) > 1 or group[0].in_order or _casts_rows(group[0].contraction):
+        return None
+    found = best_by_panel(nest, target, packs=group[0].ahead is None)
+    if found is None or found[0] * _SURE >= _cycles_in_blocks(nest, tile, target):
+        return None
+    return found[1:]
+
+
+def _cycles_in_blocks(nest: Nest, tile: Tile, target: Target) -> float:
+    """The cycles of a nest in blocks of several panels, and of the copy."""
+    return cost(nest, tile, Blocks(), target) + packing_cycles(nest, target)
+
+
 def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
     """Whether a call packs the columns' factor into panels as wide as a tile."""
     contraction, target, ahead = sums.contraction, sums.target, sums.ahead
@@ -474,8 +529,9 @@ def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple
     blocks = blocks_in_place(nest, in_place, target, whole=whole)
     in_pieces = comes_from(nest, in_place, target) > 2 and blocks.depth is None
     as_it_lies = cost(nest, in_place, blocks, target) * (_SURE if in_pieces else 1)
-    in_panels = cost(_packed(nest), tile, Blocks(), target)
-    return as_it_lies, in_panels + packing_cycles(nest, target)
+    in_panels = _cycles_in_blocks(_packed(nest), tile, target)
+    by_panel = None if whole else best_by_panel(_packed(nest), target)
+    return as_it_lies, min(in_panels, inf if by_panel is None else by_panel[0] * _SURE)
 
 
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:

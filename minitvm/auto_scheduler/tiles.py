@@ -3,7 +3,8 @@
 The search takes a nest and a target, and asks :func:`cost` for the cycles of each candidate. All
 register tiles are tried that fit the registers. Cache blocks follow from the tile:
 
-- A block has as many steps of the sum as the rows of a tile may have in the L1 cache.
+- A block has as many steps of the sum as the rows of a tile may have in the L1 cache; or more,
+  where panels that are requested pass through it.
 - The panels of a block's columns are read once for each tile of rows. Few panels stay in the L2
   cache. Many panels lie in L3, and are read from end to end.
 - The rows are read once for each block of columns. Wide blocks let them come less often from L3 or
@@ -31,12 +32,14 @@ from minitvm.auto_scheduler.cost import (
     Unit,
     copy_cycles,
     cost,
+    cycles_by_panel,
     cycles_in_panels,
     kept_level,
     l1_way_bytes,
     lines_in_l2,
     lines_kept,
     packing_cycles,
+    panels_from,
     transfer_cycles,
     usual_product,
     waiting_cycles,
@@ -165,8 +168,10 @@ def chosen_by(chooser: _Chooser) -> Iterator[None]:
 
 
 def rows_side_by_side(row_bytes: int, target: Target) -> int:
-    """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1."""
-    return target.l1_ways if row_bytes % l1_way_bytes(target) == 0 else target.vector_registers
+    """The number of rows, `row_bytes` apart, that a tile may read without evictions from L1. Where
+    a CPU waits for lines of L2, a third of the ways is left for the columns that pass."""
+    ways = target.l1_ways - (target.l1_ways // 3 if target.processor.l2_latency else 0)
+    return ways if row_bytes % l1_way_bytes(target) == 0 else target.vector_registers
 
 
 def panels_together(target: Target) -> int:
@@ -198,6 +203,8 @@ def blocks_of(
     is_far = kept_level(nest.terms.vectors * nest.depth * nest.width * itemsize, target) > 2
     # From afar, fewer steps let more of a row be packed at once, in the order of memory.
     depths = [most, most // 2, most // 4] if is_far and nest.columns is not None else [most]
+    if is_far and nest.columns is not None and target.processor.l2_latency:
+        depths += [2 * most, nest.depth]  # panels that are requested evict the rows from L1 anyway
     cuts = [(None, 0)] if whole else [*dict.fromkeys(_depth_and_cut(nest, n) for n in depths if n)]
     if nest.columns is None:
         ((depth, cut),) = cuts
@@ -269,6 +276,33 @@ def _outermost_rows(nest: Nest, tile: Tile) -> tuple[int, int]:
 def _outermost(nest: Nest) -> int:
     """The extent of the outermost axis of rows."""
     return (nest.rows[0] or USUAL) if nest.rows else 1
+
+
+def best_by_panel(
+    nest: Nest, target: Target, *, packs: bool = True
+) -> tuple[float, Tile, Blocks] | None:
+    """The fewest cycles of a nest whose tiles of rows all read one panel before the next, the tile,
+    and the blocks: of as many steps as let the rows' factor and two panels stay in the L2 cache, or
+    one panel in L1. It is for CPUs that wait for lines which are not requested, and a factor from
+    beyond L2. `packs`: see :func:`cycles_by_panel`."""
+    is_far = panels_from(nest, target) > 2 and target.processor.l2_latency
+    sizes = (*nest.rows, *nest.steps, nest.columns, *nest.others)
+    if not is_far or None in sizes or len(nest.rows) != 1 or len(nest.steps) != 1:
+        return None
+    if nest.outer > 1 or nest.unit.rows > 1 or is_version() or thrashes(nest, nest.depth, target):
+        return None
+    found = list[tuple[float, Tile, Blocks]]()
+    for tile in tiles_of(nest, target):
+        panels = -(-nest.width // tile.columns)
+        most = target.cache_bytes(2) // 2 // ((nest.height + 2 * tile.columns) * nest.itemsize)
+        near = int(target.cache_bytes(1) / SHARE) // (tile.columns * nest.itemsize)
+        for depth in {_depth(nest.depth, n) for n in (most, most // 2, near) if 0 < n <= most}:
+            width = -(-panels // min(panels, target.num_cores))
+            columns = None if width == panels else width * tile.columns
+            blocks = Blocks(columns=columns, depth=depth, by_panel=True)
+            cycles = cycles_by_panel(nest, tile, depth or nest.depth, target, packs=packs)
+            found.append((cycles, tile, blocks))
+    return min(found, key=lambda each: each[0], default=None)
 
 
 def with_sums_kept(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, cast, final
@@ -70,6 +70,7 @@ from minitvm.tir.stmt import (
     seq,
 )
 from minitvm.transform.check_bounds import check_statements
+from minitvm.transform.inject_prefetch import SCOPE, SHARES
 
 _NOTHING = seq()
 
@@ -299,6 +300,18 @@ class _Lowering:
 
     # -- Places -----------------------------------------------------------------------------------
 
+    def runs_around(self, stage: Stage, loop: IterVar) -> bool:
+        """Whether a loop around a stage has several iterations."""
+        place = self._inferred.places.get(stage)
+        while place is not None and not any(loop is each for each in _down_to(*place)):
+            place = self._inferred.places.get(place[0])
+        if place is None:
+            raise CompileError(
+                f"{stage.name}: prefetch: expected a loop around {stage.name}, found that "
+                f"{loop.name} is none: compute {stage.name} inside of it"
+            )
+        return not isinstance(self._inferred.bounds[place[0]].values[loop], e.IntImm)
+
     def placed(self, place: Loop | None, body: Stmt) -> Stmt:
         """The stages of a place, then `body`, inside of the allocations for these stages."""
         here = self._at.get(place, [])
@@ -434,6 +447,14 @@ class _Shared:
         for each in sharing:
             body = self._first.beside(position, each, body)
         return seq(*(each.init(position) for each in nests), self._first.loop(position, body))
+
+
+def _down_to(stage: Stage, loop: IterVar) -> Iterator[IterVar]:
+    """The loops of a stage from the outermost one to `loop`."""
+    for each in stage.leaf_iter_vars:
+        yield each
+        if each is loop:
+            return
 
 
 @final
@@ -693,9 +714,12 @@ class _Nest:
         return self._annotated(leaf, attrs, body)
 
     def _annotated(self, leaf: IterVar, attrs: LoopAttrs, loop: Stmt) -> Stmt:
-        for tensor, offset in attrs.prefetches:
+        for tensor, offset, of in attrs.prefetches:
             buffer = self._memory.real(tensor)
-            loop = AttrStmt(buffer, "prefetch_scope", offset, loop)
+            if of is None:
+                loop = AttrStmt(buffer, SCOPE, offset, loop)
+            elif self._lowering.runs_around(self._stage, of):
+                loop = AttrStmt(buffer, SHARES, of.var + e.cast(of.var.dtype, offset), loop)
         for name, value in attrs.pragmas:
             loop = AttrStmt(leaf, f"pragma_{name}", value, loop)
         return loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from minitvm.arith.accesses import neighbours
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.prover import Prover
@@ -25,6 +27,7 @@ from minitvm.tir.functor import (
 from minitvm.tir.stmt import Evaluate, For, ForKind, PrimFunc, Stmt, seq, with_body
 
 SCOPE = "prefetch_scope"
+SHARES = "prefetch_shares"
 _MOST_UNROLLED = 32  # requests: of fewer, a loop's counter takes longer than they do
 
 
@@ -56,10 +59,36 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
     the end of a row, and from the last element at the end of the buffer. Elements at other indices
     that depend on data are left out.
 
+    ``AttrStmt(buffer, "prefetch_shares", j + offset, loop)`` stands inside of the loop over j. Its
+    iterations request the elements that the iteration `offset` further on of that loop accesses,
+    each an equal share of the rows. Behind the last iteration comes the first one of the next
+    iteration of the loop directly around. Shares are made where the numbers of iterations are
+    known.
+
+    Before::
+
+        for j in range(4):
+            for i in range(2):
+                # attr B.prefetch_shares = j + 1
+                for k in range(8):
+                    for l in range(64):
+                        C[j, i] += B[l, j * 16] * A[i, k, l]
+
+    After::
+
+        for j in range(4):
+            for i in range(2):
+                for k in range(8):
+                    for t in unrolled(4):
+                        prefetch(B[(i * 8 + k) * 4 + t, (j + 1) * 16])
+                    for l in range(64):
+                        C[j, i] += B[l, j * 16] * A[i, k, l]
+
     Raises
     ------
     CompileError
-        When the attribute is not around a loop.
+        When the attribute is not around a loop, or shares are not inside of the loop that they
+        name.
     """
     data = {each.var for each in find((s.LetStmt, e.Let), func.body)}
     own = {each.buffer for each in find(s.Allocate, func.body)}
@@ -71,9 +100,18 @@ class _Inject(Mutator):
         super().__init__()
         self._data = data
         self._own = own
+        self._around: list[For] = []
+
+    def visit_For(self, node: For) -> Stmt:
+        self._around.append(node)
+        made: Stmt = self.descend(node)
+        self._around.pop()
+        return made
 
     def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
         made: s.AttrStmt = self.descend(node)
+        if made.attr_key == SHARES:
+            return self._in_shares(made.node, made.value, made.body)
         if made.attr_key != SCOPE:
             return made
         return self._ahead(made.node, made.value, made.body)
@@ -87,12 +125,88 @@ class _Inject(Mutator):
                 f"prefetch of {buffer.name}: expected a loop, found {type(node).__name__}: "
                 "prefetch at the variable of a loop of the stage"
             )
-        requests = _Requests(buffer, self._data, buffer in self._own)
-        requests.gather(node.body, ())
         var = node.loop_var
-        ahead = substitute(seq(*requests.made), {var: var + e.cast(var.dtype, offset)})
-        body = seq(_Inside().stmt(ahead), node.body)
-        return For(var, node.min, node.extent, node.kind, body, node.annotations)
+        at = {var: var + e.cast(var.dtype, offset)}
+        return self._with_requests(node, substitute(seq(*self._requests_of(buffer, node.body)), at))
+
+    def _requests_of(self, buffer: Buffer, body: Stmt) -> list[Stmt]:
+        requests = _Requests(buffer, self._data, buffer in self._own)
+        requests.gather(body, ())
+        return requests.made
+
+    def _with_requests(self, node: For, requests: Stmt) -> Stmt:
+        body = seq(_Inside().stmt(requests), node.body)
+        return For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
+
+    def _in_shares(self, buffer: Buffer, at: PrimExpr, node: Stmt) -> Stmt:
+        """A loop whose iterations request shares of what the loop in `at` accesses there."""
+        if isinstance(node, s.AttrStmt):
+            body = self._in_shares(buffer, at, node.body)
+            return s.AttrStmt(node.node, node.attr_key, node.value, body)
+        named = [i for i, each in enumerate(self._around) if each.loop_var in _variables(at)]
+        if not isinstance(node, For) or not named:
+            raise CompileError(
+                f"prefetch of {buffer.name}: expected a loop inside of the loop in {at}, found "
+                f"{type(node).__name__}"
+            )
+        place = named[-1]
+        loop, inside = self._around[place], [*self._around[place + 1 :], node]
+        extents = [e.const_int(each.extent) for each in inside]
+        if None in extents:
+            return node
+        number: PrimExpr = const(0, node.loop_var.dtype)
+        for each in inside:
+            number = number * each.extent + (each.loop_var - each.min)
+        total = prod(each or 0 for each in extents)
+        shares = [_share(each, number, total) for each in self._requests_of(buffer, loop.body)]
+        before = self._around[place - 1] if place else None
+        made = substitute(seq(*shares), _further_on(loop, before, at))
+        return self._with_requests(node, made)
+
+
+def _share(requests: Stmt, number: PrimExpr, total: int) -> Stmt:
+    """The part, of a number, of `total` equal parts of the iterations of loops of requests: of as
+    many of the outer loops as have that many iterations."""
+    loops, count, body = list[For](), 1, requests
+    while isinstance(body, For) and (count < total or not loops):
+        size = e.const_int(body.extent)
+        if not size:
+            return seq()
+        loops.append(body)
+        count, body = count * size, body.body
+    if not loops:
+        return seq()
+    var = Var("share", number.dtype)
+    rest: PrimExpr = e.floordiv(number * count, total) + var
+    values = dict[Var, PrimExpr]()
+    for each in reversed(loops):
+        digit = rest if each is loops[0] else e.floormod(rest, each.extent)
+        values[each.loop_var] = each.min + e.cast(each.loop_var.dtype, digit)
+        rest = e.floordiv(rest, each.extent)
+    each_share = const(-(-count // total), number.dtype)
+    body = substitute(body, values)
+    return For(var, const(0, number.dtype), each_share, ForKind.UNROLLED, body)
+
+
+def _further_on(loop: For, around: For | None, at: PrimExpr) -> dict[Var, PrimExpr]:
+    """The values of a loop's variable and of that of the loop directly around for the iteration
+    `at`, which may be behind the last one."""
+    var = loop.loop_var
+    if around is None or _inside_of(around) is not loop:
+        return {var: at}
+    place, outer = at - loop.min, around.loop_var
+    return {
+        var: loop.min + e.floormod(place, loop.extent),
+        outer: outer + e.cast(outer.dtype, e.floordiv(place, loop.extent)),
+    }
+
+
+def _inside_of(loop: For) -> Stmt:
+    """The body of a loop, without attributes."""
+    body = loop.body
+    while isinstance(body, s.AttrStmt):
+        body = body.body
+    return body
 
 
 class _Requests:

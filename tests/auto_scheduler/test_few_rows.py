@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minitvm import build, te
+from minitvm import build, prepack, te
 from minitvm.auto_scheduler import auto_schedule
 from minitvm.runtime.module import Module
 from minitvm.te.schedules.schedule import Schedule
@@ -191,3 +191,55 @@ def test_columns_that_are_the_same_for_all_steps_are_summed_at_once() -> None:
     k = te.reduce_axis((0, 3000), name="k")
     Z = te.compute((20000,), lambda i: te.max(x[i] * y[k] - x[i], axis=k), name="Z")
     assert "rfactor" not in auto_schedule(Z, "llvm -mcpu=znver3").trace()
+
+
+# ---- One panel at a time -------------------------------------------------------------------------
+
+NEXT_PANEL = "is requested meanwhile"
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize(
+    "sizes", [(128, 768, 1500), (100, 1300, 701), (33, 1001, 900), (197, 1600, 768)]
+)
+def test_panels_are_requested_while_rows_read_the_one_before(
+    sizes: tuple[int, int, int], cores: int
+) -> None:
+    """Where a CPU waits for lines that nobody requests, and the factor comes from beyond L2."""
+    arguments = product(*sizes)
+    target = INTEL.replace("cores=1", f"cores={cores}")
+    s = auto_schedule(arguments[-1], target)
+    assert NEXT_PANEL in texts(s)
+    assert ", of=" in s.trace()
+    assert NEXT_PANEL not in texts(auto_schedule(arguments[-1], ZEN5))
+    f = build(s, arguments)
+    assert requests(f)
+    a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in arguments[:2])
+    c = np.full(sizes[:2], np.nan, "float32")
+    f(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_panels_of_any_layout_are_requested() -> None:
+    """Transposed factors, factors that are packed ahead of the call, and sums that an epilogue
+    reads."""
+    m, n, d = 90, 1100, 640
+    X, W, D = (te.placeholder(t, name=x) for t, x in (((m, d), "X"), ((n, d), "W"), ((m, n), "D")))
+    k = te.reduce_axis((0, d), name="k")
+    P = te.compute((m, n), lambda i, j: te.sum(X[i, k] * W[j, k], axis=k), name="P")
+    Y = te.compute((m, n), lambda i, j: P[i, j] + D[i, j], name="Y")
+    x, w, r = (random.integers(-9, 9, t).astype("f4") for t in ((m, d), (n, d), (m, n)))
+    for packed in ([], [W]):
+        s = auto_schedule(Y, INTEL, prepacked=packed)
+        assert NEXT_PANEL in texts(s)
+        f = build(s, [X, W, D, Y], name="f")
+        y = np.full((m, n), np.nan, "float32")
+        f(x, prepack(f, "W", w) if packed else w, r, y)
+        np.testing.assert_array_equal(y, x @ w.T + r)
+
+
+@pytest.mark.parametrize("sizes", [(128, 100, 90), (2000, 1024, 1024), (None, 768, 1500)])
+def test_small_factors_and_many_rows_have_blocks_of_panels(sizes: tuple[Any, int, int]) -> None:
+    rows = te.var("rows") if sizes[0] is None else sizes[0]
+    s = auto_schedule(product(rows, *sizes[1:])[-1], INTEL)
+    assert NEXT_PANEL not in texts(s)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 import minitvm as tvm
 from minitvm import te, tir
+from minitvm.arith.analyzer import Analyzer
 from minitvm.error import TVMError
-from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const
-from minitvm.tir.functor import walk
+from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const, const_int
+from minitvm.tir.functor import substitute, walk
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import Allocate, AttrStmt, BufferStore, ForKind, LetStmt, Stmt, seq
-from minitvm.transform.inject_prefetch import SCOPE, inject_prefetch
+from minitvm.tir.stmt import (
+    Allocate,
+    AttrStmt,
+    BufferStore,
+    Evaluate,
+    For,
+    ForKind,
+    LetStmt,
+    SeqStmt,
+    Stmt,
+    seq,
+)
+from minitvm.transform.inject_prefetch import SCOPE, SHARES, inject_prefetch
 from tests.tir.programs import function_of, loop
 
 n = te.var("n")
@@ -115,3 +127,93 @@ def test_the_attribute_stands_around_a_loop() -> None:
     body = AttrStmt(A, SCOPE, const(1), BufferStore(B, A[0, 0], (const(0), const(0))))
     with pytest.raises(TVMError, match=r"prefetch of A: expected a loop, found BufferStore"):
         inject_prefetch(func(body))
+
+
+# ---- Shares --------------------------------------------------------------------------------------
+
+
+def shared(tiles: int, parts: int, rows: int) -> Stmt:
+    """Blocks of `rows` rows of X by 32 columns, each of which all tiles read, in some parts."""
+    outer, block, tile, part = (Var(name) for name in ("outer", "block", "tile", "part"))
+    step, lane = Var("step"), Var("lane")
+    size = rows // parts
+    value = X[outer * rows + part * size + step, block * 32 + lane]
+    read = loop(step, size, loop(lane, 32, BufferStore(Y, value, (tile, lane))))
+    inside = AttrStmt(X, SHARES, block + 1, loop(part, parts, read))
+    return loop(outer, 2, loop(block, 3, loop(tile, tiles, inside)))
+
+
+def requested(node: Stmt, at: dict[Var, PrimExpr]) -> Iterator[tuple[tuple[int, ...], PrimExpr]]:
+    """The values of all loops around each request, and its place, in order."""
+    if isinstance(node, For):
+        for value in range(const_int(substitute(node.extent, at)) or 0):
+            yield from requested(node.body, {**at, node.loop_var: const(value)})
+    elif isinstance(node, Evaluate):
+        (load,) = node.value.args  # type: ignore[attr-defined]  # a call
+        place = load.indices[0] * 96 + load.indices[1]
+        yield (
+            tuple(const_int(x) or 0 for x in at.values()),
+            Analyzer().simplify(substitute(place, at)),
+        )
+    elif isinstance(node, SeqStmt):
+        for each in node.seq:
+            yield from requested(each, at)
+
+
+X, Y = tir.decl_buffer((48, 96), name="X"), tir.decl_buffer((20, 32), name="Y")
+
+
+@pytest.mark.parametrize(("tiles", "parts"), [(6, 4), (3, 2), (1, 1), (5, 3), (7, 24), (20, 12)])
+def test_shares_are_the_next_block(tiles: int, parts: int) -> None:
+    """Also behind the last block of columns, where the next rows begin. Shares that don't come out
+    even overlap, and the last one may end later."""
+    body = inject_prefetch(function_of(X, Y)(shared(tiles, parts, 24))).body
+    found: dict[tuple[int, int], list[int]] = {}
+    for around, place in requested(body, {}):
+        found.setdefault((around[0], around[1]), []).append(const_int(place) or 0)
+    for outer, block in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1)):
+        after = divmod(outer * 3 + block + 1, 3)
+        rows = range(after[0] * 24, after[0] * 24 + 24)
+        lines = {row * 96 + after[1] * 32 + part for row in rows for part in (0, 16, 31)}
+        assert lines <= {*found[outer, block]}
+        assert len(found[outer, block]) <= 3 * max(tiles * parts, 24 + tiles * parts)
+
+
+def test_shares_of_unknown_loops_are_none() -> None:
+    body = AttrStmt(A, SHARES, i + 1, loop(j, n, copy(A[i, k])))
+    assert requests(loop(i, 4, body)) == 0
+
+
+def test_shares_are_inside_of_the_loop_that_they_name() -> None:
+    body = AttrStmt(A, SHARES, k + 1, loop(j, 8, copy(A[i, j])))
+    with pytest.raises(TVMError, match=r"prefetch of A: expected a loop inside of the loop in k"):
+        inject_prefetch(func(loop(i, 4, body)))
+
+
+def test_of_a_schedule() -> None:
+    """A product whose panels are requested while the tiles of rows read the one before."""
+    P, Q = te.placeholder((20, 30), name="P"), te.placeholder((30, 64), name="Q")
+    r = te.reduce_axis((0, 30), name="r")
+    R = te.compute((20, 64), lambda i, j: te.sum(P[i, r] * Q[r, j], axis=r), name="R")
+    s = te.create_schedule(R.op)
+    sums = s.cache_write(R, "local")
+    row, column = R.op.axis
+    panel, inner = s[R].split(column, factor=16)
+    tile, row = s[R].split(row, factor=4)
+    s[R].reorder(panel, tile, row, inner)
+    s[sums].compute_at(s[R], tile)
+    part, _ = s[sums].split(sums.op.reduce_axis[0], factor=5)
+    s[sums].reorder(part, *s[sums].op.axis)
+    s[sums].prefetch(Q, part, 1, of=panel)
+    text = str(tvm.lower(s, [P, Q, R]))
+    assert "prefetch(Q[" in text
+    assert "panel" not in text
+    f = tvm.build(te.replay(s.trace(), [R.op]), [P, Q, R], name="f")
+    assert "llvm.prefetch" in f.get_source("ll")
+    p, q = (np.random.default_rng(1).integers(-9, 9, x).astype("f4") for x in ((20, 30), (30, 64)))
+    result = np.zeros((20, 64), "f4")
+    f(p, q, result)
+    np.testing.assert_array_equal(result, p @ q)
+    s[sums].prefetch(P, part, 1, of=row)
+    with pytest.raises(TVMError, match=r"expected a loop around R\.local, found that"):
+        tvm.lower(s, [P, Q, R])

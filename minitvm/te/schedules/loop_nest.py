@@ -59,7 +59,7 @@ class LoopAttrs:
     thread: IterVar | None = None
     intrin: TensorIntrin | None = None
     pragmas: list[tuple[str, PrimExpr]] = field(default_factory=list)
-    prefetches: list[tuple[Tensor, PrimExpr]] = field(default_factory=list)
+    prefetches: list[tuple[Tensor, PrimExpr, IterVar | None]] = field(default_factory=list)
 
     def copy(self) -> LoopAttrs:
         return replace(self, pragmas=[*self.pragmas], prefetches=[*self.prefetches])
@@ -428,25 +428,42 @@ class LoopNest(Traced):
         self._edit_attrs(var).pragmas.append((pragma_type, value))
 
     @primitive
-    def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
+    def prefetch(
+        self, tensor: Tensor, var: IterVar, offset: Any, of: IterVar | None = None
+    ) -> None:
         """In each iteration of a loop, prefetch the elements of a tensor that the iteration
         `offset` later reads; or writes, if this stage computes the tensor.
+
+        With `of`, a loop at which this stage is computed, directly or within another stage: the
+        elements that the iteration `offset` later of that loop reads are prefetched, an equal share
+        in each iteration of `var`. Behind the last iteration of `of` follows the first one of the
+        next iteration of the loop around::
+
+            before                          after s[P].prefetch(B, k, 1, of=j)
+            for j in range(4):              for j in range(4):
+                for i in range(8):              for i in range(8):
+                    for k in range(16):             for k in range(16):
+                                                        prefetch(B[j + 1, share i * 16 + k])
+                        P[...] += ...                   P[...] += ...
 
         Raises
         ------
         CompileError
-            When `var` is none of the loops, or this stage neither reads nor computes `tensor`.
+            When `var` is none of the loops, or this stage neither reads nor computes `tensor`
+            (with `of`, another stage inside of that loop may read it).
         """
         where = f"{self.name}: prefetch"
         self.leaf_index(where, var)
         used = {self.schedule.now(each) for each in (*self.op.input_tensors, *self.op.outputs)}
-        if not isinstance(tensor, Tensor) or self.schedule.now(tensor) not in used:
+        if not isinstance(tensor, Tensor) or (of is None and self.schedule.now(tensor) not in used):
             raise CompileError(
                 f"{where}: expected a tensor that {self.name} reads or computes, got {tensor!r}"
             )
+        if of is not None and not isinstance(of, IterVar):
+            raise CompileError(f"{where}: of: expected a loop around {self.name}, got {of!r}")
         with e.naming(f"{where}: offset"):
             distance = e.as_index(offset)
-        self._edit_attrs(var).prefetches.append((tensor, distance))
+        self._edit_attrs(var).prefetches.append((tensor, distance, of))
 
     @primitive
     def tensorize(self, var: IterVar, tensor_intrin: TensorIntrin) -> None:
