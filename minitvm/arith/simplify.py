@@ -197,7 +197,13 @@ class Simplifier(ScopedMutator):
     def _recombined(self, form: Affine) -> Affine:
         """``x // c * c + x % c`` is x."""
         for atom, coefficient in form.terms.items():
-            if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
+            if not isinstance(atom, e.FloorMod):
+                continue
+            if not isinstance(atom.b, IntImm):
+                whole = self._multiple(form, atom, coefficient)
+                if whole is not None:
+                    rest = form - whole + self._collect(atom.a, exact=False) * coefficient
+                    return self._recombined(rest)
                 continue
             for each in (e.FloorDiv(atom.a, atom.b), self._of_nested(atom.a, int(atom.b.value))):
                 quotient = None if each is None else self._prover.atoms.shared(self.expr(each))
@@ -208,6 +214,16 @@ class Simplifier(ScopedMutator):
                     rest = form - whole + self._collect(atom.a, exact=False) * coefficient
                     return self._recombined(rest)
         return form
+
+    def _multiple(self, form: Affine, remainder: e.FloorMod, coefficient: int) -> Affine | None:
+        """The terms ``x // n * n + x % n`` of a form, given the remainder; None without them."""
+        by = self._prover.atoms.shared(remainder.b)
+        quotient = self._prover.atoms.shared(self.expr(e.FloorDiv(remainder.a, remainder.b)))
+        for atom, each in form.terms.items():
+            factor = self._without_factor(atom, by) if each == coefficient else None
+            if factor is not None and self._prover.atoms.shared(factor) is quotient:
+                return Affine({remainder: coefficient, atom: coefficient})
+        return None
 
     def _of_nested(self, node: PrimExpr, divisor: int) -> PrimExpr | None:
         """``(y + x // 3) // 3`` as ``(3*y + x) // 9``; None for other quotients of `node`."""
