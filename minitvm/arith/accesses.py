@@ -310,7 +310,23 @@ def _same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]
             and any(_is_remainder(prover, x, p) and _is_remainder(prover, y, q) for p, q in pairs)
         ):
             pairs.append((x.a, y.a))
+    for x, y in [*pairs]:
+        for high, other in pairs if isinstance(x, e.FloorMod) and isinstance(y, e.FloorMod) else ():
+            # The place in memory, of which these are digits: one index of several fused loops.
+            if structural_equal(x.b, y.b) and _has_quotient(high, x) and _has_quotient(other, y):
+                pairs.append((high * x.b + x, other * y.b + y))
+                break
     return [row for x, y in pairs for row in equal(prover.affine(x), prover.affine(y))]
+
+
+def _has_quotient(index: PrimExpr, remainder: e.FloorMod) -> bool:
+    """Whether an index adds the quotient that belongs to a remainder to something else."""
+    return isinstance(index, e.Add) and any(
+        isinstance(each, e.FloorDiv)
+        and structural_equal(each.a, remainder.a)
+        and structural_equal(each.b, remainder.b)
+        for each in (index.a, index.b)
+    )
 
 
 def _is_remainder(prover: Prover, quotient: e.FloorDiv, other: PrimExpr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.facts import Alternatives, Bound
@@ -303,7 +304,8 @@ class Forms(Proofs):
         if atom is None:  # the place in a tile, for example, which a guard limits
             terms = form.terms.items()
             ends = (x for x in rows if terms and all(x.terms.get(a) == -c for a, c in terms))
-            return [form, *(row + form for row in ends)]
+            greatest = self._without_minimum(self._greatest(form, rows))
+            return [form, *greatest, *(row + form for row in ends)]
         meaning = self.meaning(atom)
         bounds = [form] + [row + form for row in rows + meaning if row.terms.get(atom) == -1]
         for row in meaning:
@@ -312,6 +314,28 @@ class Forms(Proofs):
                 above = self._upper_bounds(row + form * coefficient)
                 bounds += [x.multiples(coefficient) for x in above if _divides(coefficient, x)]
         return bounds
+
+    def _greatest(self, form: Affine, rows: Sequence[Affine]) -> Affine:
+        """A form with the greatest value of each variable, as far as a row of the facts or its
+        interval has it."""
+        made = Affine({}, form.constant)
+        for atom, coefficient in form.terms.items():
+            term, (_, high) = Affine.of_atom(atom), self._atom_interval(atom)
+            row = next((each for each in rows if each.terms.get(atom) == -1), None)
+            if coefficient > 0 and row is not None:
+                term += row
+            elif coefficient > 0 and math.isfinite(high) and not isinstance(atom, e.Min):
+                term = Affine({}, int(high))
+            made += term * coefficient
+        return made
+
+    def _without_minimum(self, form: Affine) -> list[Affine]:
+        """The upper bounds of a form with either side of its first minimum in place of that."""
+        for atom, coefficient in form.terms.items():
+            if isinstance(atom, e.Min) and coefficient > 0:
+                rest = form - Affine.of_atom(atom) * coefficient
+                return [rest + self.affine(side) * coefficient for side in (atom.a, atom.b)]
+        return [form]
 
     def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
         """An upper bound of ``form // divisor`` where `divisor` is at least 1: with

@@ -286,8 +286,8 @@ class Simplifier(ScopedMutator):
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
 
     def _by_symbol(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr | None:
-        """``(x*n + r) // n`` is x, and ``(x*n + r) % n`` is r, where r is 0 to ``n - 1``; so is
-        ``(x*n + n - 1) // n``."""
+        """``(x*n + r) // n`` is ``x + r // n``, and ``(x*n + r) % n`` is ``r % n``; where r is 0 to
+        ``n - 1``, or -n to -1, both are simpler."""
         by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
         whole, rest = Affine(), form
         for atom, coefficient in form.terms.items():
@@ -307,7 +307,12 @@ class Simplifier(ScopedMutator):
                     return self._simple_sum(whole - less, node.dtype)
                 return self._simple_sum(rest + Affine.of_atom(by) * less, node.dtype)
             below += divisor
-        return None
+        if e.const_int(left) == 0 or not (whole.terms or whole.constant):
+            return None  # of a divisor that may be 0 nothing is left
+        by_rest = with_fields(node, a=left)
+        if isinstance(node, e.FloorMod):
+            return self.expr(by_rest)
+        return self._simple_sum(whole + self._collect(self.expr(by_rest), exact=False), node.dtype)
 
     def _without_factor(self, node: PrimExpr, factor: PrimExpr) -> PrimExpr | None:
         """A product without one of its factors; None if it hasn't that factor."""

@@ -190,6 +190,13 @@ def _without(
         plain = written(begin, write, nothing)
     last = use(plain.schedule)  # the program's own errors come out of it
     for op in dict.fromkeys(op for op, _ in first.taken):
+        # One strategy may be at fault that others followed, as one of several versions.
+        for step in [step for step in first.taken if step[0] is op][-2::-1]:
+            alone = {**dropped, step: why}
+            try:
+                return use(written(begin, write, alone).schedule), alone
+            except Exception:  # it isn't the only one
+                continue
         fewer, attempt, reason = dict(dropped), first, why
         while mine := [step for step in attempt.taken if step[0] is op]:
             fewer[mine[-1]] = reason

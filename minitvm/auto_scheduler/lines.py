@@ -30,7 +30,9 @@ Rows that data choose, as of ``T[i, j] = X[I[i], j]``, are requested some steps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import gcd, lcm, prod
+from typing import cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
@@ -38,11 +40,14 @@ from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     all_loads,
+    bare_vars,
     bytes_of,
     distances_of,
     divisors_along,
     extent_of,
     is_line,
+    is_read_in_order,
+    line_of,
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
@@ -57,9 +62,13 @@ from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
+from minitvm.tir.structural_equal import structural_equal
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
+_MOST_REPEATED = 8192  # bytes of a row's copies, which stay in the L1 cache
+_LEAST_TIMES = 2  # lines of several rows: for fewer, copying a row takes longer
+_VECTORS_OF_ROWS = 2
 _WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
 
@@ -164,6 +173,73 @@ def write_parts_of_line(stage: Stage, size: Var, target: Target) -> None:
     _, lane = stage.split(place, factor=target.lanes(op.body[0].dtype))
     stage.vectorize(lane)
     stage.parallel(fused(stage, rows) if rows else part)
+
+
+# -- Short rows --
+
+
+def repeated_along(op: ComputeOp) -> list[Tensor]:
+    """The tensors of which an elementwise stage reads the same row in each of its own rows, if its
+    rows are one line of memory but for these, and their length is symbolic; none otherwise."""
+    if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) is not None:
+        return []
+    row, column = op.axis[-2:]
+    again, through = list[Tensor](), list[ProducerLoad]()
+    for load in all_loads(op):
+        tensor = cast(Tensor, load.producer)
+        used = [index for index in load.indices if mentions(column.var, index)]
+        if any(mentions(row.var, index) for index in load.indices) or not used:
+            through.append(load)
+        elif used == [load.indices[-1]] and used[0] is column.var and _is_whole(tensor, column):
+            again.append(tensor)
+        else:
+            return []
+    if any(load.producer in again for load in through):
+        return []
+    bare = bare_vars(*op.body)
+    is_line = row.var not in bare and column.var not in bare
+    is_line = is_line and all(is_read_in_order(x, y) for x in through for y in (row, column))
+    is_line = is_line and len(line_of(op, (row, column), through)) == 2
+    return [*dict.fromkeys(again)] if is_line else []
+
+
+def _is_whole(tensor: Tensor, axis: IterVar) -> bool:
+    return structural_equal(tensor.shape[-1], domain_of(axis).extent)
+
+
+def are_short_lines(op: ComputeOp, target: Target) -> PrimExpr | None:
+    """The condition under which rows of symbolic length are computed several at a time as one line:
+    they are short, and there are many; None for other stages."""
+    again = repeated_along(op)
+    if not again:
+        return None
+    *rows, size = [domain_of(axis).extent for axis in op.axis]
+    longest = _MOST_REPEATED // (_rows_at_once(op, target) * max(x.dtype.itemsize for x in again))
+    number = reduce(e.multiply, (e.cast("int64", each) for each in rows))
+    is_many = e.greater_equal(number, _LEAST_TIMES * _rows_at_once(op, target))
+    is_some = e.less_equal(1, size)
+    return reduce(e.logical_and, (is_some, e.less_equal(size, longest), is_many))
+
+
+def _rows_at_once(op: ComputeOp, target: Target) -> int:
+    """The rows of a line: together they fill whole vectors."""
+    return target.lanes(op.body[0].dtype) * _VECTORS_OF_ROWS
+
+
+def write_short_lines(s: Schedule, stage: Stage, target: Target) -> None:
+    """Computes several rows at a time as one line, in vectors that don't end with the rows."""
+    rows = _rows_at_once(compute_of(stage), target)
+    for tensor in repeated_along(compute_of(stage)):
+        copy = s[s.repeat_rows(tensor, stage.op, rows)]
+        _, lane = copy.split(compute_of(copy).axis[-1], factor=target.lanes(tensor.dtype))
+        copy.vectorize(lane)
+    op = compute_of(stage)
+    *outer, row, column = op.axis
+    size = domain_of(column).extent
+    lines, place = stage.split(fused(stage, (row, column)), factor=size * rows)
+    _, lane = stage.split(place, factor=target.lanes(op.body[0].dtype))
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, outer) if outer else lines)
 
 
 # -- Rows in pieces --

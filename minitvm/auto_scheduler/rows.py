@@ -37,11 +37,13 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     part_of_line,
+    repeated_along,
     request_gathered,
     store_past_caches,
     write_line,
     write_parts_of_line,
     write_pieces,
+    write_short_lines,
 )
 from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
 from minitvm.auto_scheduler.reductions import (
@@ -352,6 +354,9 @@ class _Rows:
             choose(stage, "strategy", "row by row, each in parts of {size} neighbours",
                    size=size.name)  # fmt: skip
             write_parts_of_line(stage, size, target)
+        elif self._is_last() and has_short_rows() and repeated_along(op):
+            choose(stage, "strategy", "several rows at a time, as one line in vectors")
+            write_short_lines(s, stage, target)
         elif not write_pieces(s, stage):
             self._choose()
             first = self._first_of_vectors(stage)

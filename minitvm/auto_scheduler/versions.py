@@ -32,12 +32,13 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
-from minitvm.auto_scheduler.lines import gathered, part_of_line
+from minitvm.auto_scheduler.lines import are_short_lines, gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
     are_short_rows,
+    goes_step_by_step,
     longest,
     waits_for_memory,
 )
@@ -63,6 +64,7 @@ _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # an extent below would be padding for the most part
+_STEPS = 64  # of short rows that are combined step by step
 # Extents that versions are made for, the first ones for which they are right.
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
@@ -249,6 +251,9 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if not found:
         for condition in _many_short_rows(ops, target):
             yield _Version("many short rows", condition, ({},), made_for="short rows")
+        lines = are_short_lines(ops[-1], target) if isinstance(ops[-1], ComputeOp) else None
+        if lines is not None:
+            yield _Version("many short lines", lines, ({},), made_for="short lines")
         size = part_of_line(ops[-1]) if isinstance(ops[-1], ComputeOp) else None
         if size is not None:
             parts = f"parts of {size.name} neighbours"
@@ -353,12 +358,15 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
     """The condition under which a sum of rows is that of short ones, enough of them for a block,
     and with a rest behind the vectors that a plain loop adds at a time."""
     sums = [op for op in ops if isinstance(op, ComputeOp) and op.reduce_axis]
-    for op in sums[:1] if all(waits_for_memory(each, target) for each in sums) else ():
+    in_steps = bool(sums) and all(goes_step_by_step(each, strict=False) for each in sums)
+    if not in_steps and not all(waits_for_memory(each, target) for each in sums):
+        return
+    for op in sums[:1]:
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less_equal(length, min(map(longest, sums)))
-            if op is ops[-1]:
+            is_short = e.less_equal(length, _STEPS if in_steps else min(map(longest, sums)))
+            if op is ops[-1] and not in_steps:
                 has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
                 is_short = e.logical_and(is_short, has_rest)
             yield e.logical_and(is_short, e.greater_equal(rows, lanes))
