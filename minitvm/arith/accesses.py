@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import islice
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -311,11 +312,10 @@ def _same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]
         ):
             pairs.append((x.a, y.a))
     for x, y in [*pairs]:
-        for high, other in pairs if isinstance(x, e.FloorMod) and isinstance(y, e.FloorMod) else ():
+        if isinstance(x, e.FloorMod) and isinstance(y, e.FloorMod) and structural_equal(x.b, y.b):
             # The place in memory, of which these are digits: one index of several fused loops.
-            if structural_equal(x.b, y.b) and _has_quotient(high, x) and _has_quotient(other, y):
-                pairs.append((high * x.b + x, other * y.b + y))
-                break
+            outer = ((u, v) for u, v in pairs if _has_quotient(u, x) and _has_quotient(v, y))
+            pairs += [(u * x.b + x, v * y.b + y) for u, v in islice(outer, 1)]
     return [row for x, y in pairs for row in equal(prover.affine(x), prover.affine(y))]
 
 

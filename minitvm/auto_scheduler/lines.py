@@ -178,43 +178,46 @@ def write_parts_of_line(stage: Stage, size: Var, target: Target) -> None:
 # -- Short rows --
 
 
-def repeated_along(op: ComputeOp) -> list[Tensor]:
-    """The tensors of which an elementwise stage reads the same row in each of its own rows, if its
-    rows are one line of memory but for these, and their length is symbolic; none otherwise."""
+def has_repeated_rows(op: ComputeOp) -> bool:
+    """Whether the rows of an elementwise stage are one line of memory but for tensors of which it
+    reads the same row in each, and their length is symbolic."""
     if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) is not None:
-        return []
+        return False
     row, column = op.axis[-2:]
-    again, through = list[Tensor](), list[ProducerLoad]()
+    again, through = _read_again(op)
+    bare = bare_vars(*op.body)
+    if not again or row.var in bare or column.var in bare:
+        return False
+    in_order = all(is_read_in_order(x, y) for x in through for y in (row, column))
+    return in_order and len(line_of(op, (row, column), through)) == 2
+
+
+def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
+    """The tensors of which each row of an operation reads the same whole row, and the reads of
+    others."""
+    row, column = op.axis[-2:]
+    again, others = dict[Tensor, None](), list[ProducerLoad]()
     for load in all_loads(op):
         tensor = cast(Tensor, load.producer)
         used = [index for index in load.indices if mentions(column.var, index)]
-        if any(mentions(row.var, index) for index in load.indices) or not used:
-            through.append(load)
-        elif used == [load.indices[-1]] and used[0] is column.var and _is_whole(tensor, column):
-            again.append(tensor)
+        is_row = used == [column.var] and used[0] is load.indices[-1]
+        is_row = is_row and structural_equal(tensor.shape[-1], domain_of(column).extent)
+        if is_row and not any(mentions(row.var, index) for index in load.indices):
+            again[tensor] = None
         else:
-            return []
-    if any(load.producer in again for load in through):
-        return []
-    bare = bare_vars(*op.body)
-    is_line = row.var not in bare and column.var not in bare
-    is_line = is_line and all(is_read_in_order(x, y) for x in through for y in (row, column))
-    is_line = is_line and len(line_of(op, (row, column), through)) == 2
-    return [*dict.fromkeys(again)] if is_line else []
-
-
-def _is_whole(tensor: Tensor, axis: IterVar) -> bool:
-    return structural_equal(tensor.shape[-1], domain_of(axis).extent)
+            others.append(load)
+    found = [each for each in again if all(load.producer is not each for load in others)]
+    return found, [load for load in all_loads(op) if load.producer not in found]
 
 
 def are_short_lines(op: ComputeOp, target: Target) -> PrimExpr | None:
     """The condition under which rows of symbolic length are computed several at a time as one line:
     they are short, and there are many; None for other stages."""
-    again = repeated_along(op)
-    if not again:
+    if not has_repeated_rows(op):
         return None
     *rows, size = [domain_of(axis).extent for axis in op.axis]
-    longest = _MOST_REPEATED // (_rows_at_once(op, target) * max(x.dtype.itemsize for x in again))
+    widest = max(each.dtype.itemsize for each in _read_again(op)[0])
+    longest = _MOST_REPEATED // (_rows_at_once(op, target) * widest)
     number = reduce(e.multiply, (e.cast("int64", each) for each in rows))
     is_many = e.greater_equal(number, _LEAST_TIMES * _rows_at_once(op, target))
     is_some = e.less_equal(1, size)
@@ -229,10 +232,12 @@ def _rows_at_once(op: ComputeOp, target: Target) -> int:
 def write_short_lines(s: Schedule, stage: Stage, target: Target) -> None:
     """Computes several rows at a time as one line, in vectors that don't end with the rows."""
     rows = _rows_at_once(compute_of(stage), target)
-    for tensor in repeated_along(compute_of(stage)):
-        copy = s[s.repeat_rows(tensor, stage.op, rows)]
-        _, lane = copy.split(compute_of(copy).axis[-1], factor=target.lanes(tensor.dtype))
-        copy.vectorize(lane)
+    for reader in (stage, *s.inlined_in(stage)):
+        op = compute_of(reader)
+        for tensor in _read_again(op)[0] if len(op.axis) > 1 else ():
+            copy = s[s.repeat_rows(tensor, op, rows)]
+            _, lane = copy.split(compute_of(copy).axis[-1], factor=target.lanes(tensor.dtype))
+            copy.vectorize(lane)
     op = compute_of(stage)
     *outer, row, column = op.axis
     size = domain_of(column).extent

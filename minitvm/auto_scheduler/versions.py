@@ -27,7 +27,7 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
-from minitvm.auto_scheduler.attempts import Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
@@ -49,7 +49,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import in_order, root_axes
 from minitvm.te.schedules.relation import leaves_below, ranges_of
 from minitvm.te.schedules.replay import replay
-from minitvm.te.schedules.rewrite_operations import with_sizes
+from minitvm.te.schedules.rewrite_operations import with_inlined, with_sizes
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
@@ -63,6 +63,7 @@ _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
+_LONGER = 2  # a dimension of a factor that fits the L2 cache, by the side of a square one
 _SHORT = 16  # an extent below would be padding for the most part
 _STEPS = 64  # of short rows that are combined step by step
 # Extents that versions are made for, the first ones for which they are right.
@@ -106,7 +107,7 @@ def write_versions(
     found = _joined(found, make)
     for place, each in enumerate(found):
         follow = partial(_write_version, s, trace, each, found[place + 1 :], make)
-        attempt.follow(f"version for {each.name}", s[outputs[-1]], follow)
+        attempt.follow(f"{VERSION}{each.name}", s[outputs[-1]], follow)
 
 
 def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
@@ -251,10 +252,14 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if not found:
         for condition in _many_short_rows(ops, target):
             yield _Version("many short rows", condition, ({},), made_for="short rows")
-        lines = are_short_lines(ops[-1], target) if isinstance(ops[-1], ComputeOp) else None
+        last = ops[-1] if isinstance(ops[-1], ComputeOp) else None
+        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
+        lines = None
+        if last is not None and is_elementwise:
+            lines = are_short_lines(with_inlined(last, _computed), target)
         if lines is not None:
             yield _Version("many short lines", lines, ({},), made_for="short lines")
-        size = part_of_line(ops[-1]) if isinstance(ops[-1], ComputeOp) else None
+        size = part_of_line(last) if last is not None else None
         if size is not None:
             parts = f"parts of {size.name} neighbours"
             yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
@@ -300,8 +305,34 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     mine = tiled or extents
     is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
     yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
-    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
-    yield _Version(f"all extents of {most} or less", is_small, small)
+    is_small = reduce(e.logical_and, _fits_cache(found, mine, most))
+    yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
+
+
+def _fits_cache(
+    contractions: Iterable[Contraction], extents: Iterable[Var], most: int
+) -> Iterator[PrimExpr]:
+    """Conditions under which factors have no more elements than `most` x `most`. The lines of a
+    factor don't lie so far apart that each step is in another page; and a tile's rows stay in the
+    L1 cache."""
+    sides = [
+        ([*each.op.reduce_axis], [x for x in each.op.axis if a.reads(x) and not b.reads(x)])
+        for each in contractions
+        for a, b in ((each.a, each.b), (each.b, each.a))
+    ]
+    long = {domain_of(axis).extent for _, axes in sides for axis in axes}
+    steps = {domain_of(axis).extent for axes, _ in sides for axis in axes}
+    for var in extents:
+        yield e.less_equal(var, _LONGER * most if var in long - steps else most)
+    for axes in dict.fromkeys((*outer, *inner) for outer, inner in sides):
+        sizes = [domain_of(axis).extent for axis in axes]
+        if sum(isinstance(each, Var) for each in sizes) > 1:
+            size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
+            yield e.less_equal(size, most * most)
+
+
+def _computed(tensor: Tensor) -> ComputeOp | None:
+    return tensor.op if isinstance(tensor.op, ComputeOp) else None
 
 
 def _sizes_of_images(

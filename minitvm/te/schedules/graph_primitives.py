@@ -259,7 +259,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         ------
         CompileError
             When `reader` does not read `tensor`, or has one data axis or none; when `tensor` has no
-            dimension; when `times` is less than 1; or the stage was scheduled already.
+            dimension; or when `times` is less than 1.
         """
         self._stage("repeat_rows", tensor)
         source, stage = self.now(tensor), self[reader]
@@ -268,7 +268,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             raise CompileError(
                 f"{where}: expected a stage that reads its elements, got {stage.name}"
             )
-        stage.check_as_begun(where)
+        stage.check_predicate(where)
         if not source.ndim or len(stage.op.axis) < 2:
             raise CompileError(
                 f"{where}: expected a tensor with rows, and a reader with two axes or more, got "
