@@ -200,7 +200,7 @@ def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
     for load in all_loads(op):
         tensor = cast(Tensor, load.producer)
         used = [index for index in load.indices if mentions(column.var, index)]
-        is_row = used == [column.var] and used[0] is load.indices[-1]
+        is_row = len(used) == 1 and used[0] is column.var and load.indices[-1] is column.var
         is_row = is_row and structural_equal(tensor.shape[-1], domain_of(column).extent)
         if is_row and not any(mentions(row.var, index) for index in load.indices):
             again[tensor] = None
