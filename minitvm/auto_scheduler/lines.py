@@ -67,7 +67,7 @@ from minitvm.tir.structural_equal import structural_equal
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
 _MOST_REPEATED = 8192  # bytes of a row's copies, which stay in the L1 cache
-_LEAST_TIMES = 2  # lines of several rows: for fewer, copying a row takes longer
+_LEAST_TIMES = 4  # lines of several rows: for fewer, copying a row takes longer
 _VECTORS_OF_ROWS = 2
 _WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
@@ -212,7 +212,7 @@ def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
 
 def are_short_lines(op: ComputeOp, target: Target) -> PrimExpr | None:
     """The condition under which rows of symbolic length are computed several at a time as one line:
-    they are short, and there are many; None for other stages."""
+    they are short, no whole vectors, and there are many; None for other stages."""
     if not has_repeated_rows(op):
         return None
     *rows, size = [domain_of(axis).extent for axis in op.axis]
@@ -220,8 +220,9 @@ def are_short_lines(op: ComputeOp, target: Target) -> PrimExpr | None:
     longest = _MOST_REPEATED // (_rows_at_once(op, target) * widest)
     number = reduce(e.multiply, (e.cast("int64", each) for each in rows))
     is_many = e.greater_equal(number, _LEAST_TIMES * _rows_at_once(op, target))
-    is_some = e.less_equal(1, size)
-    return reduce(e.logical_and, (is_some, e.less_equal(size, longest), is_many))
+    is_short = e.logical_and(e.less_equal(1, size), e.less_equal(size, longest))
+    has_rest = e.not_equal(e.floormod(size, target.lanes(op.body[0].dtype)), 0)
+    return reduce(e.logical_and, (is_short, has_rest, is_many))
 
 
 def _rows_at_once(op: ComputeOp, target: Target) -> int:
