@@ -184,9 +184,11 @@ class Forms(Proofs):
         return self._if_it_fits(self._recombined(made), expr)
 
     def _recombined(self, form: Affine) -> Affine:
-        """``x // c * c + x % c`` is x."""
+        """``x // c * c + x % c`` is x, where c is 1 or more."""
         for atom, coefficient in form.terms.items():
             if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
+                continue
+            if not isinstance(atom.b, IntImm) and not self.proves(self.affine(atom.b) - 1):
                 continue
             quotient, dividend = self._remainders[atom]
             below = self.product(Affine.of_atom(quotient), self.affine(atom.b)) * coefficient

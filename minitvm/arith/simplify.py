@@ -218,6 +218,8 @@ class Simplifier(ScopedMutator):
     def _multiple(self, form: Affine, remainder: e.FloorMod, coefficient: int) -> Affine | None:
         """The terms ``x // n * n + x % n`` of a form, given the remainder; None without them."""
         by = self._prover.atoms.shared(remainder.b)
+        if not self._prover.proves(self._prover.affine(by) - 1):
+            return None
         quotient = self._prover.atoms.shared(self.expr(e.FloorDiv(remainder.a, remainder.b)))
         for atom, each in form.terms.items():
             factor = self._without_factor(atom, by) if each == coefficient else None
@@ -286,8 +288,8 @@ class Simplifier(ScopedMutator):
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
 
     def _by_symbol(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr | None:
-        """``(x*n + r) // n`` is ``x + r // n``, and ``(x*n + r) % n`` is ``r % n``; where r is 0 to
-        ``n - 1``, or -n to -1, both are simpler."""
+        """``(x*n + r) // n`` is ``x + r // n`` unless n may be 0, and ``(x*n + r) % n`` is ``r % n``;
+        where r is 0 to ``n - 1``, or -n to -1, both are simpler."""
         by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
         whole, rest = Affine(), form
         for atom, coefficient in form.terms.items():
@@ -307,11 +309,13 @@ class Simplifier(ScopedMutator):
                     return self._simple_sum(whole - less, node.dtype)
                 return self._simple_sum(rest + Affine.of_atom(by) * less, node.dtype)
             below += divisor
-        if e.const_int(left) == 0 or not (whole.terms or whole.constant):
-            return None  # of a divisor that may be 0 nothing is left
+        if not whole.terms and not whole.constant:
+            return None
         by_rest = with_fields(node, a=left)
         if isinstance(node, e.FloorMod):
             return self.expr(by_rest)
+        if not self._prover.proves(divisor - 1):
+            return None  # by 0, the quotient is 0
         return self._simple_sum(whole + self._collect(self.expr(by_rest), exact=False), node.dtype)
 
     def _without_factor(self, node: PrimExpr, factor: PrimExpr) -> PrimExpr | None:

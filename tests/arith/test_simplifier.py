@@ -289,6 +289,8 @@ KEPT: list[PrimExpr] = [
     FloorDiv(U * V, V),
     FloorMod(U * V, V),
     FloorDiv(i * m, m),  # m may be 0
+    FloorDiv(i * m + n, m),
+    m * (i // m) + i % m,
     Cast(INT32, Cast(FLOAT32, n)),  # rounds
     Cast(INT32, Cast(INT8, n)),
     Select(P, Call(INT32, "call_extern", (i,)), Call(INT32, "call_extern", (i,))),
