@@ -288,8 +288,8 @@ class Simplifier(ScopedMutator):
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
 
     def _by_symbol(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr | None:
-        """``(x*n + r) // n`` is ``x + r // n`` unless n may be 0, and ``(x*n + r) % n`` is ``r % n``;
-        where r is 0 to ``n - 1``, or -n to -1, both are simpler."""
+        """``(x*n + r) // n`` is ``x + r // n``, unless n may be 0, and ``(x*n + r) % n`` is
+        ``r % n``; where r is 0 to ``n - 1``, or -n to -1, both are simpler."""
         by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
         whole, rest = Affine(), form
         for atom, coefficient in form.terms.items():

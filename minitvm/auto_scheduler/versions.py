@@ -305,30 +305,50 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     mine = tiled or extents
     is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
     yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
-    is_small = reduce(e.logical_and, _fits_cache(found, mine, most))
+    is_small = _fits_cache(found, mine, most)
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
 
 
-def _fits_cache(
-    contractions: Iterable[Contraction], extents: Iterable[Var], most: int
-) -> Iterator[PrimExpr]:
-    """Conditions under which factors have no more elements than `most` x `most`. The lines of a
-    factor don't lie so far apart that each step is in another page; and a tile's rows stay in the
-    L1 cache."""
+def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
+    """Whether factors have no more elements than `most` x `most`. A tile's rows stay in the L1
+    cache, and lines don't lie so far apart that the steps take too many pages: where each step is
+    in another line of both factors, long lines are few."""
+    long = _within(contractions, extents, most, _LONGER)
+    if not any(map(_steps_across_both, contractions)):
+        return long
+    half = _within(contractions, extents, most, _LONGER, most // 2)
+    return e.logical_or(_within(contractions, extents, most, 1), half)
+
+
+def _within(
+    contractions: Iterable[Contraction],
+    extents: Iterable[Var],
+    most: int,
+    longer: int,
+    side: int | None = None,
+) -> PrimExpr:
+    """Whether extents are up to `most`, those of rows and of columns `longer` times as many, and
+    factors have no more elements than a square of a `side`, by default `most`."""
     sides = [
         ([*each.op.reduce_axis], [x for x in each.op.axis if a.reads(x) and not b.reads(x)])
         for each in contractions
         for a, b in ((each.a, each.b), (each.b, each.a))
     ]
     long = {domain_of(axis).extent for _, axes in sides for axis in axes}
-    steps = {domain_of(axis).extent for axes, _ in sides for axis in axes}
-    for var in extents:
-        yield e.less_equal(var, _LONGER * most if var in long - steps else most)
+    long -= {domain_of(axis).extent for axes, _ in sides for axis in axes}
+    found = [e.less_equal(var, longer * most if var in long else most) for var in extents]
     for axes in dict.fromkeys((*outer, *inner) for outer, inner in sides):
         sizes = [domain_of(axis).extent for axis in axes]
-        if sum(isinstance(each, Var) for each in sizes) > 1:
+        if longer > 1 and sum(isinstance(each, Var) for each in sizes) > 1:
             size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
-            yield e.less_equal(size, most * most)
+            found.append(e.less_equal(size, (side or most) ** 2))
+    return reduce(e.logical_and, found)
+
+
+def _steps_across_both(contraction: Contraction) -> bool:
+    """Whether each step of a sum reads another line of both factors."""
+    step = contraction.op.reduce_axis[-1]
+    return all(each.along(step) > 1 for each in (contraction.a, contraction.b))
 
 
 def _computed(tensor: Tensor) -> ComputeOp | None:

@@ -59,7 +59,8 @@ PROVED = [
     e.Call(BOOL, "likely", (i < n,)), e.Let(V := Var("v"), k + 1, V <= 16),
 ]  # fmt: skip
 NOT_PROVED = [
-    (i * 16 + k) // n < 15, e.EQ(F // m * n + F % m, F), e.EQ(k // COUNT * COUNT + k % COUNT, k), (e.maximum(i, COUNT) * 16 + k) // n < 16,
+    (i * 16 + k) // n < 15, e.EQ(F // m * n + F % m, F),
+    e.EQ(k // COUNT * COUNT + k % COUNT, k), (e.maximum(i, COUNT) * 16 + k) // n < 16,
     i < m, i + 1 < n, i * m + j < n, COUNT + 1 > COUNT, BYTE + const(1, "uint8") > BYTE,
     U - const(1, "uint32") < U, e.cast("uint8", k * 32) >= e.cast("uint8", k),
     F // n < n, e.truncdiv(i - n, 4) >= 0, And(k >= 0, k < 8), e.EQ(k, const(3)), const(False),

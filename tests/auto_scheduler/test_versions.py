@@ -587,7 +587,9 @@ def biased_arguments(s: Any) -> list[Tensor]:
 def test_short_rows_of_any_length_and_number(target: str, dtype: str) -> None:
     tensors = biased(te.var("m"), te.var("n"), dtype=dtype)
     f = tvm.build(tensors[-1], tensors, target, name="f")
-    for rows, length in product_of((0, 1, 31, 63, 127, 128, 129, 160, 500), (0, 1, 2, 3, 16, 17, 63)):
+    for rows, length in product_of(
+        (0, 1, 31, 63, 127, 128, 129, 160, 500), (0, 1, 2, 3, 16, 17, 63)
+    ):
         x, w = whole(rows, length, dtype=dtype), whole(length, dtype=dtype)
         for each in (x, np.asfortranarray(x)):
             got = np.full((rows, length), 77, dtype)
