@@ -10,6 +10,13 @@ vectors of neighbours, at places that are known when code is generated::
         for vectors of a period, unrolled
             T[l] = X[l // 3]                  # in vectors
 
+Short rows of symbolic length that read the same row of a tensor are computed several at a time, as
+one line whose vectors don't end with the rows. The tensor's row is repeated as often::
+
+    for r in 32, j: repeated[r, j] = b[j]
+    for lines of 32 rows, on all threads:
+        for vectors of a line: Y[...] = X[...] + repeated[...]      # one address for both axes
+
 Along an antidiagonal, or up to the diagonal, the pieces of a row compute different expressions. If
 a row is cut into vectors, the vectors in which pieces meet compute all pieces under masks. This is
 cheap where the processor has masked loads, and dear where it hasn't: for narrow elements, and in
@@ -68,7 +75,7 @@ _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
 _MOST_REPEATED = 8192  # bytes of a row's copies, which stay in the L1 cache
 _LEAST_TIMES = 4  # lines of several rows: for fewer, copying a row takes longer
-_VECTORS_OF_ROWS = 2
+_VECTORS_OF_ROWS = 2  # whose lanes are as many as the rows of a line
 _WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
 

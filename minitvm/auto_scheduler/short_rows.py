@@ -21,7 +21,8 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
 
 Longer rows, and those of unknown length, are combined alike, in a loop over their vectors. Sums of
 such rows alone are left as they are, since they wait for memory; those of unknown length have a
-version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`).
+version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`), and so have those whose
+elements are better transposed: there the steps are a loop.
 
 The second part of this module is about reductions over short pieces of lines. Where the channels
 are the last dimension, a group of channels is a short piece of each pixel. A vector along a piece

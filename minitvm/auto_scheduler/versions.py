@@ -8,13 +8,14 @@ some size, applied to the program with symbolic extents, for which it is right a
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 8: ...                                # for 4 x 512 x 512
     elif m, n or k < 64: ...                        # for 64 x 64 x 64
-    elif all are <= 512: ...                        # for 128 x 128 x 128
+    elif both factors fit the L2 cache: ...         # for 128 x 128 x 128
     else: ...                                       # for large extents
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
 versions are one for multiples of the tiles, and one that pads the factors.
 
-Sums of rows have a version for short rows, which sums several rows together.
+Sums of rows have a version for short rows, which sums several rows together; elementwise stages
+have one that computes several short rows as one line.
 """
 
 from __future__ import annotations
