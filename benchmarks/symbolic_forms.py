@@ -298,6 +298,8 @@ def _pools() -> Iterator[Form]:
     yield from _sized("largest of 2 x 2", partial(_pool, te.max, 2, 2), *images)
     yield from _sized("largest of 3 x 3, stride 2", partial(_pool, te.max, 3, 2), *images)
     yield from _sized("sum of 3 x 3", partial(_pool, te.sum, 3, 1), *images)
+    last = [(2, 56, 56, 64), (2, 33, 30, 17), (2, 56, 56, 3)]
+    yield from _sized("largest of 3 x 3, channels last", _pool_last, *last)
     yield from _sized("mean of an image", _global_mean, (8, 64, 14, 14), (2, 64, 56, 56))
     yield from _sized("stencil of five points", _five_points, (300, 500), (67, 65))
 
@@ -319,6 +321,16 @@ def _pool(
         return combine(x[b, ch, y * stride + r, z * stride + q], axis=[r, q])
 
     return [x, te.compute(shape, term, "Y")]
+
+
+def _pool_last(n: Extent, h: Extent, w: Extent, c: Extent) -> list[Tensor]:
+    x = te.placeholder((n, h, w, c), name="X")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+
+    def term(b: Any, y: Any, z: Any, ch: Any) -> Any:
+        return te.max(x[b, y + r, z + q, ch], axis=[r, q])
+
+    return [x, te.compute((n, h - 2, w - 2, c), term, "Y")]
 
 
 def _global_mean(n: Extent, c: Extent, h: Extent, w: Extent) -> list[Tensor]:
@@ -378,6 +390,7 @@ def _broadcasts() -> Iterator[Form]:
     yield from _sized("bias", _bias, *sizes)
     yield from _sized("factor of each row", _row_factor, *sizes)
     yield from _sized("rows plus columns", _rows_plus_columns, (300, 500), (1000, 7))
+    yield from _sized("bias of channels, last", _last_bias, (2, 33, 30, 17), (2, 56, 56, 64))
     yield from _sized("bias of channels", _channel_bias, (2, 64, 28, 28), (64, 64, 7, 7))
     yield from _sized("exponential", _exponential, (300, 500), (1000, 7))
     yield from _sized("bytes to floats", _widened, (300, 500), (1000, 7))
@@ -408,6 +421,11 @@ def _channel_bias(n: Extent, c: Extent, h: Extent, w: Extent) -> list[Tensor]:
     return [x, b, te.compute((n, c, h, w), lambda p, i, y, z: x[p, i, y, z] + b[i], "Z")]
 
 
+def _last_bias(n: Extent, h: Extent, w: Extent, c: Extent) -> list[Tensor]:
+    x, b = te.placeholder((n, h, w, c), name="X"), te.placeholder((c,), name="b")
+    return [x, b, te.compute((n, h, w, c), lambda p, y, z, i: x[p, y, z, i] + b[i], "Z")]
+
+
 def _exponential(m: Extent, n: Extent) -> list[Tensor]:
     x = te.placeholder((m, n), name="X")
     return [x, te.compute((m, n), lambda i, j: te.exp(x[i, j]), "Z")]
@@ -430,7 +448,7 @@ def _sums() -> Iterator[Form]:
     yield from _sized("sum of columns", partial(_columns, te.sum), (1000, 7), (7, 1000))
     yield from _sized("sum of the middle", _middle, (16, 64, 100), (64, 100, 7))
     yield from _sized("sum of all", _all, (65536,))
-    yield from _sized("argmax of rows", _argmax, (300, 500), (100, 100))
+    yield from _sized("argmax of rows", _argmax, (300, 500), (100, 100), (500, 17))
 
 
 def _rows(reduce: Callable[..., Any], m: Extent, n: Extent) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import islice
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -310,7 +311,22 @@ def _same_element(prover: Prover, xs: Sequence[PrimExpr], ys: Sequence[PrimExpr]
             and any(_is_remainder(prover, x, p) and _is_remainder(prover, y, q) for p, q in pairs)
         ):
             pairs.append((x.a, y.a))
+    for x, y in [*pairs]:
+        if isinstance(x, e.FloorMod) and isinstance(y, e.FloorMod) and structural_equal(x.b, y.b):
+            # The place in memory, of which these are digits: one index of several fused loops.
+            outer = ((u, v) for u, v in pairs if _has_quotient(u, x) and _has_quotient(v, y))
+            pairs += [(u * x.b + x, v * y.b + y) for u, v in islice(outer, 1)]
     return [row for x, y in pairs for row in equal(prover.affine(x), prover.affine(y))]
+
+
+def _has_quotient(index: PrimExpr, remainder: e.FloorMod) -> bool:
+    """Whether an index adds the quotient that belongs to a remainder to something else."""
+    return isinstance(index, e.Add) and any(
+        isinstance(each, e.FloorDiv)
+        and structural_equal(each.a, remainder.a)
+        and structural_equal(each.b, remainder.b)
+        for each in (index.a, index.b)
+    )
 
 
 def _is_remainder(prover: Prover, quotient: e.FloorDiv, other: PrimExpr) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from minitvm.arith.atoms import is_pure
 from minitvm.arith.facts import Alternatives, Bound
@@ -26,7 +27,7 @@ class Forms(Proofs):
 
     def __init__(self) -> None:
         super().__init__()
-        # From the atom ``x % c`` to the atom ``x // c`` and x.
+        # From the atom ``x % c`` to the atom ``x // c`` and x; c may be symbolic.
         self._remainders: dict[Atom, tuple[Atom, Affine]] = {}
 
     def affine(self, expr: PrimExpr) -> Affine:
@@ -183,17 +184,17 @@ class Forms(Proofs):
         return self._if_it_fits(self._recombined(made), expr)
 
     def _recombined(self, form: Affine) -> Affine:
-        """``x // c * c + x % c`` is x."""
+        """``x // c * c + x % c`` is x, where c is 1 or more."""
         for atom, coefficient in form.terms.items():
-            if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
+            if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
                 continue
-            whole = self._remainders.get(atom)
-            if whole is None:
+            if not isinstance(atom.b, IntImm) and not self.proves(self.affine(atom.b) - 1):
                 continue
-            quotient, rest = whole
-            if form.terms.get(quotient) == coefficient * atom.b.value:
-                parts = Affine({atom: coefficient, quotient: coefficient * int(atom.b.value)})
-                return self._recombined(form - parts + rest * coefficient)
+            quotient, dividend = self._remainders[atom]
+            below = self.product(Affine.of_atom(quotient), self.affine(atom.b)) * coefficient
+            if all(form.terms.get(term) == each for term, each in below.terms.items()):
+                rest = form - below - Affine.of_atom(atom) * coefficient
+                return self._recombined(rest + dividend * coefficient)
         return form
 
     # -- Quotients and remainders -----------------------------------------------------------------
@@ -266,7 +267,8 @@ class Forms(Proofs):
         """For an atom ``x % c`` where `divisor` divides c: x, and ``c // divisor``."""
         if not isinstance(atom, e.FloorMod) or atom not in self._remainders:
             return None
-        assert isinstance(atom.b, IntImm)
+        if not isinstance(atom.b, IntImm):
+            return None
         parts, rest = divmod(int(atom.b.value), divisor)
         return None if rest else (self._remainders[atom][1], parts)
 
@@ -277,6 +279,10 @@ class Forms(Proofs):
         if atom in self._known.definitions:
             return result
         dividend, divisor = self.affine(expr.a), self.affine(expr.b)
+        if isinstance(expr, e.FloorMod):
+            quotient = only_atom(self.affine(e.FloorDiv(expr.a, expr.b)))
+            if quotient is not None:
+                self._remainders[atom] = quotient, dividend
         if not self.proves(divisor - 1):
             return self._opaque(expr)
         if isinstance(expr, e.FloorMod):
@@ -295,10 +301,13 @@ class Forms(Proofs):
         """`form`, and its upper bounds that follow from the facts and from its atom's
         definition."""
         atom = only_atom(form)
-        if atom is None:
-            return [form]
         facts = [fact.alternatives for fact in self._known.facts]
         rows = [fact[0][0] for fact in facts if len(fact) == 1 and len(fact[0]) == 1]
+        if atom is None:  # the place in a tile, for example, which a guard limits
+            terms = form.terms.items()
+            ends = (x for x in rows if terms and all(x.terms.get(a) == -c for a, c in terms))
+            greatest = self._without_minimum(self._greatest(form, rows))
+            return [form, *greatest, *(row + form for row in ends)]
         meaning = self.meaning(atom)
         bounds = [form] + [row + form for row in rows + meaning if row.terms.get(atom) == -1]
         for row in meaning:
@@ -307,6 +316,28 @@ class Forms(Proofs):
                 above = self._upper_bounds(row + form * coefficient)
                 bounds += [x.multiples(coefficient) for x in above if _divides(coefficient, x)]
         return bounds
+
+    def _greatest(self, form: Affine, rows: Sequence[Affine]) -> Affine:
+        """A form with the greatest value of each variable, as far as a row of the facts or its
+        interval has it."""
+        made = Affine({}, form.constant)
+        for atom, coefficient in form.terms.items():
+            term, (_, high) = Affine.of_atom(atom), self._atom_interval(atom)
+            row = next((each for each in rows if each.terms.get(atom) == -1), None)
+            if coefficient > 0 and row is not None:
+                term += row
+            elif coefficient > 0 and math.isfinite(high) and not isinstance(atom, e.Min):
+                term = Affine({}, int(high))
+            made += term * coefficient
+        return made
+
+    def _without_minimum(self, form: Affine) -> list[Affine]:
+        """The upper bounds of a form with either side of its first minimum in place of that."""
+        for atom, coefficient in form.terms.items():
+            if isinstance(atom, e.Min) and coefficient > 0:
+                rest = form - Affine.of_atom(atom) * coefficient
+                return [rest + self.affine(side) * coefficient for side in (atom.a, atom.b)]
+        return [form]
 
     def _divided(self, form: Affine, divisor: Affine) -> Affine | None:
         """An upper bound of ``form // divisor`` where `divisor` is at least 1: with

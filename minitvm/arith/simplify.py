@@ -197,7 +197,13 @@ class Simplifier(ScopedMutator):
     def _recombined(self, form: Affine) -> Affine:
         """``x // c * c + x % c`` is x."""
         for atom, coefficient in form.terms.items():
-            if not isinstance(atom, e.FloorMod) or not isinstance(atom.b, IntImm):
+            if not isinstance(atom, e.FloorMod):
+                continue
+            if not isinstance(atom.b, IntImm):
+                whole = self._multiple(form, atom, coefficient)
+                if whole is not None:
+                    rest = form - whole + self._collect(atom.a, exact=False) * coefficient
+                    return self._recombined(rest)
                 continue
             for each in (e.FloorDiv(atom.a, atom.b), self._of_nested(atom.a, int(atom.b.value))):
                 quotient = None if each is None else self._prover.atoms.shared(self.expr(each))
@@ -208,6 +214,18 @@ class Simplifier(ScopedMutator):
                     rest = form - whole + self._collect(atom.a, exact=False) * coefficient
                     return self._recombined(rest)
         return form
+
+    def _multiple(self, form: Affine, remainder: e.FloorMod, coefficient: int) -> Affine | None:
+        """The terms ``x // n * n + x % n`` of a form, given the remainder; None without them."""
+        by = self._prover.atoms.shared(remainder.b)
+        if not self._prover.proves(self._prover.affine(by) - 1):
+            return None
+        quotient = self._prover.atoms.shared(self.expr(e.FloorDiv(remainder.a, remainder.b)))
+        for atom, each in form.terms.items():
+            factor = self._without_factor(atom, by) if each == coefficient else None
+            if factor is not None and self._prover.atoms.shared(factor) is quotient:
+                return Affine({remainder: coefficient, atom: coefficient})
+        return None
 
     def _of_nested(self, node: PrimExpr, divisor: int) -> PrimExpr | None:
         """``(y + x // 3) // 3`` as ``(3*y + x) // 9``; None for other quotients of `node`."""
@@ -270,8 +288,8 @@ class Simplifier(ScopedMutator):
         return self._simple_sum(whole + self._collect(quotient, exact=False), node.dtype)
 
     def _by_symbol(self, node: e.FloorDiv | e.FloorMod) -> PrimExpr | None:
-        """``(x*n + r) // n`` is x, and ``(x*n + r) % n`` is r, where r is 0 to ``n - 1``; so is
-        ``(x*n + n - 1) // n``."""
+        """``(x*n + r) // n`` is ``x + r // n``, unless n may be 0, and ``(x*n + r) % n`` is
+        ``r % n``; where r is 0 to ``n - 1``, or -n to -1, both are simpler."""
         by, form = self._prover.atoms.shared(node.b), self._collect(node.a, exact=True)
         whole, rest = Affine(), form
         for atom, coefficient in form.terms.items():
@@ -291,7 +309,14 @@ class Simplifier(ScopedMutator):
                     return self._simple_sum(whole - less, node.dtype)
                 return self._simple_sum(rest + Affine.of_atom(by) * less, node.dtype)
             below += divisor
-        return None
+        if not whole.terms and not whole.constant:
+            return None
+        by_rest = with_fields(node, a=left)
+        if isinstance(node, e.FloorMod):
+            return self.expr(by_rest)
+        if not self._prover.proves(divisor - 1):
+            return None  # by 0, the quotient is 0
+        return self._simple_sum(whole + self._collect(self.expr(by_rest), exact=False), node.dtype)
 
     def _without_factor(self, node: PrimExpr, factor: PrimExpr) -> PrimExpr | None:
         """A product without one of its factors; None if it hasn't that factor."""

@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 Step: TypeAlias = tuple[Operation, str]
 """A strategy for a stage, which is identified by its operation before the attempt."""
 Begin: TypeAlias = Callable[[], Schedule]
+VERSION = "version for "
+"""How the names of those strategies begin that write a version of a schedule."""
 LOGGER = "minitvm.auto_scheduler"
 """The name of the logger that gets a record of level INFO for each strategy that is dropped."""
 
@@ -182,13 +184,28 @@ def _without(
     dropped: Mapping[Step, str],
     why: str,
 ) -> tuple[_T, dict[Step, str]]:
-    """The result of `use` for a schedule without the strategies of one stage, or without any, after
-    `use` failed for the `first` schedule; and the strategies that were dropped."""
+    """The result of `use` for a schedule without the versions that fail, without the strategies of
+    one stage, or without any, after `use` failed for the `first` schedule; and the strategies that
+    were dropped."""
     nothing, plain = dict(dropped), first
     while plain.taken:
         nothing.update(dict.fromkeys(plain.taken, why))
         plain = written(begin, write, nothing)
     last = use(plain.schedule)  # the program's own errors come out of it
+    versions = [step for step in first.taken if step[1].startswith(VERSION)]
+    wrong = dict[Step, str]()
+    for step in versions:
+        alone = {**dropped, **{other: why for other in versions if other is not step}}
+        try:
+            use(written(begin, write, alone).schedule)
+        except Exception as error:  # also where the schedule beside it is at fault
+            wrong[step] = _said(error)
+    if len(wrong) < len(versions):
+        fewer = {**dropped, **wrong}
+        try:
+            return use(written(begin, write, fewer).schedule), fewer
+        except Exception as error:
+            why = _said(error)
     for op in dict.fromkeys(op for op, _ in first.taken):
         fewer, attempt, reason = dict(dropped), first, why
         while mine := [step for step in attempt.taken if step[0] is op]:

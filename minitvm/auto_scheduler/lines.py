@@ -10,6 +10,13 @@ vectors of neighbours, at places that are known when code is generated::
         for vectors of a period, unrolled
             T[l] = X[l // 3]                  # in vectors
 
+Short rows of symbolic length that read the same row of a tensor are computed several at a time, as
+one line whose vectors don't end with the rows. The tensor's row is repeated as often::
+
+    for r in 32, j: repeated[r, j] = b[j]
+    for lines of 32 rows, on all threads:
+        for vectors of a line: Y[...] = X[...] + repeated[...]      # one address for both axes
+
 Along an antidiagonal, or up to the diagonal, the pieces of a row compute different expressions. If
 a row is cut into vectors, the vectors in which pieces meet compute all pieces under masks. This is
 cheap where the processor has masked loads, and dear where it hasn't: for narrow elements, and in
@@ -30,7 +37,9 @@ Rows that data choose, as of ``T[i, j] = X[I[i], j]``, are requested some steps 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import gcd, lcm, prod
+from typing import cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
@@ -38,11 +47,14 @@ from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     all_loads,
+    bare_vars,
     bytes_of,
     distances_of,
     divisors_along,
     extent_of,
     is_line,
+    is_read_in_order,
+    line_of,
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
@@ -57,9 +69,13 @@ from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
+from minitvm.tir.structural_equal import structural_equal
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
 _LEAST_REQUESTED = 256  # bytes of a row
+_MOST_REPEATED = 8192  # bytes of a row's copies, which stay in the L1 cache
+_LEAST_TIMES = 4  # lines of several rows: for fewer, copying a row takes longer
+_VECTORS_OF_ROWS = 2  # whose lanes are as many as the rows of a line
 _WASTE = 8  # a line has at least so many elements for each one computed behind its end
 
 
@@ -164,6 +180,79 @@ def write_parts_of_line(stage: Stage, size: Var, target: Target) -> None:
     _, lane = stage.split(place, factor=target.lanes(op.body[0].dtype))
     stage.vectorize(lane)
     stage.parallel(fused(stage, rows) if rows else part)
+
+
+# -- Short rows --
+
+
+def has_repeated_rows(op: ComputeOp) -> bool:
+    """Whether the rows of an elementwise stage are one line of memory but for tensors of which it
+    reads the same row in each, and their length is symbolic."""
+    if op.reduce_axis or len(op.axis) < 2 or extent_of(op.axis[-1]) is not None:
+        return False
+    row, column = op.axis[-2:]
+    again, through = _read_again(op)
+    bare = bare_vars(*op.body)
+    if not again or row.var in bare or column.var in bare:
+        return False
+    in_order = all(is_read_in_order(x, y) for x in through for y in (row, column))
+    return in_order and len(line_of(op, (row, column), through)) == 2
+
+
+def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
+    """The tensors of which each row of an operation reads the same whole row, and the reads of
+    others."""
+    row, column = op.axis[-2:]
+    again, others = dict[Tensor, None](), list[ProducerLoad]()
+    for load in all_loads(op):
+        tensor = cast(Tensor, load.producer)
+        used = [index for index in load.indices if mentions(column.var, index)]
+        is_row = len(used) == 1 and used[0] is column.var and load.indices[-1] is column.var
+        is_row = is_row and structural_equal(tensor.shape[-1], domain_of(column).extent)
+        if is_row and not any(mentions(row.var, index) for index in load.indices):
+            again[tensor] = None
+        else:
+            others.append(load)
+    found = [each for each in again if all(load.producer is not each for load in others)]
+    return found, [load for load in all_loads(op) if load.producer not in found]
+
+
+def are_short_lines(op: ComputeOp, target: Target) -> PrimExpr | None:
+    """The condition under which rows of symbolic length are computed several at a time as one line:
+    they are short, no whole vectors, and there are many; None for other stages."""
+    if not has_repeated_rows(op):
+        return None
+    *rows, size = [domain_of(axis).extent for axis in op.axis]
+    widest = max(each.dtype.itemsize for each in _read_again(op)[0])
+    longest = _MOST_REPEATED // (_rows_at_once(op, target) * widest)
+    number = reduce(e.multiply, (e.cast("int64", each) for each in rows))
+    is_many = e.greater_equal(number, _LEAST_TIMES * _rows_at_once(op, target))
+    is_short = e.logical_and(e.less_equal(1, size), e.less_equal(size, longest))
+    has_rest = e.not_equal(e.floormod(size, target.lanes(op.body[0].dtype)), 0)
+    return reduce(e.logical_and, (is_short, has_rest, is_many))
+
+
+def _rows_at_once(op: ComputeOp, target: Target) -> int:
+    """The rows of a line: together they fill whole vectors."""
+    return target.lanes(op.body[0].dtype) * _VECTORS_OF_ROWS
+
+
+def write_short_lines(s: Schedule, stage: Stage, target: Target) -> None:
+    """Computes several rows at a time as one line, in vectors that don't end with the rows."""
+    rows = _rows_at_once(compute_of(stage), target)
+    for reader in (stage, *s.inlined_in(stage)):
+        op = compute_of(reader)
+        for tensor in _read_again(op)[0] if len(op.axis) > 1 else ():
+            copy = s[s.repeat_rows(tensor, op, rows)]
+            _, lane = copy.split(compute_of(copy).axis[-1], factor=target.lanes(tensor.dtype))
+            copy.vectorize(lane)
+    op = compute_of(stage)
+    *outer, row, column = op.axis
+    size = domain_of(column).extent
+    lines, place = stage.split(fused(stage, (row, column)), factor=size * rows)
+    _, lane = stage.split(place, factor=target.lanes(op.body[0].dtype))
+    stage.vectorize(lane)
+    stage.parallel(fused(stage, outer) if outer else lines)
 
 
 # -- Rows in pieces --

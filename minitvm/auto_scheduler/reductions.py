@@ -281,7 +281,7 @@ def write_in_registers(
     columns = columns_of(op, target)
     choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
-    is_wide = (extent_of(op.axis[-1]) or columns) >= columns
+    is_wide = (extent_of(op.axis[-1]) or 1) >= columns
     line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
     if line > 1:
         _split_line(stage, line, columns)

@@ -36,12 +36,14 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
+    has_repeated_rows,
     part_of_line,
     request_gathered,
     store_past_caches,
     write_line,
     write_parts_of_line,
     write_pieces,
+    write_short_lines,
 )
 from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
 from minitvm.auto_scheduler.reductions import (
@@ -58,6 +60,7 @@ from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
@@ -352,6 +355,9 @@ class _Rows:
             choose(stage, "strategy", "row by row, each in parts of {size} neighbours",
                    size=size.name)  # fmt: skip
             write_parts_of_line(stage, size, target)
+        elif self._is_last() and has_short_rows() and self._has_short_lines():
+            choose(stage, "strategy", "several rows at a time, as one line in vectors")
+            write_short_lines(s, stage, target)
         elif not write_pieces(s, stage):
             self._choose()
             first = self._first_of_vectors(stage)
@@ -362,6 +368,10 @@ class _Rows:
             loop = fused(stage, in_tasks(stage, lines, vectors, target))
             stage.parallel(loop)
             request_gathered(s, stage, loop, line, target)
+
+    def _has_short_lines(self) -> bool:
+        """Whether each row of the stage reads the same rows of tensors."""
+        return has_repeated_rows(with_inlined(compute_of(self.root), self.s.inlined))
 
     def _is_last(self) -> bool:
         """Whether the stage is the last one of the program."""

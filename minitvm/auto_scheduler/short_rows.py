@@ -21,7 +21,8 @@ themselves are transposed, and the lanes hold the results of 8 rows from the fir
 
 Longer rows, and those of unknown length, are combined alike, in a loop over their vectors. Sums of
 such rows alone are left as they are, since they wait for memory; those of unknown length have a
-version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`).
+version for calls with short rows (:mod:`minitvm.auto_scheduler.versions`), and so have those whose
+elements are better transposed: there the steps are a loop.
 
 The second part of this module is about reductions over short pieces of lines. Where the channels
 are the last dimension, a group of channels is a short piece of each pixel. A vector along a piece
@@ -156,6 +157,8 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
     across = [factor for factor in _reads_along(op) if factor.reads(op.axis[-1])]
     is_dense = all(factor.along(op.reduce_axis[-1]) == 1 for factor in across)
     can_loop = is_free and is_dense and is_one_line and lanes * (1 + values) <= most
+    if size is None and has_short_rows() and goes_step_by_step(op, strict=strict):
+        return _write_steps
     if size is None:
         return _write_partial if can_loop else None
     transpose, vectors = lanes * (lanes.bit_length() - 1), -(-size // lanes)
@@ -176,6 +179,14 @@ def _writer_of(op: ComputeOp, target: Target, strict: bool) -> _Write | None:
         copies = (vectors * transpose if step == 1 else size * lanes for step in steps_of)
         costs[_write_steps] = size * each + sum(copies)
     return min(costs, key=costs.__getitem__, default=None)
+
+
+def goes_step_by_step(op: ComputeOp, *, strict: bool) -> bool:
+    """Whether the elements of short rows are better transposed than partial results: steps stay in
+    order, or have several results."""
+    reduce = op.body[0] if op.reduce_axis else None
+    is_free = len(op.body) == 1 and not is_in_order(op, strict)
+    return isinstance(reduce, Reduce) and not is_free and not _asks_data(reduce)
 
 
 def _most_of(op: ComputeOp, lanes: int) -> int:
@@ -291,15 +302,19 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:
     """Combines the rows of one block step by step, `at` the loop over blocks of another stage."""
     op = compute_of(stage)
+    is_known = product_of_extents(op.reduce_axis) is not None
     for tensor in dict.fromkeys(each.tensor for each in _reads_along(op)):
         while (which := _first_across(compute_of(stage), tensor)) is not None:
-            copy = s[s.cache_access(tensor, "local", stage.op, which)]
+            scope = "local" if is_known else "global"
+            copy = s[s.cache_access(tensor, scope, stage.op, which)]
             (load,) = reads_of(compute_of(stage), copy.op.output(0))
             row = compute_of(stage).axis[-1].var
             lie_along(copy, [mentions(row, index) for index in load.indices].index(True))
             copy.compute_at(*at)
             copy.vectorize(copy.leaf_iter_vars[-1])
-    write_loops(stage, [], compute_of(stage).axis[-1], unrolled=compute_of(stage).reduce_axis)
+    *_, row_axis = compute_of(stage).axis
+    steps = compute_of(stage).reduce_axis
+    write_loops(stage, [] if is_known else steps, row_axis, unrolled=steps if is_known else [])
 
 
 def _first_across(op: ComputeOp, tensor: Tensor) -> int | None:

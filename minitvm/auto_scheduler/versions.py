@@ -8,13 +8,14 @@ some size, applied to the program with symbolic extents, for which it is right a
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 8: ...                                # for 4 x 512 x 512
     elif m, n or k < 64: ...                        # for 64 x 64 x 64
-    elif all are <= 512: ...                        # for 128 x 128 x 128
+    elif both factors fit the L2 cache: ...         # for 128 x 128 x 128
     else: ...                                       # for large extents
 
 Where the target has an instruction for products of narrow numbers, which takes whole tiles, the
 versions are one for multiples of the tiles, and one that pads the factors.
 
-Sums of rows have a version for short rows, which sums several rows together.
+Sums of rows have a version for short rows, which sums several rows together; elementwise stages
+have one that computes several short rows as one line.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
-from minitvm.auto_scheduler.attempts import Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
-from minitvm.auto_scheduler.lines import gathered, part_of_line
+from minitvm.auto_scheduler.lines import are_short_lines, gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
     are_short_rows,
+    goes_step_by_step,
     longest,
     waits_for_memory,
 )
@@ -48,7 +50,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.operation_graph import in_order, root_axes
 from minitvm.te.schedules.relation import leaves_below, ranges_of
 from minitvm.te.schedules.replay import replay
-from minitvm.te.schedules.rewrite_operations import with_sizes
+from minitvm.te.schedules.rewrite_operations import with_inlined, with_sizes
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
@@ -62,7 +64,9 @@ _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
+_LONGER = 2  # a dimension of a factor that fits the L2 cache, by the side of a square one
 _SHORT = 16  # an extent below would be padding for the most part
+_STEPS = 64  # of short rows that are combined step by step
 # Extents that versions are made for, the first ones for which they are right.
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
@@ -104,7 +108,7 @@ def write_versions(
     found = _joined(found, make)
     for place, each in enumerate(found):
         follow = partial(_write_version, s, trace, each, found[place + 1 :], make)
-        attempt.follow(f"version for {each.name}", s[outputs[-1]], follow)
+        attempt.follow(f"{VERSION}{each.name}", s[outputs[-1]], follow)
 
 
 def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
@@ -249,7 +253,14 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if not found:
         for condition in _many_short_rows(ops, target):
             yield _Version("many short rows", condition, ({},), made_for="short rows")
-        size = part_of_line(ops[-1]) if isinstance(ops[-1], ComputeOp) else None
+        last = ops[-1] if isinstance(ops[-1], ComputeOp) else None
+        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
+        lines = None
+        if last is not None and is_elementwise:
+            lines = are_short_lines(with_inlined(last, _computed), target)
+        if lines is not None:
+            yield _Version("many short lines", lines, ({},), made_for="short lines")
+        size = part_of_line(last) if last is not None else None
         if size is not None:
             parts = f"parts of {size.name} neighbours"
             yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
@@ -295,8 +306,54 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     mine = tiled or extents
     is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
     yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
-    is_small = reduce(e.logical_and, (e.less_equal(var, most) for var in mine))
-    yield _Version(f"all extents of {most} or less", is_small, small)
+    is_small = _fits_cache(found, mine, most)
+    yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
+
+
+def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
+    """Whether factors have no more elements than `most` x `most`. A tile's rows stay in the L1
+    cache, and lines don't lie so far apart that the steps take too many pages: where each step is
+    in another line of both factors, long lines are few."""
+    long = _within(contractions, extents, most, _LONGER)
+    if not any(map(_steps_across_both, contractions)):
+        return long
+    half = _within(contractions, extents, most, _LONGER, most // 2)
+    return e.logical_or(_within(contractions, extents, most, 1), half)
+
+
+def _within(
+    contractions: Iterable[Contraction],
+    extents: Iterable[Var],
+    most: int,
+    longer: int,
+    side: int | None = None,
+) -> PrimExpr:
+    """Whether extents are up to `most`, those of rows and of columns `longer` times as many, and
+    factors have no more elements than a square of a `side`, by default `most`."""
+    sides = [
+        ([*each.op.reduce_axis], [x for x in each.op.axis if a.reads(x) and not b.reads(x)])
+        for each in contractions
+        for a, b in ((each.a, each.b), (each.b, each.a))
+    ]
+    long = {domain_of(axis).extent for _, axes in sides for axis in axes}
+    long -= {domain_of(axis).extent for axes, _ in sides for axis in axes}
+    found = [e.less_equal(var, longer * most if var in long else most) for var in extents]
+    for axes in dict.fromkeys((*outer, *inner) for outer, inner in sides):
+        sizes = [domain_of(axis).extent for axis in axes]
+        if longer > 1 and sum(isinstance(each, Var) for each in sizes) > 1:
+            size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
+            found.append(e.less_equal(size, (side or most) ** 2))
+    return reduce(e.logical_and, found)
+
+
+def _steps_across_both(contraction: Contraction) -> bool:
+    """Whether each step of a sum reads another line of both factors."""
+    step = contraction.op.reduce_axis[-1]
+    return all(each.along(step) > 1 for each in (contraction.a, contraction.b))
+
+
+def _computed(tensor: Tensor) -> ComputeOp | None:
+    return tensor.op if isinstance(tensor.op, ComputeOp) else None
 
 
 def _sizes_of_images(
@@ -353,12 +410,15 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
     """The condition under which a sum of rows is that of short ones, enough of them for a block,
     and with a rest behind the vectors that a plain loop adds at a time."""
     sums = [op for op in ops if isinstance(op, ComputeOp) and op.reduce_axis]
-    for op in sums[:1] if all(waits_for_memory(each, target) for each in sums) else ():
+    in_steps = bool(sums) and all(goes_step_by_step(each, strict=False) for each in sums)
+    if not in_steps and not all(waits_for_memory(each, target) for each in sums):
+        return
+    for op in sums[:1]:
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less_equal(length, min(map(longest, sums)))
-            if op is ops[-1]:
+            is_short = e.less_equal(length, _STEPS if in_steps else min(map(longest, sums)))
+            if op is ops[-1] and not in_steps:
                 has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
                 is_short = e.logical_and(is_short, has_rest)
             yield e.logical_and(is_short, e.greater_equal(rows, lanes))

@@ -158,6 +158,7 @@ class BoundInference:
     read: Callable[[PrimExpr], PrimExpr]
     domain: Callable[[Stage, IterVar], Range]
     _found: Inferred = field(default_factory=Inferred, init=False)
+    _sizes: list[PrimExpr] | None = field(default=None, init=False)  # those that are symbolic
     # For each stage that has a place, the region that one iteration there computes.
     _regions: dict[Stage, list[Span | None]] = field(default_factory=dict, init=False)
     # The stages, each with a reader that needs only elements for which a condition holds.
@@ -214,7 +215,7 @@ class BoundInference:
             if place is not None:
                 self._check_readers(stage, place)
             return self._of_loops(stage, self._domains(stage), Prover())
-        prover = Prover()
+        prover = self._knowing_sizes()
         for size in stage.op.output(0).shape:
             prover.bind_size(size)
         around = [*self._path(place[0]), *self._loops_to(place)]
@@ -381,9 +382,12 @@ class BoundInference:
 
     def _knowing_sizes(self) -> Prover:
         prover = Prover()
-        for each in self.schedule.stages:
-            for size in each.op.output(0).shape:
-                prover.bind_size(size)
+        if self._sizes is None:
+            shapes = [each.op.output(0).shape for each in self.schedule.stages]
+            sizes = (size for shape in shapes for size in shape)
+            self._sizes = [*dict.fromkeys(each for each in sizes if e.const_int(each) is None)]
+        for size in self._sizes:
+            prover.bind_size(size)
         return prover
 
     def _is_whole(self, stage: Stage, coverage: Coverage) -> bool:

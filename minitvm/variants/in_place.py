@@ -4,12 +4,13 @@ right."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import product
 from typing import final
 
 from minitvm.arith.accesses import Access, Accesses, Place, meeting, one_round
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import may_be_one_array, written_buffers, written_parameters
 from minitvm.arith.linear import Affine, less
 from minitvm.arith.prover import Prover
@@ -188,6 +189,8 @@ def _numbered(accesses: Sequence[Access]) -> Iterator[tuple[int, Access]]:
 
 def _may_precede(prover: Prover, store: Access, load: Access) -> bool:
     """Whether `store` may be done at an element before `load` is."""
+    if _are_in_other_versions(store, load):
+        return False
     common = 0
     for ours, theirs in zip(store.loops, load.loops, strict=False):
         if ours is not theirs:
@@ -197,6 +200,20 @@ def _may_precede(prover: Prover, store: Access, load: Access) -> bool:
         if _may_meet(prover, store, load, depth, differ=True):
             return True
     return store.position < load.position and _may_meet(prover, store, load, common, differ=False)
+
+
+def _are_in_other_versions(store: Access, load: Access) -> bool:
+    """Whether no call does both: a condition that is the same throughout a call holds for one of
+    them and fails for the other, as that of a version does."""
+    running = {loop.var for each in (store, load) for loop in each.loops}
+    holding, failing = set[Hashable](), set[Hashable]()
+    for each in (store, load):
+        for condition in each.conditions:
+            if running.isdisjoint(walk_once(condition)):
+                is_negated = isinstance(condition, e.Not)
+                inside = condition.a if isinstance(condition, e.Not) else condition
+                (failing if is_negated else holding).add(structural_key(inside))
+    return not holding.isdisjoint(failing)
 
 
 def _may_meet(prover: Prover, store: Access, load: Access, depth: int, *, differ: bool) -> bool:

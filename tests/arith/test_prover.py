@@ -45,7 +45,9 @@ PROVED = [
     e.EQ(COUNT // 4 // 3, COUNT // 12), e.EQ(COUNT % 12 // 4, COUNT // 4 % 3),
     e.EQ(COUNT % 12 % 4, COUNT % 4), e.EQ((i * 4 + 3) // 12, i // 3),
     e.EQ((i * 4 + 7) % 12, (i + 1) % 3 * 4 + 3),
-    e.EQ(i // 12 * 12 + i // 4 % 3 * 4 + i % 4, i),
+    e.EQ(i // 12 * 12 + i // 4 % 3 * 4 + i % 4, i), e.EQ(F // m * m + F % m, F),
+    (i * 16 + k) // n < 16, e.EQ((i * m + F // m * m + F % m), i * m + F),
+    (e.minimum(i, n - 2) * 16 + k) // n < 16,
     e.minimum(i + 1, n - 1) < n, e.maximum(0, i - 1) < n, e.maximum(0, e.minimum(COUNT, n - 1)) < n,
     e.maximum(0, e.minimum(COUNT, n - 1)) + 1 <= n,
     e.minimum(i, m) <= m, Select(i < 4, i, const(0)) < 4,
@@ -57,6 +59,8 @@ PROVED = [
     e.Call(BOOL, "likely", (i < n,)), e.Let(V := Var("v"), k + 1, V <= 16),
 ]  # fmt: skip
 NOT_PROVED = [
+    (i * 16 + k) // n < 15, e.EQ(F // m * n + F % m, F),
+    e.EQ(k // COUNT * COUNT + k % COUNT, k), (e.maximum(i, COUNT) * 16 + k) // n < 16,
     i < m, i + 1 < n, i * m + j < n, COUNT + 1 > COUNT, BYTE + const(1, "uint8") > BYTE,
     U - const(1, "uint32") < U, e.cast("uint8", k * 32) >= e.cast("uint8", k),
     F // n < n, e.truncdiv(i - n, 4) >= 0, And(k >= 0, k < 8), e.EQ(k, const(3)), const(False),

@@ -227,6 +227,9 @@ FORM_ROWS: list[tuple[PrimExpr, PrimExpr]] = [
     ((i * m - 1) % m, m - 1),
     ((i * m + (m + j)) // m, i + 1),
     ((i * m * 3 + j) // m, i * 3),
+    ((i * m * 3 + i) // m, i * 3 + i // m),
+    ((i * m + n) % m, n % m),
+    (i // m * m + i % m, i),
     ((i * 4 + Y) // 4, i),
     ((i * 4 + Y) % 4, Y),
     ((i * 8 + Y) // 4, i * 2),
@@ -286,6 +289,8 @@ KEPT: list[PrimExpr] = [
     FloorDiv(U * V, V),
     FloorMod(U * V, V),
     FloorDiv(i * m, m),  # m may be 0
+    FloorDiv(i * m + n, m),
+    m * (i // m) + i % m,
     Cast(INT32, Cast(FLOAT32, n)),  # rounds
     Cast(INT32, Cast(INT8, n)),
     Select(P, Call(INT32, "call_extern", (i,)), Call(INT32, "call_extern", (i,))),

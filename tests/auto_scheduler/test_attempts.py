@@ -230,6 +230,24 @@ def test_one_that_always_fails_to_be_used_is_dropped_alone(dropped: list[str]) -
     assert "P.local" in made
 
 
+@pytest.mark.parametrize("faulty", [["m <= 8"], ["m == 1", "m <= 8"]])
+def test_versions_that_fail_are_dropped_alone(faulty: list[str], dropped: list[str]) -> None:
+    m, n, k = map(te.var, "mnk")
+    A, B, r = te.placeholder((m, k)), te.placeholder((k, n)), te.reduce_axis((0, k))
+    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
+    kept: list[str] = []
+
+    def use(schedule: Schedule) -> None:
+        kept[:] = [str(condition) for condition, _ in schedule.versions]
+        found = [each for each in faulty if each in kept]
+        assert not found, f"no machine code for {found}"
+
+    write.schedule_program([C], tvm.target.Target(ZNVER4), [A, B, C], use)
+    assert len(kept) == 4 - len(faulty)
+    assert len(dropped) == len(faulty)
+    assert "no machine code for ['m <= 8']" in dropped[-1]
+
+
 def wrong_program() -> Tensors:
     A, B = te.placeholder((20, 30), name="A"), te.placeholder((30, 40), name="B")
     k = te.reduce_axis((0, 30), name="k")

@@ -17,6 +17,11 @@ from tests.auto_scheduler.test_matrix_products import AMX, HAS_BMI2
 
 AVX512 = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4 -num-cores=2"
 AVX2 = "llvm -mcpu=haswell"
+ARGMAX = te.comm_reducer(
+    lambda a, b: tuple(te.if_then_else(a[1] >= b[1], a[i], b[i]) for i in range(2)),
+    lambda index, value: (te.const(-1, index), te.min_value(value)),
+    name="argmax",
+)
 
 
 def product(m: Any, n: Any, k: Any, dtype: str = "float32", total: str = "float32") -> list[Tensor]:
@@ -39,7 +44,8 @@ def conditions(C: Tensor, target: str) -> list[str]:
 
 def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> None:
     few = ["m == 1", "m <= 8"]
-    narrow, small = "m < 64 or k < 64 or n < 64", "m <= 256 and k <= 256 and n <= 256"
+    narrow, small = "m < 64 or k < 64 or n < 64", "m <= 512 and k <= 256 and n <= 512 and "
+    small += "int64(k) * int64(m) <= 65536 and int64(k) * int64(n) <= 65536"
     assert conditions(product(*sizes())[-1], AVX512) == [*few, narrow, small]
 
 
@@ -300,15 +306,10 @@ def test_sums_of_short_and_long_rows(target: str, dtype: str, fp: str) -> None:
 def test_a_place_and_its_value_in_rows_of_any_length() -> None:
     m, n = te.var("m"), te.var("n")
     X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n), "k")
-    argmax = te.comm_reducer(
-        lambda a, b: tuple(te.if_then_else(a[1] >= b[1], a[i], b[i]) for i in range(2)),
-        lambda index, value: (te.const(-1, index), te.min_value(value)),
-        name="argmax",
-    )
-    place, value = te.compute((m,), lambda i: argmax((k.var, X[i, k]), axis=k), name="Y")
+    place, value = te.compute((m,), lambda i: ARGMAX((k.var, X[i, k]), axis=k), name="Y")
     f = tvm.build([place, value], [X, place, value], name="f")
     for rows in (0, 1, 15, 16, 33):
-        for length in (1, 2, 15, 16, 17, 63, 100, 513):
+        for length in (1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100, 513):
             x = whole(rows, length)
             where, most = np.empty(rows, "int32"), np.empty(rows, "float32")
             f(x, where, most)
@@ -554,3 +555,90 @@ def test_instructions_leave_out_no_terms_in_versions() -> None:
     s = tvm.auto_schedule(C, AVX512)
     assert "k % 64 == 0" in " ".join(str(condition) for condition, _ in s.versions)
     tvm.lower(s, [A, B, C])
+
+
+def biased(*shape: Any, dtype: str = "float32") -> list[Tensor]:
+    X, w = te.placeholder(shape, dtype, "X"), te.placeholder(shape[-1:], dtype, "w")
+    return [X, w, te.compute(shape, lambda *at: X[at] + X[at] + w[at[-1]], name="Y")]
+
+
+def test_short_rows_that_read_the_same_row_are_lines() -> None:
+    m, n, p = te.var("m"), te.var("n"), te.var("p")
+    (found,) = conditions(biased(m, n)[-1], AVX512)
+    assert found == "1 <= n and n <= 64 and n % 16 != 0 and int64(m) >= 128"
+    (found,) = conditions(biased(p, m, n)[-1], AVX2)
+    assert found == "1 <= n and n <= 128 and n % 8 != 0 and int64(p) * int64(m) >= 64"
+    assert conditions(biased(m, 17)[-1], AVX512) == []  # a length that is known
+    s = tvm.auto_schedule(biased(m, n)[-1], AVX512)
+    assert "s.repeat_rows(w, Y.op, 32)" in s.versions[0][1].trace()
+    # Whole vectors: the places in a line are one index of each tensor, without a remainder.
+    loops = str(tvm.lower(s.versions[0][1], biased_arguments(s), name="f"))
+    assert "% broadcast(32" not in loops
+    assert "must stay in" not in loops
+
+
+def biased_arguments(s: Any) -> list[Tensor]:
+    X, w = s.calls.outputs[0].input_tensors
+    return [X, w, s.calls.outputs[0].output(0)]
+
+
+@pytest.mark.parametrize("target", ["llvm", AVX2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_short_rows_of_any_length_and_number(target: str, dtype: str) -> None:
+    tensors = biased(te.var("m"), te.var("n"), dtype=dtype)
+    f = tvm.build(tensors[-1], tensors, target, name="f")
+    for rows, length in product_of(
+        (0, 1, 31, 63, 127, 128, 129, 160, 500), (0, 1, 2, 3, 16, 17, 63)
+    ):
+        x, w = whole(rows, length, dtype=dtype), whole(length, dtype=dtype)
+        for each in (x, np.asfortranarray(x)):
+            got = np.full((rows, length), 77, dtype)
+            f(each, w, got)
+            np.testing.assert_array_equal(got, x + x + w)
+        f(x, w, x)  # in place
+        np.testing.assert_array_equal(x, got)
+
+
+def test_lines_of_images_whose_channels_are_last() -> None:
+    b, h, w, c = (te.var(name) for name in "bhwc")
+    tensors = biased(b, h, w, c)
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for shape in ((2, 5, 30, 3), (1, 1, 64, 17), (3, 40, 1, 33), (2, 9, 9, 64), (2, 9, 9, 65)):
+        x, v, got = whole(*shape), whole(shape[-1]), np.full(shape, 77, "float32")
+        f(x, v, got)
+        np.testing.assert_array_equal(got, x + x + v)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_symbolic_channels_run_along_lines(stride: int) -> None:
+    """Windows of neighbouring places and channels are one line of memory, of any length."""
+    b, h, w, c = (te.var(name) for name in "bhwc")
+    X = te.placeholder((b, h, w, c), name="X")
+    r, q = te.reduce_axis((0, 3), "r"), te.reduce_axis((0, 3), "q")
+    shape = (b, h - 2, w - 2, c) if stride == 1 else (b, (h - 3) // 2 + 1, (w - 3) // 2 + 1, c)
+
+    def element(p: Any, y: Any, z: Any, k: Any) -> Any:
+        return te.max(X[p, y * stride + r, z * stride + q, k], axis=[r, q])
+
+    Y = te.compute(shape, element, name="Y")
+    s = tvm.auto_schedule(Y, AVX512)
+    assert ("s[Y].fuse(z, k)" in s.trace()) is (stride == 1)
+    assert "must stay in" not in str(tvm.lower(s, [X, Y], name="f"))
+    f = tvm.build(Y, [X, Y], name="f")
+    for sizes_ in ((1, 3, 3, 1), (2, 9, 30, 3), (1, 7, 4, 17), (1, 5, 66, 1), (2, 4, 9, 64)):
+        x = whole(*sizes_)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (1, 2))
+        want = windows[:, ::stride, ::stride].max((-1, -2))
+        got = np.full(want.shape, 77, "float32")
+        f(x, got)
+        np.testing.assert_array_equal(got, want)
+
+
+def test_places_in_short_rows_are_found_step_by_step() -> None:
+    m, n = te.var("m"), te.var("n")
+    X, k = te.placeholder((m, n), name="X"), te.reduce_axis((0, n), "k")
+    place, _ = te.compute((m,), lambda i: ARGMAX((k.var, X[i, k]), axis=k), name="Y")
+    (found,) = conditions(place, AVX512)
+    assert found == "n <= 64 and m >= 16"
+    version = tvm.auto_schedule(place, AVX512).versions[0][1]
+    assert "s.cache_access(X, 'global'" in version.trace()

@@ -300,6 +300,15 @@ def cache_access(s: Schedule, draw: Draw) -> None:
         s.cache_access(tensor, draw(st.sampled_from(["local", "global"])), reader.op)
 
 
+def repeat_rows(s: Schedule, draw: Draw) -> None:
+    """The rows that a stage reads, several times."""
+    able = [(x, reader) for reader in _rewritable(s) for x in reader.op.input_tensors]
+    if able and len(s.stages) < 9:
+        tensor, reader = draw(st.sampled_from(able))
+        with suppress(CompileError):
+            s.repeat_rows(tensor, reader.op, draw(st.integers(1, 5)))
+
+
 def _reads_once(stage: Stage, tensor: Tensor) -> bool:
     """Whether a stage reads one element of a tensor in each iteration, if any."""
     assert isinstance(stage.op, ComputeOp)
@@ -507,7 +516,7 @@ STEPS: list[Callable[[Schedule, Draw], None]] = [
     compute_root, compute_view, cache_read, cache_access, cache_write, rfactor, transform_layout,
     set_scope, memory, create_group, drop_time, transform_reduction, reduce_scan,
     reverse_compute_inline,
-    factor_out, reassociate, hoist, unstack, find_block, mirror,
+    factor_out, reassociate, hoist, unstack, find_block, mirror, repeat_rows,
 ]  # fmt: skip
 
 KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.UNROLLED, ForKind.PARALLEL, ForKind.VECTORIZED]

@@ -1155,6 +1155,21 @@ def test_hoist(golden: Golden) -> None:
     np.testing.assert_allclose(got, np.sum(terms, axis=1), rtol=1e-5)
 
 
+def test_repeat_rows(golden: Golden) -> None:
+    a, w = te.placeholder((7, 5), name="A"), te.placeholder((2, 5), name="W")
+    b = te.compute((7, 5), lambda i, j: a[i, j] * w[1, j] + w[i % 2, j], name="B")
+    s = te.create_schedule(b.op)
+    rows = s.repeat_rows(w, b, 3)
+    assert (rows.op.name, rows.shape) == ("W.repeated", (2, 3, 5))
+    loop = s[b].fuse(*s[b].op.axis)
+    s[b].split(loop, 15)
+    golden(text(s, [a, w, b]))
+    rng = np.random.default_rng(0)
+    x, v, got = rng.random((7, 5), "float32"), rng.random((2, 5), "float32"), np.empty((7, 5), "f")
+    tvm.build(s, [a, w, b])(x, v, got)
+    np.testing.assert_allclose(got, x * v[1] + v[np.arange(7) % 2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("factor_axis", [0, 1, -1, -2])
 def test_rfactor_puts_the_new_axis_anywhere(factor_axis: int) -> None:
     a, b, s = sums()

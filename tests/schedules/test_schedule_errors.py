@@ -165,6 +165,12 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     # find_block, mirror
     "find_block_sum": (lambda p: p.s.find_block(p.R, 2), "find_block of R: expected a reduction of tuples that chooses the place of a step by the other components, as an argmax does"),
     "mirror_one": (lambda p: p.s.mirror(p.R, [p.R.op.axis[0]], 2), "mirror of R: expected two of its data axes that can be exchanged without another result, got x"),
+    # repeat_rows
+    "repeat_rows_unread": (lambda p: p.s.repeat_rows(p.A, p.D, 2), "repeat_rows of A: expected a stage that reads its elements, got D"),
+    "repeat_rows_extern": (lambda p: p.s.repeat_rows(p.D, p.E, 2), "repeat_rows of D: expected a stage that reads its elements, got E"),
+    "repeat_rows_one_axis": (lambda p: p.s.repeat_rows(p.B, p.R, 2), "repeat_rows of B: expected a tensor with rows, and a reader with two axes or more, got 2 dimensions and 1 axes of R"),
+    "repeat_rows_never": (lambda p: p.s.repeat_rows(p.B, p.C, 0), "repeat_rows of B: expected 1 copy or more of each row, got 0"),
+    "repeat_rows_half": (lambda p: p.s.repeat_rows(p.B, p.C, 1.5), "repeat_rows of B: expected 1 copy or more of each row, got 1.5"),
     # factor_out
     "factor_out_plain": (lambda p: p.s.factor_out(p.C, [p.i]), "factor_out of C: expected a reduction, got C, which has none"),
     "factor_out_data": (lambda p: p.s.factor_out(p.R, [p.R.op.axis[0]]), r"factor_out of R: expected some of its reduce axes \(k\), got \['x'\]"),

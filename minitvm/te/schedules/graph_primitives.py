@@ -20,6 +20,7 @@ from minitvm.te.schedules.rewrite_operations import (
     copy_of,
     factored,
     read_by_axes,
+    read_by_rows,
     reading,
     written_through,
 )
@@ -222,6 +223,62 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         copy, changed = read_by(source, self._in_its_steps(stage, stage.op), name, which, wide)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
         self.now_computes(stage, replace(changed, axis=axis))
+        return made.op.output(0)
+
+    @primitive
+    def repeat_rows(self, tensor: Tensor, reader: Any, times: int) -> Tensor:
+        """Let a stage read a copy of a tensor that has each row several times.
+
+        Before::
+
+            for i: for j: C[i, j] = A[i, j] * w[j]
+
+        After ``WW = s.repeat_rows(w, C, 16)``::
+
+            for r in range(16): for j: w.repeated[r, j] = w[j]
+            for i: for j: C[i, j] = A[i, j] * w.repeated[i % 16, j]
+
+        So 16 rows of C can be computed as one line, which reads a line of each tensor. A row of
+        `tensor` is its last dimension; the copies are the dimension before it.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            The tensor whose rows are copied.
+        reader : Tensor or Operation
+            The operation that shall read the copies, each in turn along its last data axis but one.
+        times : int
+            The number of copies of each row.
+
+        Returns
+        -------
+        Tensor
+            The copies, a stage of its own.
+
+        Raises
+        ------
+        CompileError
+            When `reader` does not read `tensor`, or has one data axis or none; when `tensor` has no
+            dimension; or when `times` is less than 1.
+        """
+        self._stage("repeat_rows", tensor)
+        source, stage = self.now(tensor), self[reader]
+        where = f"repeat_rows of {source.name}"
+        if source not in stage.op.input_tensors or not isinstance(stage.op, ComputeOp):
+            raise CompileError(
+                f"{where}: expected a stage that reads its elements, got {stage.name}"
+            )
+        stage.check_predicate(where)
+        if not source.ndim or len(stage.op.axis) < 2:
+            raise CompileError(
+                f"{where}: expected a tensor with rows, and a reader with two axes or more, got "
+                f"{source.ndim} dimensions and {len(stage.op.axis)} axes of {stage.name}"
+            )
+        if not isinstance(times, int) or times < 1:
+            raise CompileError(f"{where}: expected 1 copy or more of each row, got {times!r}")
+        copy, changed = read_by_rows(source, stage.op, times)
+        made = self._insert(self.stages.index(stage), copy.op, "", stage)
+        self.now_computes(stage, changed)
         return made.op.output(0)
 
     def _in_its_steps(self, stage: Stage, op: ComputeOp) -> ComputeOp:

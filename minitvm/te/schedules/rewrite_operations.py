@@ -301,6 +301,23 @@ def read_by_axes(
     return copy, replace(op, body=map_body(op.body, read.expr))
 
 
+def read_by_rows(tensor: Tensor, reader: ComputeOp, times: int) -> tuple[Tensor, ComputeOp]:
+    """A copy of a tensor that has each of its rows a number of times; and `reader` reading a row's
+    copies in turn, along its last axis but one."""
+    shape = (*tensor.shape[:-1], e.const(times, "int32"), tensor.shape[-1])
+    axis = data_axes([f"ax{i}" for i in range(len(shape))], shape)
+    *outer, _, column = places_of(axis)
+    value = ProducerLoad(tensor, (*outer, column))
+    copy = computed(f"{tensor.name}.repeated", axis, value).output(0)
+    row = e.floormod(reader.axis[-2].var, times)
+
+    def place(_: Tensor, indices: _Indices) -> _Indices:
+        return (*indices[:-1], row, indices[-1])
+
+    read = ReadOthers({tensor: copy}, place)
+    return copy, replace(reader, body=map_body(reader.body, read.expr))
+
+
 # -- cache_write ----------------------------------------------------------------------------------
 
 
