@@ -27,6 +27,7 @@ from minitvm.codegen.llvm_text import (
     wrapped,
     zero,
 )
+from minitvm.codegen.tables import looked_up
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -350,6 +351,8 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
         around = _row_around(emitter, node) if predicate is None else (0, 0)
         picked = _load_picked(emitter, dtype, where, predicate, around)
         if picked is None:
+            picked = _looked_up(emitter, node, where)
+        if picked is None:
             mask = None if predicate is None else emitter.emit(predicate)
             if mask is not None and _reads_apart(emitter, node.buffer, where):
                 picked = _load_some(emitter, node.buffer, where, mask)
@@ -357,6 +360,23 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
                 picked = _load(emitter.text, dtype, where, mask)
         loaded = picked
     return emitter.conversions.from_memory(loaded, dtype)
+
+
+def _looked_up(emitter: Emitter, node: e.BufferLoad, where: Address) -> Value | None:
+    """Elements at any places of a short row, which registers hold; None for other places. A row is
+    read as a whole only if it surely exists."""
+    buffer, is_anywhere = node.buffer, where.offsets is not None and where.apart is None
+    if not is_anywhere or not buffer.shape or _constant_strides(emitter, buffer)[-1] != 1:
+        return None
+    *outer, _ = (each.value if isinstance(each, e.Broadcast) else each for each in node.indices)
+    exists = node.predicate is None or all(e.const_int(each) == 1 for each in buffer.shape[:-1])
+    if not exists or any(each.dtype.lanes > 1 for each in outer):
+        return None
+    row = address(emitter, buffer, (*outer, e.const(0, INT64))).pointer
+    found = looked_up(emitter, node, row)
+    if found is None or node.predicate is None:
+        return found
+    return emitter.text.select(emitter.emit(node.predicate), found, zero(found.type))
 
 
 def _load_if(emitter: Emitter, holds: Value, node: e.BufferLoad) -> Value:

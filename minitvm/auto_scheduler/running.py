@@ -210,6 +210,8 @@ def _write_transposed(s: Schedule, stage: Stage, tensor: Tensor, target: Target)
         if 0 < distance.get(time.var, 0) < distance.get(last.var, 0):
             is_plain = len(reads) == 1 and all(isinstance(each, Var) for each in load.indices)
             order = None if is_plain else _order_along(reads, time, last)
+            if order == sorted(order or ()):  # the distance isn't known, but lines are read
+                continue
             if order is not None:  # not all steps of the axis run: all elements may not exist
                 copy = s[s.cache_read(tensor, "global", [stage.op])]
                 lie_in_order(copy, order)

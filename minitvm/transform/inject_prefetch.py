@@ -50,11 +50,13 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
 
     One request is made for each cache line along the last dimension, and another one for the last
     element, which may lie in a further line. Memory of the function's own begins at a cache line;
-    whole lines of it need no such request. A request changes nothing and never fails, also where it
-    lies outside of the buffer; ``prefetch`` does not read its operand. An index may be read from a
-    buffer, as in ``A[I[i, k], j]``. It is then read ahead, too: from the next row of that buffer at
-    the end of a row, and from the last element at the end of the buffer. Elements at other indices
-    that depend on data are left out.
+    whole lines of it need no such request. Reads that go along a line from one iteration to the
+    next are requested only if all do: of ``A[i, k] * A[k, j]`` the second one is, in a loop over k.
+    A request changes nothing and never fails, also where it lies outside of the buffer;
+    ``prefetch`` does not read its operand. An index may be read from a buffer, as in ``A[I[i, k],
+    j]``. It is then read ahead, too: from the next row of that buffer at the end of a row, and from
+    the last element at the end of the buffer. Elements at other indices that depend on data are
+    left out.
 
     Raises
     ------
@@ -87,19 +89,22 @@ class _Inject(Mutator):
                 f"prefetch of {buffer.name}: expected a loop, found {type(node).__name__}: "
                 "prefetch at the variable of a loop of the stage"
             )
-        requests = _Requests(buffer, self._data, buffer in self._own)
+        requests = _Requests(buffer, self._data, buffer in self._own, node.loop_var)
         requests.gather(node.body, ())
-        var = node.loop_var
-        ahead = substitute(seq(*requests.made), {var: var + e.cast(var.dtype, offset)})
+        var, made = node.loop_var, requests.made or requests.along
+        ahead = substitute(seq(*made), {var: var + e.cast(var.dtype, offset)})
         body = seq(_Inside().stmt(ahead), node.body)
         return For(var, node.min, node.extent, node.kind, body, node.annotations)
 
 
 class _Requests:
-    """The requests for the elements of a buffer that a statement reads or writes."""
+    """The requests for the elements of a buffer that a statement reads or writes, in a loop over
+    `var`; apart from them, those that go `along` a line from one iteration to the next."""
 
-    def __init__(self, buffer: Buffer, data: set[Var], is_own: bool) -> None:
+    def __init__(self, buffer: Buffer, data: set[Var], is_own: bool, var: Var) -> None:
         self.made: list[Stmt] = []
+        self.along: list[Stmt] = []
+        self._var = var
         self._buffer = buffer
         self._data = data
         self._is_own = is_own
@@ -136,7 +141,9 @@ class _Requests:
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:
             body = For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, body)
-        self.made.append(self._by_lines(Simplifier(Prover()).stmt(body)))
+        is_along = neighbours(load.buffer, load.indices, self._var) is not None
+        requests = self.along if is_along else self.made
+        requests.append(self._by_lines(Simplifier(Prover()).stmt(body)))
 
     def _by_lines(self, body: Stmt) -> Stmt:
         """A request in loops, whose ranges have simplified its indices, with one for each line."""
