@@ -546,7 +546,7 @@ def _vectors_over_all(
     found = list[tuple[int, int]]()
     for first, *others in groups:
         count = (others[-1] if others else first) + 1 - first
-        if count > _NEAR * lanes:
+        if count > (_NEAR + 1) * lanes:
             return []
         begins, width = _vectors_over(count, lanes)
         found += [(first + begin, width) for begin in begins]
