@@ -27,7 +27,7 @@ from minitvm.codegen.llvm_text import (
     wrapped,
     zero,
 )
-from minitvm.codegen.tables import looked_up
+from minitvm.codegen.tables import from_words, looked_up
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -357,7 +357,8 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
             if mask is not None and _reads_apart(emitter, node.buffer, where):
                 picked = _load_some(emitter, node.buffer, where, mask)
             else:
-                picked = _load(emitter.text, dtype, where, mask)
+                picked = _load_words(emitter, node.buffer, where, mask)
+                picked = picked or _load(emitter.text, dtype, where, mask)
         loaded = picked
     return emitter.conversions.from_memory(loaded, dtype)
 
@@ -377,6 +378,18 @@ def _looked_up(emitter: Emitter, node: e.BufferLoad, where: Address) -> Value | 
     if found is None or node.predicate is None:
         return found
     return emitter.text.select(emitter.emit(node.predicate), found, zero(found.type))
+
+
+def _load_words(
+    emitter: Emitter, buffer: Buffer, where: Address, mask: Value | None
+) -> Value | None:
+    """Narrow elements at any places of a buffer, from its words; None for others."""
+    is_compact = not buffer.strides and not buffer.auto_broadcast
+    is_anywhere = where.offsets is not None and where.apart is None and where.places is None
+    if not (is_compact and is_anywhere) or where.pointer != pointer_of(emitter, buffer):
+        return None
+    assert where.offsets is not None
+    return from_words(emitter, buffer, where.pointer, where.offsets, mask)
 
 
 def _load_if(emitter: Emitter, holds: Value, node: e.BufferLoad) -> Value:

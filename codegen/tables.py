@@ -4,11 +4,16 @@ A gather reads its lanes one after the other. A permutation of a register choose
 of as many entries as the register has; of more, several permutations do::
 
     T[i]    ->    select(i < 16, permute(T[0:16], i), permute(T[16:32], i))
+
+No instruction gathers bytes or 16-bit numbers, so the words of larger tables are gathered::
+
+    T[i]    ->    (words of T)[i // 4] >> i % 4 * 8
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import final
 
 from minitvm.codegen.conversion import memory_type
@@ -22,13 +27,15 @@ from minitvm.codegen.llvm_text import (
     poison,
     vector_type,
     wrapped,
+    zero,
 )
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.tir import expr as e
-from minitvm.tir.expr import PrimExpr
+from minitvm.tir.expr import Buffer, PrimExpr
 
+_WORD = 4  # bytes
 _SHARE = 4  # of all vector registers, one in so many may hold a table
 
 
@@ -94,6 +101,29 @@ def looked_up(emitter: Emitter, node: e.BufferLoad, row: Value) -> Value | None:
         parts = [_joined(text, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     found = _some_lanes(text, parts[0], 0, lanes)
     return text.convert_whole(found, vector_type(memory_type(dtype), lanes))
+
+
+def from_words(
+    emitter: Emitter, buffer: Buffer, table: Value, offsets: Value, mask: Value | None
+) -> Value | None:
+    """The elements of a compact buffer, which begins at `table`, at some offsets, where `mask`
+    holds: from gathered words, all of which lie in the buffer. None if elements are as wide, or the
+    target gathers few words at a time, or the buffer isn't surely made of words."""
+    size, extents = buffer.dtype.itemsize, [e.const_int(each) for each in buffer.shape]
+    if size not in (1, 2) or "avx512f" not in emitter.target.features or None in extents:
+        return None
+    count = prod(each or 0 for each in extents)
+    if count * size % _WORD or not 0 < count <= 1 << 31:
+        return None
+    text, lanes = emitter.text, lanes_of(offsets.type)
+    at = text.convert("trunc", offsets, "i32")
+    in_word = text.binary("and", at, integer(at.type, _WORD // size - 1))
+    number = text.binary("lshr", at, integer(at.type, _WORD // size // 2))
+    pointers = text.vector_of_pointers(vector_type("ptr", lanes), "i32", table, number)
+    words = text.gather(at.type, pointers, size, mask)
+    bits = text.binary("mul", in_word, integer(at.type, 8 * size))
+    low = text.convert("trunc", text.binary("lshr", words, bits), f"i{8 * size}")
+    return low if mask is None else text.select(mask, low, zero(low.type))
 
 
 def _place(node: e.BufferLoad) -> PrimExpr:

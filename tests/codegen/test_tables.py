@@ -47,6 +47,45 @@ def test_elements_of_tables(count: int, dtype: str, target: str) -> None:
         np.testing.assert_array_equal(found, table[drawn])
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "float16"])
+@pytest.mark.parametrize("count", [1000, 1002, 1003, 65536])
+def test_narrow_elements_of_large_tables(count: int, dtype: str) -> None:
+    table = entries(count, dtype)
+    for lanes in (5, 32, 64):
+        tensors, s = lookups(count, dtype, lanes, "uint16")
+        drawn = np.random.default_rng(lanes).integers(0, count, (23, lanes)).astype("uint16")
+        drawn[0, 0], drawn[-1, -1] = 0, count - 1
+        found = np.zeros((23, lanes), table.dtype)
+        build(s, tensors)(table, drawn, found)
+        np.testing.assert_array_equal(found, table[drawn])
+
+
+@pytest.mark.parametrize(("count", "word"), [(1000, "i32"), (1002, "i8")])
+def test_words_are_gathered_where_a_table_consists_of_them(count: int, word: str) -> None:
+    tensors, s = lookups(count, "uint8", 64, "uint16")
+    target = Target("llvm -mtriple=x86_64-linux-gnu -mcpu=skylake-avx512")
+    text = build(s, tensors, target).get_source("ll")
+    assert re.search(rf"call <64 x {word}> @llvm.masked.gather", text)
+
+
+def test_narrow_elements_under_conditions() -> None:
+    table, places = te.placeholder((1000,), "int8", name="T"), te.placeholder((90,), "int32")
+    zero = te.const(0, "int8")
+    within = lambda at: te.all(at >= 0, at < 1000)  # noqa: E731  # reads as the condition
+    chosen = te.compute(
+        (90,),
+        lambda i: te.if_then_else(
+            within(places[i]), table[te.max(te.min(places[i], 999), 0)], zero
+        ),
+    )
+    t = entries(1000, "int8")
+    drawn = np.random.default_rng(1).integers(-500, 1500, 90).astype("int32")
+    found = np.ones(90, "int8")
+    build([chosen], [table, places, chosen])(t, drawn, found)
+    is_within = (drawn >= 0) & (drawn < 1000)
+    np.testing.assert_array_equal(found, np.where(is_within, t[np.clip(drawn, 0, 999)], 0))
+
+
 def test_short_rows() -> None:
     """Each row is a table; one whose existence depends on the lane isn't read as a whole."""
     rows = te.placeholder((50, 40), "int16", name="X")
