@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
+    are_pieces,
     bare_vars,
     contraction_of,
     divisors_along,
@@ -92,7 +93,6 @@ _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
-_LONGEST_PIECE = 8  # elements of a piece that shares vectors with other ones
 _LANES_OF_PIECES = 192  # three of the widest vectors: loops over more aren't unrolled
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
@@ -142,27 +142,7 @@ def _line_of(op: ComputeOp) -> int:
     bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
     outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
     found = len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
-    is_cut = found == 1 and op.axis[-2:-1] and op.axis[-2] not in outside
-    return 2 if is_cut and _are_pieces(op) else found
-
-
-def _are_pieces(op: ComputeOp) -> bool:
-    """Whether the last axis is a short piece of a line, and pieces along the axis before it are a
-    few of them apart: the channels of the pixels that a window reads which moves by several pixels.
-    Vectors of neighbours hold the elements of several pieces, at constant places."""
-    *_, axis, inner = op.axis
-    size = extent_of(inner)
-    if size is None or not 1 < size <= _LONGEST_PIECE:
-        return False
-    reads = factors_of(op)
-    return bool(reads) and all(
-        not is_lookup(each.load)
-        and (
-            (each.along(inner) == 1 and size < each.along(axis) <= NEAR * size)
-            or each.along(inner) == each.along(axis) == 0
-        )
-        for each in reads
-    )
+    return 2 if found == 1 and are_pieces(op) else found
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
@@ -282,7 +262,7 @@ def columns_of(op: ComputeOp, target: Target) -> int:
         # terms that the processor begins the next tile meanwhile.
         vectors = 2 if _is_window(op, columns) else _VECTORS
         columns = min(columns, lanes_of(op, target) * vectors)
-    if _line_of(op) > 1 and _are_pieces(op):
+    if _line_of(op) > 1 and are_pieces(op):
         size = extent_of(op.axis[-1]) or 1
         columns = size << max(0, (min(columns, _LANES_OF_PIECES) // size).bit_length() - 1)
     return columns if extent is None else max(1, min(columns, extent))

@@ -292,3 +292,24 @@ def test_pixels_of_strided_windows_share_vectors(channels: int) -> None:
     trace = auto_schedule(out, target).trace()
     (columns,) = {int(each) for each in re.findall(r"j_c_fused\w*, factor=(\d+)", trace)}
     assert columns % channels == 0 and columns >= 64
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_weighted_strided_windows(channels: int, stride: int) -> None:
+    """A level of a pyramid: the same weights for all channels."""
+    x = te.placeholder((33, 140, channels), name="X")
+    w = te.placeholder((5,), name="W")
+    r, q = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 5), "q")
+    shape = ((33 - 5) // stride + 1, (140 - 5) // stride + 1, channels)
+    out = te.compute(
+        shape,
+        lambda i, j, c: te.sum(x[i * stride + r, j * stride + q, c] * w[r] * w[q], axis=[r, q]),
+        name="P",
+    )
+    values = RNG.random((33, 140, channels), dtype="float32")
+    weights = RNG.random(5, dtype="float32")
+    terms = windows(values, 5, stride, 1) * np.outer(weights, weights)
+    close(built(out, [x, w], [values, weights]), terms.sum((-2, -1)), 75, terms.sum((-2, -1)))
+    trace = auto_schedule(out, "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").trace()
+    assert re.search(r"s\[P\].fuse\(j\w*, c\w*\)", trace)
