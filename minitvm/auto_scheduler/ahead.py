@@ -363,8 +363,8 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
                 sums, rest = distributed(op, [axis])
             except CompileError:  # results would be others
                 continue
-            steps = sum(usual_iterations((*each.axis, *each.reduce_axis)) for each in (sums, rest))
-            steps += _steps_of_moving(sums, target)
+            steps = _steps_of_moving(sums, target)
+            steps += sum(usual_iterations((*each.axis, *each.reduce_axis)) for each in (sums, rest))
             if steps < least and usual_iterations(sums.axis) <= most:
                 least, best = steps, ([axis], rest)
         if best is None:

@@ -430,7 +430,8 @@ class LoopNest(Traced):
     @primitive
     def prefetch(self, tensor: Tensor, var: IterVar, offset: Any) -> None:
         """In each iteration of a loop, prefetch the elements of a tensor that the iteration
-        `offset` later reads; or writes, if this stage computes the tensor.
+        `offset` later reads; or writes, if this stage computes the tensor. Of several reads, those
+        that go along a line of memory in the loop are left to the processor.
 
         Raises
         ------
