@@ -27,6 +27,7 @@ from minitvm.codegen.llvm_text import (
     wrapped,
     zero,
 )
+from minitvm.codegen.tables import from_words, looked_up
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
@@ -350,13 +351,45 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
         around = _row_around(emitter, node) if predicate is None else (0, 0)
         picked = _load_picked(emitter, dtype, where, predicate, around)
         if picked is None:
+            picked = _looked_up(emitter, node, where)
+        if picked is None:
             mask = None if predicate is None else emitter.emit(predicate)
             if mask is not None and _reads_apart(emitter, node.buffer, where):
                 picked = _load_some(emitter, node.buffer, where, mask)
             else:
-                picked = _load(emitter.text, dtype, where, mask)
+                picked = _load_words(emitter, node.buffer, where, mask)
+                picked = picked or _load(emitter.text, dtype, where, mask)
         loaded = picked
     return emitter.conversions.from_memory(loaded, dtype)
+
+
+def _looked_up(emitter: Emitter, node: e.BufferLoad, where: Address) -> Value | None:
+    """Elements at any places of a short row, which registers hold; None for other places. A row is
+    read as a whole only if it surely exists."""
+    buffer, is_anywhere = node.buffer, where.offsets is not None and where.apart is None
+    if not is_anywhere or not buffer.shape or _constant_strides(emitter, buffer)[-1] != 1:
+        return None
+    *outer, _ = (each.value if isinstance(each, e.Broadcast) else each for each in node.indices)
+    exists = node.predicate is None or all(e.const_int(each) == 1 for each in buffer.shape[:-1])
+    if not exists or any(each.dtype.lanes > 1 for each in outer):
+        return None
+    row = address(emitter, buffer, (*outer, e.const(0, INT64))).pointer
+    found = looked_up(emitter, node, row)
+    if found is None or node.predicate is None:
+        return found
+    return emitter.text.select(emitter.emit(node.predicate), found, zero(found.type))
+
+
+def _load_words(
+    emitter: Emitter, buffer: Buffer, where: Address, mask: Value | None
+) -> Value | None:
+    """Narrow elements at any places of a buffer, from its words; None for others."""
+    is_compact = not buffer.strides and not buffer.auto_broadcast
+    is_anywhere = where.offsets is not None and where.apart is None and where.places is None
+    if not (is_compact and is_anywhere) or where.pointer != pointer_of(emitter, buffer):
+        return None
+    assert where.offsets is not None
+    return from_words(emitter, buffer, where.pointer, where.offsets, mask)
 
 
 def _load_if(emitter: Emitter, holds: Value, node: e.BufferLoad) -> Value:
@@ -526,7 +559,7 @@ def _vectors_over_all(
     found = list[tuple[int, int]]()
     for first, *others in groups:
         count = (others[-1] if others else first) + 1 - first
-        if count > _NEAR * lanes:
+        if count > (_NEAR + 1) * lanes:
             return []
         begins, width = _vectors_over(count, lanes)
         found += [(first + begin, width) for begin in begins]

@@ -80,6 +80,7 @@ _LEAST = 2000.0  # cycles saved, for which another stage, with loops and memory 
 _SHARE = 0.1  # of the computation's cycles
 _MOST = 10  # reduction axes of a search
 _TOGETHER = 6  # reduction axes up to which groups of several axes are tried: 3^6 pairs of sets
+_CYCLES_OF_STEP = 2  # of windows, whose vectors lie in two lines of the cache
 _GAIN = 1.25  # the factor in cycles from which on another stage pays
 
 _Axes: TypeAlias = frozenset[IterVar]
@@ -362,9 +363,8 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
                 sums, rest = distributed(op, [axis])
             except CompileError:  # results would be others
                 continue
-            # The inner sums are stored and read.
-            steps = sum(usual_size((*each.axis, *each.reduce_axis)) for each in (sums, rest))
-            steps += 2 * usual_size(sums.axis)
+            steps = _steps_of_moving(sums, target)
+            steps += sum(usual_size((*each.axis, *each.reduce_axis)) for each in (sums, rest))
             if steps < least and usual_size(sums.axis) <= most:
                 least, best = steps, ([axis], rest)
         if best is None:
@@ -372,6 +372,17 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
         made.append(best[0])
         op = best[1]
     return made
+
+
+def _steps_of_moving(sums: ComputeOp, target: Target) -> float:
+    """The steps of windows in whose time the inner sums are stored and read: from the cache that
+    holds them beside the elements and the results, unless they are computed row by row."""
+    count, dtype = usual_size(sums.axis), sums.body[0].dtype
+    if len(long_axes(sums.axis)) > 1:
+        return 2.0 * count
+    size = count * dtype.itemsize
+    cycles = transfer_cycles(2 * size, 3 * size, target)
+    return max(2.0 * count, cycles * target.lanes(dtype) / _CYCLES_OF_STEP)
 
 
 def _most_kept(op: ComputeOp, target: Target) -> int:

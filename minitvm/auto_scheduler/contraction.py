@@ -37,6 +37,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute
 from minitvm.tir.structural_equal import structural_equal
 
+_LONGEST_PIECE = 8  # elements of a piece that shares vectors with other ones
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
 USUAL = 4096  # the size that stands for a symbolic one in the model: data are larger than caches
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
@@ -436,6 +437,28 @@ def _goes_on(
     is_same = structural_equal(domain_of(inner).extent, size)
     is_whole = is_same if extent is None else e.const_int(size) == extent
     return is_plain and is_whole and step_of(first, axis.var) == 1
+
+
+def are_pieces(op: ComputeOp) -> bool:
+    """Whether the last axis is a short piece of a line, and pieces along the axis before it are a
+    few of them apart: the channels of the pixels that a window reads which moves by several pixels.
+    Vectors of neighbours hold the elements of several pieces, at constant places. No range, value
+    or condition depends on either axis."""
+    if len(op.axis) < 2:
+        return False
+    *_, axis, inner = op.axis
+    size, used = extent_of(inner), bare_vars(*op.body)
+    if size is None or not 1 < size <= _LONGEST_PIECE or {axis.var, inner.var} & used:
+        return False
+    reads = [] if {axis, inner} & {*uneven_axes(op)} else factors_of(op)
+    return bool(reads) and all(
+        not is_lookup(each.load)
+        and (
+            (each.along(inner) == 1 and size < each.along(axis) <= NEAR * size)
+            or each.along(inner) == each.along(axis) == 0
+        )
+        for each in reads
+    )
 
 
 def last_line(op: ComputeOp, axes: Sequence[IterVar]) -> Sequence[IterVar]:

@@ -35,6 +35,7 @@ from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
     Factor,
+    are_pieces,
     bare_vars,
     contraction_of,
     divisors_along,
@@ -94,6 +95,7 @@ _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
+_LANES_OF_PIECES = 192  # three of the widest vectors: loops over more aren't unrolled
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
@@ -141,7 +143,8 @@ def _line_of(op: ComputeOp) -> int:
     # The guard of a last part, which rfactor makes, leaves the main part alone.
     bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
     outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
-    return len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
+    found = len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
+    return 2 if found == 1 and are_pieces(op) else found
 
 
 def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
@@ -256,12 +259,15 @@ def columns_of(op: ComputeOp, target: Target) -> int:
         columns = lanes * (most if extent <= most * lanes else target.vector_registers // 2)
     if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
         columns = min(columns, _APART * lanes)  # elements are loaded one by one
-    if extent is not None:
-        return max(1, min(columns, extent))
-    # Where rows may be short, few of their results fall to a masked tile. A window has so few terms
-    # that the processor begins the next tile meanwhile.
-    vectors = 2 if _is_window(op, columns) else _VECTORS
-    return min(columns, lanes_of(op, target) * vectors)
+    if extent is None:
+        # Where rows may be short, few of their results fall to a masked tile. A window has so few
+        # terms that the processor begins the next tile meanwhile.
+        vectors = 2 if _is_window(op, columns) else _VECTORS
+        columns = min(columns, lanes_of(op, target) * vectors)
+    if _line_of(op) > 1 and are_pieces(op):
+        size = extent_of(op.axis[-1]) or 1
+        columns = size << max(0, (min(columns, _LANES_OF_PIECES) // size).bit_length() - 1)
+    return columns if extent is None else max(1, min(columns, extent))
 
 
 def _vectors_under_way(op: ComputeOp, target: Target) -> int:

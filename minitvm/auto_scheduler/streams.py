@@ -45,6 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     USUAL,
     Contraction,
     Factor,
+    are_pieces,
     bytes_of,
     bytes_of_results,
     extent_of,
@@ -172,8 +173,8 @@ def is_plain_reduction(contraction: Contraction) -> bool:
 
 def is_along_lines(contraction: Contraction, target: Target) -> bool:
     """Whether the columns fill half a vector at most, and lie in one line of the columns' factor
-    with those of the axes before, while the other factors don't change along the results: as the
-    few channels of an image do whose places are weighted."""
+    with those of the axes before, or a few pieces apart, while the other factors don't change along
+    the results: as the few channels of an image do whose places are weighted."""
     op, column = contraction.op, contraction.column
     width, lanes = extent_of(column), target.lanes(op.output(0).dtype)
     if column is not op.axis[-1] or width is None or not 1 < width <= lanes // 2:
@@ -181,7 +182,7 @@ def is_along_lines(contraction: Contraction, target: Target) -> bool:
     if any(map(contraction.a.reads, op.axis)) or contraction.b.along(column) != 1:
         return False
     line = product_of_extents(line_of_columns(contraction))
-    return line is None or line >= lanes
+    return line is None or line >= lanes or are_pieces(op)
 
 
 def _is_for_few(contraction: Contraction, most: int) -> bool:

@@ -53,11 +53,13 @@ def inject_prefetch(func: PrimFunc) -> PrimFunc:
 
     One request is made for each cache line along the last dimension, and another one for the last
     element, which may lie in a further line. Memory of the function's own begins at a cache line;
-    whole lines of it need no such request. A request changes nothing and never fails, also where it
-    lies outside of the buffer; ``prefetch`` does not read its operand. An index may be read from a
-    buffer, as in ``A[I[i, k], j]``. It is then read ahead, too: from the next row of that buffer at
-    the end of a row, and from the last element at the end of the buffer. Elements at other indices
-    that depend on data are left out.
+    whole lines of it need no such request. Reads that go along a line from one iteration to the
+    next are requested only if all do: of ``A[i, k] * A[k, j]`` the second one is, in a loop over k.
+    A request changes nothing and never fails, also where it lies outside of the buffer;
+    ``prefetch`` does not read its operand. An index may be read from a buffer, as in ``A[I[i, k],
+    j]``. It is then read ahead, too: from the next row of that buffer at the end of a row, and from
+    the last element at the end of the buffer. Elements at other indices that depend on data are
+    left out.
 
     ``AttrStmt(buffer, "prefetch_shares", j + offset, loop)`` stands inside of the loop over j. Its
     iterations request the elements that the iteration `offset` further on of that loop accesses,
@@ -127,12 +129,12 @@ class _Inject(Mutator):
             )
         var = node.loop_var
         at = {var: var + e.cast(var.dtype, offset)}
-        return self._with_requests(node, substitute(seq(*self._requests_of(buffer, node.body)), at))
+        return self._with_requests(node, substitute(seq(*self._requests_of(buffer, node)), at))
 
-    def _requests_of(self, buffer: Buffer, body: Stmt) -> list[Stmt]:
-        requests = _Requests(buffer, self._data, buffer in self._own)
-        requests.gather(body, ())
-        return requests.made
+    def _requests_of(self, buffer: Buffer, loop: For) -> list[Stmt]:
+        requests = _Requests(buffer, self._data, buffer in self._own, loop.loop_var)
+        requests.gather(loop.body, ())
+        return requests.made or requests.along
 
     def _with_requests(self, node: For, requests: Stmt) -> Stmt:
         body = seq(_Inside().stmt(requests), node.body)
@@ -158,7 +160,7 @@ class _Inject(Mutator):
         for each in inside:
             number = number * each.extent + (each.loop_var - each.min)
         total = prod(each or 0 for each in extents)
-        shares = [_share(each, number, total) for each in self._requests_of(buffer, loop.body)]
+        shares = [_share(each, number, total) for each in self._requests_of(buffer, loop)]
         before = self._around[place - 1] if place else None
         made = substitute(seq(*shares), _further_on(loop, before, at))
         return self._with_requests(node, made)
@@ -210,10 +212,13 @@ def _inside_of(loop: For) -> Stmt:
 
 
 class _Requests:
-    """The requests for the elements of a buffer that a statement reads or writes."""
+    """The requests for the elements of a buffer that a statement reads or writes, in a loop over
+    `var`; apart from them, those that go `along` a line from one iteration to the next."""
 
-    def __init__(self, buffer: Buffer, data: set[Var], is_own: bool) -> None:
+    def __init__(self, buffer: Buffer, data: set[Var], is_own: bool, var: Var) -> None:
         self.made: list[Stmt] = []
+        self.along: list[Stmt] = []
+        self._var = var
         self._buffer = buffer
         self._data = data
         self._is_own = is_own
@@ -250,7 +255,9 @@ class _Requests:
         body: Stmt = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in used:
             body = For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, body)
-        self.made.append(self._by_lines(Simplifier(Prover()).stmt(body)))
+        is_along = neighbours(load.buffer, load.indices, self._var) is not None
+        requests = self.along if is_along else self.made
+        requests.append(self._by_lines(Simplifier(Prover()).stmt(body)))
 
     def _by_lines(self, body: Stmt) -> Stmt:
         """A request in loops, whose ranges have simplified its indices, with one for each line."""

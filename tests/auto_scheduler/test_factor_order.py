@@ -564,6 +564,25 @@ def test_infinite_and_missing_numbers_in_windows() -> None:
     np.testing.assert_array_equal(y, windows(x, (5, 5)).max((2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("shape", "length", "is_factored"),
+    [
+        ((1 << 14,), 16, True),
+        ((1 << 22,), 16, False),  # the inner sums would come from beyond the L2 cache
+        ((1 << 22,), 64, True),
+        ((64, 1 << 16), 16, True),  # row by row
+    ],
+)
+def test_inner_sums_of_windows_that_dont_fit_the_cache(
+    shape: tuple[int, ...], length: int, is_factored: bool
+) -> None:
+    X, k = te.placeholder(shape, name="X"), te.reduce_axis((0, length), name="k")
+    result = (*shape[:-1], shape[-1] - length + 1)
+    Y = te.compute(result, lambda *at: te.sum(X(*at[:-1], at[-1] + k), axis=k), name="Y")
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids"
+    assert ("s.factor_out(" in tvm.auto_schedule(Y, target).trace()) == is_factored
+
+
 def test_strict_sums_of_windows_stay_in_order() -> None:
     X, W, Y = window(te.sum, (7, 7), plain)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype("float32")

@@ -437,3 +437,39 @@ def test_factors_stay_in_order_where_floats_do() -> None:
     assert "s[C].reassociate()" in auto_schedule(c, TARGET).trace()
     strict = schedule_program(c, tvm.Target(TARGET), (), lambda s: s.trace(), strict=True)
     assert ".hoist(" in strict and "reassociate" not in strict
+
+
+def test_hoisted_values_in_conditions_and_in_the_indices_they_protect() -> None:
+    """Samples between the elements of each channel, zero beyond the ends: the place is computed
+    once for all channels, and no element is checked."""
+    channels, size, count = 5, 40, 70
+    X, G = te.placeholder((channels, size), name="X"), te.placeholder((count,), name="G")
+
+    def sample(c: Any, i: Any) -> Any:
+        place = (G[i] + 1.0) * (size / 2) - 0.5
+        first = te.floor(place).astype("int32")
+        part = place - te.floor(place)
+
+        def at(j: Any) -> Any:
+            inside = te.max(te.min(j, size - 1), 0)
+            return te.if_then_else(te.all(j >= 0, j < size), X[c, inside], 0.0)
+
+        return (1.0 - part) * at(first) + part * at(first + 1)
+
+    Y = te.compute((channels, count), sample, name="Y")
+    s = te.create_schedule(Y.op)
+    s[Y].simplify()
+    for _ in range(4):
+        s.hoist(Y, [Y.op.axis[1]])
+    assert "assert" not in str(tvm.lower(s, [X, G, Y]))
+    rng = np.random.default_rng(0)
+    x = rng.random((channels, size), dtype="float32")
+    g = rng.uniform(-1.2, 1.2, count).astype("float32")
+    y = np.zeros((channels, count), "float32")
+    tvm.build(s, [X, G, Y])(x, g, y)
+    place = (g + np.float32(1)) * np.float32(size / 2) - np.float32(0.5)
+    first = np.floor(place).astype(int)
+    part = place - np.floor(place)
+    padded = np.pad(x, ((0, 0), (size, size)))
+    expected = (1 - part) * padded[:, first + size] + part * padded[:, first + 1 + size]
+    np.testing.assert_allclose(y, expected, atol=1e-5)

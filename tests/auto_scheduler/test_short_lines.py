@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minitvm import auto_schedule, lower, te
+from minitvm import auto_schedule, build, lower, te
 from minitvm.te.tensor import Tensor
 from tests.auto_scheduler.test_reductions import built, close, text
 
@@ -232,3 +233,83 @@ def test_variances_of_groups_of_channels() -> None:
     parts = (values.reshape(2, 35, 4, 6) - means[:, None, :, None]) ** 2
     given = [values.astype("float32"), means.astype("float32")]
     close(built(out, [x, m], given), parts.sum((1, 3)), 210, 3 * parts.sum((1, 3)))
+
+
+# -- Windows that move by several pixels of few channels ------------------------------------------
+
+
+def pooled(x: Tensor, kernel: int, stride: int, dilation: int, reducer: Any = te.max) -> Tensor:
+    height, width, channels = x.shape
+    reach = (kernel - 1) * dilation + 1
+    r, q = te.reduce_axis((0, kernel), "r"), te.reduce_axis((0, kernel), "q")
+    shape = ((height - reach) // stride + 1, (width - reach) // stride + 1, channels)
+    made: Tensor = te.compute(
+        shape,
+        lambda i, j, c: reducer(
+            x[i * stride + r * dilation, j * stride + q * dilation, c], axis=[r, q]
+        ),
+        name="P",
+    )
+    return made
+
+
+def windows(x: Any, kernel: int, stride: int, dilation: int) -> Any:
+    reach = (kernel - 1) * dilation + 1
+    every = np.lib.stride_tricks.sliding_window_view(x, (reach, reach), (0, 1))
+    return every[::stride, ::stride, ..., ::dilation, ::dilation]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("window", [(2, 2, 1), (3, 2, 1), (2, 3, 1), (3, 3, 2), (1, 4, 1)])
+def test_strided_windows(window: tuple[int, int, int], channels: int, dtype: str) -> None:
+    for height, width in ((17, 131), (9, 10), (40, 7)):
+        values = RNG.integers(0, 100, (height, width, channels)).astype(dtype)
+        x = te.placeholder(values.shape, dtype, name="X")
+        expected = windows(values, *window).max((-2, -1))
+        np.testing.assert_array_equal(built(pooled(x, *window), [x], [values]), expected)
+
+
+def test_strided_windows_of_any_size() -> None:
+    x = te.placeholder((te.var("h"), te.var("w"), 3), name="X")
+    out = pooled(x, 2, 2, 1, te.sum)
+    kernel: Any = build([out], [x, out])
+    for height, width in ((2, 2), (9, 33), (16, 128), (5, 201)):
+        values = RNG.integers(0, 100, (height, width, 3)).astype("float32")
+        found = np.zeros((height // 2, width // 2, 3), "float32")
+        kernel(values, found)
+        np.testing.assert_array_equal(found, windows(values, 2, 2, 1).sum((-2, -1)))
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 7])
+def test_pixels_of_strided_windows_share_vectors(channels: int) -> None:
+    """Elements are picked from vectors of neighbours: nothing is gathered."""
+    x = te.placeholder((64, 256, channels), name="X")
+    out = pooled(x, 2, 2, 1)
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=skylake-avx512"
+    kernel: Any = build([out], [x, out], target)
+    assert "masked.gather" not in kernel.get_source("ll")
+    trace = auto_schedule(out, target).trace()
+    (columns,) = {int(each) for each in re.findall(r"j_c_fused\w*, factor=(\d+)", trace)}
+    assert columns % channels == 0 and columns >= 64
+
+
+@pytest.mark.parametrize("stride", [2, 3, 4])
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_weighted_strided_windows(channels: int, stride: int) -> None:
+    """A level of a pyramid: the same weights for all channels."""
+    x = te.placeholder((33, 140, channels), name="X")
+    w = te.placeholder((5,), name="W")
+    r, q = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 5), "q")
+    shape = ((33 - 5) // stride + 1, (140 - 5) // stride + 1, channels)
+    out = te.compute(
+        shape,
+        lambda i, j, c: te.sum(x[i * stride + r, j * stride + q, c] * w[r] * w[q], axis=[r, q]),
+        name="P",
+    )
+    values = RNG.random((33, 140, channels), dtype="float32")
+    weights = RNG.random(5, dtype="float32")
+    terms = windows(values, 5, stride, 1) * np.outer(weights, weights)
+    close(built(out, [x, w], [values, weights]), terms.sum((-2, -1)), 75, terms.sum((-2, -1)))
+    trace = auto_schedule(out, "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").trace()
+    assert re.search(r"s\[P\].fuse\(j\w*, c\w*\)", trace)

@@ -63,6 +63,21 @@ def test_each_place_once() -> None:
     assert requests(ahead(copy(A[te.min(I[i], 3), j]))) == 2
 
 
+def test_reads_along_lines_are_requested_only_if_all_are() -> None:
+    """The processor foresees them, and each request would be for the line of the one before."""
+    square = tir.decl_buffer((40, 40), name="S")
+    func_of_square = function_of(square, B)
+
+    def lines_of(value: PrimExpr) -> list[str]:
+        body = loop(j, 40, BufferStore(B, value, (i, j)))
+        made = inject_prefetch(func_of_square(AttrStmt(square, SCOPE, const(2), loop(i, 40, body))))
+        return [line.strip() for line in str(made).splitlines() if "prefetch" in line]
+
+    assert lines_of(square[3, i] * square[i, j])[0] == "prefetch(S[i + 2, j * 16])"
+    assert not any("S[3" in line for line in lines_of(square[3, i] * square[i, j]))
+    assert lines_of(square[3, i] * 2.0) == ["prefetch(S[3, i + 2])"]
+
+
 def test_indices_are_read_inside_of_their_buffer() -> None:
     J = tir.decl_buffer((3, n), "int32", name="J")
     text = str(inject_prefetch(func(ahead(copy(A[J[2, i], j])))))

@@ -418,4 +418,5 @@ class _Replaced(Mutator):
         return replace(node, a=self.expr(node.a), b=self.expr(node.b))
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        return node
+        """An index that data choose stays equal to what a condition says of it."""
+        return self.descend(node) if reads_tensors(*node.indices) else node

@@ -432,7 +432,8 @@ class LoopNest(Traced):
         self, tensor: Tensor, var: IterVar, offset: Any, of: IterVar | None = None
     ) -> None:
         """In each iteration of a loop, prefetch the elements of a tensor that the iteration
-        `offset` later reads; or writes, if this stage computes the tensor.
+        `offset` later reads; or writes, if this stage computes the tensor. Of several reads, those
+        that go along a line of memory in the loop are left to the processor.
 
         With `of`, a loop at which this stage is computed, directly or within another stage: the
         elements that the iteration `offset` later of that loop reads are prefetched, an equal share
