@@ -206,9 +206,13 @@ def of_any_size(target: str) -> Any:
     return tvm.build(tensors[-1], tensors, target, name="f")
 
 
-@pytest.mark.parametrize(("dtype", "total"), [("int8", "int32"), ("uint8", "int32")])
-def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str) -> None:
-    m, n, k = sizes()
+@pytest.mark.parametrize(
+    ("dtype", "total", "index"),
+    [("int8", "int32", "int32"), ("uint8", "int32", "int32"), ("int8", "int32", "int64")],
+)
+def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str, index: str) -> None:
+    """Whose sums are as long as an integer of either width says."""
+    m, n, k = (te.var(name, index) for name in "mnk")
     tensors = product(m, n, k, dtype, total)
     s = tvm.auto_schedule(tensors[-1], AMX)
     one, few, *tiled = s.versions
