@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minitvm.arith.effects import written_parameters
+from minitvm.arith.effects import written_buffers, written_parameters
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.alike import nests_alike
 from minitvm.codegen.argument_checks import (
@@ -120,6 +120,7 @@ def _emit_body(
         else:
             emitter.expressions.pointers[buffer] = value
     emitter.alike = nests_alike(func.body)
+    emitter.expressions.stored = frozenset(each.data for each in written_buffers(func.body))
     emitter.emit(func.body)
     emitter.finish()
     return emitter.assertions

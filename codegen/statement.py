@@ -387,6 +387,7 @@ class StatementEmitter:
         made.expressions.variables.update(inside.variables)
         made.expressions.pointers.update(inside.pointers)
         made.expressions.nontemporal = self.expressions.nontemporal
+        made.expressions.stored = self.expressions.stored
         return made
 
     def _emit_nest(self, node: s.For) -> None:
