@@ -558,3 +558,21 @@ def test_instructions_leave_out_no_terms_in_versions() -> None:
     s = tvm.auto_schedule(C, AVX512)
     assert "k % 64 == 0" in " ".join(str(condition) for condition, _ in s.versions)
     tvm.lower(s, [A, B, C])
+
+
+def test_versions_for_few_rows_have_no_tiles_that_sums_of_any_length_do_not_fill() -> None:
+    """The version for few rows of a batch is that of a long sum, which needs no padding."""
+    m, n, k = sizes()
+    A, B = te.placeholder((m, k), "uint8", "A"), te.placeholder((n, k, 18), "uint8", "B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (18, n, m),
+        lambda b, j, i: te.sum(A[i, r].astype("int32") * B[j, r, b].astype("int32"), axis=r),
+        name="C",
+    )
+    s = tvm.auto_schedule(C, AMX)
+    found = {str(condition): version.trace() for condition, version in s.versions}
+    *few, whole, padded = (("te.matrix_product(" in trace) for trace in found.values())
+    assert (few, whole, padded) == ([False], True, True)
+    assert "16 <= k" in [*found][-1]
+    tvm.lower(s, [A, B, C])
