@@ -2,8 +2,8 @@
 
 LLVM takes a choice by a comparison for a maximum or minimum, and one maximum of another for a
 single one, whatever they do with NaN. With ``v = max(x, 0)``, which is NaN where `x` is, `v` if
-``v > 0`` and otherwise 0 would become `v`. So a float that may be chosen itself is hidden from LLVM,
-where it is compared or where it is chosen by the comparison.
+``v > 0`` and otherwise 0 would become `v`. So a float that may be chosen itself is hidden from
+LLVM, where it is compared or where it is chosen by the comparison.
 """
 
 from __future__ import annotations
