@@ -47,7 +47,7 @@ from minitvm.codegen.llvm_text import (
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import go_on_if_apart, own_elements_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
-from minitvm.codegen.tile_blocks import tile_blocks_apart
+from minitvm.codegen.tile_blocks import are_blocks_apart
 from minitvm.runtime.arrangement import ASKS_TO_CHECK, FAILED_HOLDING, IS_WITHOUT_GIL
 from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
@@ -120,7 +120,8 @@ def _emit_body(
             emitter.expressions.variables[param] = value
         else:
             emitter.expressions.pointers[buffer] = value
-    emitter.apart = nests_alike(func.body) | tile_blocks_apart(func.body)
+    emitter.apart = nests_alike(func.body)
+    emitter.are_blocks_apart = are_blocks_apart(func.body)
     emitter.expressions.stored = frozenset(each.data for each in written_buffers(func.body))
     emitter.emit(func.body)
     emitter.finish()

@@ -39,6 +39,7 @@ from minitvm.codegen.parallel import (
     without_pragmas,
 )
 from minitvm.codegen.row_copies import emit_copy, is_whole
+from minitvm.codegen.tile_blocks import is_block_of_tiles
 from minitvm.codegen.versions import MOST, versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -106,7 +107,8 @@ class StatementEmitter:
         # The blocks that free the open allocations and end the function, innermost last.
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
-        self.apart: Set[Stmt] = frozenset()  # loops and blocks that are emitted as functions
+        self.apart: Set[Stmt] = frozenset()  # loops that are emitted as functions
+        self.are_blocks_apart = False  # whether blocks of tiles are emitted as functions
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
         self._table: dict[type, Callable[[Any], None]] = {
@@ -129,7 +131,7 @@ class StatementEmitter:
         if self.expressions.has_called_out:
             self.expressions.has_called_out = False
             self.text.forget()
-        if node in self.apart and not isinstance(node, s.For):
+        if self.are_blocks_apart and is_block_of_tiles(node):
             self._emit_apart(node)
         else:
             emit(node)
@@ -374,7 +376,7 @@ class StatementEmitter:
 
         def emit_task(inside: Inside, team: Team) -> Value:
             task = self._within(inside, team)
-            task.apart = self.apart
+            task.are_blocks_apart = self.are_blocks_apart
             if isinstance(node, s.For) and node.kind == ForKind.PARALLEL:
                 task._emit_parallel(node, pragmas)
             else:
@@ -399,8 +401,8 @@ class StatementEmitter:
 
         def emit(inside: Inside) -> Value:
             emitter = self._within(inside)
-            emitter.apart = self.apart - {node}
             if isinstance(node, s.For):
+                emitter.are_blocks_apart = self.are_blocks_apart
                 emitter._emit_serial(node)
             else:
                 emitter.emit(node)

@@ -20,27 +20,32 @@ _REGISTERS = 8
 _LANES = 256  # of a tile, as a vector of words
 
 
-def tile_blocks_apart(body: Stmt) -> set[Stmt]:
-    """The blocks of tiles in a function that together need more registers than there are; nothing
-    if all of them share the registers."""
-    blocks = [*_blocks(body)]
+def are_blocks_apart(body: Stmt) -> bool:
+    """Whether the blocks of tiles in a function are functions: together they need more registers
+    than there are."""
     needed = Counter[tuple[int, int]]()
-    for block in blocks:
+    for block in _blocks(body):
         needed |= _tiles(block)
-    return {*blocks} if needed.total() > _REGISTERS else set()
+    return needed.total() > _REGISTERS
+
+
+def is_block_of_tiles(node: Stmt) -> bool:
+    """Whether a statement makes tiles that no statement around it uses."""
+    match node:
+        case s.Evaluate():
+            return bool(_tiles(node))
+        case s.Allocate(buffer=buffer):
+            return any(each.buffer is buffer for each in _stores_of_tiles(node))
+    return False
 
 
 def _blocks(node: Stmt) -> Iterator[Stmt]:
-    """The outermost statements whose tiles are used in no other statement."""
-    match node:
-        case s.Evaluate() if _tiles(node):
-            yield node
-        case s.Allocate() if any(each.buffer is node.buffer for each in _stores_of_tiles(node)):
-            yield node
-        case _:
-            for each in children(node):
-                if isinstance(each, Stmt):
-                    yield from _blocks(each)
+    if is_block_of_tiles(node):
+        yield node
+        return
+    for each in children(node):
+        if isinstance(each, Stmt):
+            yield from _blocks(each)
 
 
 def _stores_of_tiles(node: Stmt) -> Iterator[s.BufferStore]:
