@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from minitvm.arith.effects import choices_in_both
 from minitvm.codegen.accesses import address, pointer_of, unless_all
+from minitvm.codegen.choices import emit_branch
 from minitvm.codegen.conversion import memory_type, register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.llvm_intrinsics import check_intrinsic
@@ -63,7 +64,7 @@ def _emit_if_then_else(emitter: Emitter, node: e.Call) -> Value:
     if lanes_of(chosen.type) > 1:
         raise CompileError(f"if_then_else: expected a scalar condition, got {condition}")
     if all(_is_cheap_and_safe(b) for b in branches):
-        return text.select(chosen, *map(emitter.emit, branches))
+        return text.select(chosen, *(emit_branch(emitter, condition, each) for each in branches))
     for each in choices_in_both(*branches):
         emitter.emit(each)
     yes, no, join = text.blocks("then", "else", "endif")
@@ -71,7 +72,7 @@ def _emit_if_then_else(emitter: Emitter, node: e.Call) -> Value:
     arrived = []
     for block, branch in ((yes, branches[0]), (no, branches[1])):
         with text.inside(block, join):
-            arrived.append((emitter.emit(branch), text.current))
+            arrived.append((emit_branch(emitter, condition, branch), text.current))
     text.place(join)
     return text.phi(arrived[0][0].type, *arrived)
 

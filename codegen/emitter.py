@@ -48,6 +48,7 @@ class Emitter:
         self.constants: dict[Var, list[int] | None] = {}  # the lanes of masks, where all are known
         # How many of the first lanes a mask chooses, where it chooses first ones.
         self.first_lanes: dict[Var, PrimExpr] = {}
+        self.stored: frozenset[Var] = frozenset()  # the memory that the function may write
         self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
         self.stores_past_caches = False  # whether the function has such stores
         # Ends the function with a status unless a condition holds; None outside of statements.

@@ -8,6 +8,7 @@ from typing import Any
 
 from minitvm.codegen.accesses import emit_load, first_lanes, multiples, pointer_of
 from minitvm.codegen.calls import CALLS, emit_call
+from minitvm.codegen.choices import emit_branch, emit_compared
 from minitvm.codegen.conversion import register_type
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.extrema import extremum, operands_of
@@ -18,7 +19,7 @@ from minitvm.runtime.dtype import INT32
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
-from minitvm.tir.functor import contains, find
+from minitvm.tir.functor import contains
 
 _FLOAT_BINARY = {e.Add: "fadd", e.Sub: "fsub", e.Mul: "fmul", e.Div: "fdiv"}
 _FLOAT_COMPARE = {e.EQ: "oeq", e.NE: "une", e.LT: "olt", e.LE: "ole", e.GT: "ogt", e.GE: "oge"}
@@ -110,27 +111,16 @@ def _emit_comparison(emitter: Emitter, node: e.Comparison) -> Value:
         count = first_lanes(emitter, node)
         if count is not None:
             return _first_lanes(emitter, count, node.a.dtype.lanes)
-    a, b = emitter.emit(node.a), emitter.emit(node.b)
+    a, b = (emit_compared(emitter, each) for each in (node.a, node.b))
     dtype = node.a.dtype
     if isinstance(node.a, e.Broadcast) and isinstance(node.b, e.Broadcast):
         a = _opaque(emitter, node.a, a) if contains(e.BufferLoad, node) else a
     if dtype.is_float:
-        a, b = _fenced(emitter, node.a, a), _fenced(emitter, node.b, b)
         return emitter.text.fcmp(_FLOAT_COMPARE[type(node)], a, b)
     predicate = _INT_COMPARE[type(node)]
     if predicate not in ("eq", "ne"):
         predicate = ("s" if dtype.is_int else "u") + predicate
     return emitter.text.icmp(predicate, a, b)
-
-
-def _fenced(emitter: Emitter, node: PrimExpr, value: Value) -> Value:
-    """A float to compare. One that may be chosen from others is hidden from LLVM, which would take
-    a choice by the comparison for a maximum, and one maximum of another for a single one, whatever
-    they do with NaN: `v` if ``v > 0``, and otherwise 0, would become `v`, for ``v = max(x, 0)``."""
-    is_lazy = any(each.op == "if_then_else" for each in find(e.Call, node))
-    if not is_lazy and not contains((e.Min, e.Max, e.Select), node):
-        return value
-    return emitter.text.intrinsic("arithmetic.fence", value.type, value)
 
 
 def _opaque(emitter: Emitter, node: PrimExpr, value: Value) -> Value:
@@ -251,7 +241,8 @@ _NODES: dict[type, Callable[[Emitter, Any], Value]] = {
     e.Not: _emit_not,
     e.Cast: _emit_cast,
     e.Select: lambda to, node: to.text.select(
-        to.emit(node.condition), to.emit(node.true_value), to.emit(node.false_value)
+        to.emit(node.condition),
+        *(emit_branch(to, node.condition, each) for each in (node.true_value, node.false_value)),
     ),
     e.Let: _emit_let,
     e.Ramp: _emit_ramp,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minitvm.arith.effects import written_parameters
+from minitvm.arith.effects import written_buffers, written_parameters
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.alike import nests_alike
 from minitvm.codegen.argument_checks import (
@@ -47,6 +47,7 @@ from minitvm.codegen.llvm_text import (
 from minitvm.codegen.options import CodegenOptions
 from minitvm.codegen.overlap import go_on_if_apart, own_elements_apart
 from minitvm.codegen.statement import Assertion, StatementEmitter
+from minitvm.codegen.tile_blocks import are_blocks_apart
 from minitvm.runtime.arrangement import ASKS_TO_CHECK, FAILED_HOLDING, IS_WITHOUT_GIL
 from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
@@ -119,7 +120,9 @@ def _emit_body(
             emitter.expressions.variables[param] = value
         else:
             emitter.expressions.pointers[buffer] = value
-    emitter.alike = nests_alike(func.body)
+    emitter.apart = nests_alike(func.body)
+    emitter.are_blocks_apart = are_blocks_apart(func.body)
+    emitter.expressions.stored = frozenset(each.data for each in written_buffers(func.body))
     emitter.emit(func.body)
     emitter.finish()
     return emitter.assertions

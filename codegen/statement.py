@@ -7,7 +7,7 @@ Python, so that it can run without the GIL and on any thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeGuard, cast, final
 
 from minitvm.arith.effects import is_stable
@@ -39,6 +39,7 @@ from minitvm.codegen.parallel import (
     without_pragmas,
 )
 from minitvm.codegen.row_copies import emit_copy, is_whole
+from minitvm.codegen.tile_blocks import is_block_of_tiles
 from minitvm.codegen.versions import MOST, versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -106,7 +107,8 @@ class StatementEmitter:
         # The blocks that free the open allocations and end the function, innermost last.
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
-        self.alike: Container[Stmt] = ()  # loops that are emitted as functions
+        self.apart: Set[Stmt] = frozenset()  # loops that are emitted as functions
+        self.are_blocks_apart = False  # whether blocks of tiles are emitted as functions
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
         self._table: dict[type, Callable[[Any], None]] = {
@@ -129,7 +131,10 @@ class StatementEmitter:
         if self.expressions.has_called_out:
             self.expressions.has_called_out = False
             self.text.forget()
-        emit(node)
+        if self.are_blocks_apart and is_block_of_tiles(node):
+            self._emit_apart(node)
+        else:
+            emit(node)
 
     def finish(self) -> Value:
         """Ends the function with status 0, writes the ways out for failures, and returns it."""
@@ -190,8 +195,8 @@ class StatementEmitter:
             )
         if node.kind == ForKind.PARALLEL:
             self._emit_parallel(node, frozenset())
-        elif node in self.alike:
-            self._emit_nest(node)
+        elif node in self.apart:
+            self._emit_apart(node)
         else:
             self._emit_versions(node, self._emit_serial)
 
@@ -371,6 +376,7 @@ class StatementEmitter:
 
         def emit_task(inside: Inside, team: Team) -> Value:
             task = self._within(inside, team)
+            task.are_blocks_apart = self.are_blocks_apart
             if isinstance(node, s.For) and node.kind == ForKind.PARALLEL:
                 task._emit_parallel(node, pragmas)
             else:
@@ -387,14 +393,19 @@ class StatementEmitter:
         made.expressions.variables.update(inside.variables)
         made.expressions.pointers.update(inside.pointers)
         made.expressions.nontemporal = self.expressions.nontemporal
+        made.expressions.stored = self.expressions.stored
         return made
 
-    def _emit_nest(self, node: s.For) -> None:
-        """A nest that is like others, as a function."""
+    def _emit_apart(self, node: Stmt) -> None:
+        """A nest that is like others, or a block of tiles, as a function."""
 
         def emit(inside: Inside) -> Value:
             emitter = self._within(inside)
-            emitter._emit_serial(node)
+            if isinstance(node, s.For):
+                emitter.are_blocks_apart = self.are_blocks_apart
+                emitter._emit_serial(node)
+            else:
+                emitter.emit(node)
             return emitter.finish()
 
         status = call_nest(node, self.expressions, self._failure, emit)

@@ -319,9 +319,10 @@ def write_operands(program: Program, stage: Stage, *, in_step: bool = False) -> 
         else:
             is_far = apart * tensor.dtype.itemsize >= CACHE_LINE
             is_far = is_far and bool(op.reduce_axis) and _reads_each_element(load)
-        if lies_across and (again >= _AGAIN or is_far):
+        places = sorted(range(len(innermost)), key=innermost.__getitem__)
+        if lies_across and (again >= _AGAIN or is_far) and places != sorted(places):
             copy = s[s.cache_read(tensor, "global", [op])]
-            lie_in_order(copy, sorted(range(len(innermost)), key=innermost.__getitem__))
+            lie_in_order(copy, places)
             text = (
                 "{tensor} is copied in the order in which it is read; reads of an element: {again}"
             )

@@ -28,6 +28,7 @@ from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
@@ -54,6 +55,7 @@ from minitvm.te.schedules.rewrite_operations import with_inlined, with_sizes
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
+from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Reduce, Var
 from minitvm.tir.functor import mentions, substitute
@@ -236,8 +238,22 @@ def _has_unknown_parts(stage: Stage) -> bool:
 def _leaves_out(stage: Stage) -> bool:
     """Whether an instruction would have to leave out terms behind the end of a symbolic sum."""
     reduce = stage.op.body[0] if isinstance(stage.op, ComputeOp) else None
-    has_intrinsic = any(attrs.intrin for attrs in stage.iter_var_attrs.values())
-    return has_intrinsic and isinstance(reduce, Reduce) and e.const_int(reduce.condition) != 1
+    intrinsics = [attrs.intrin for attrs in stage.iter_var_attrs.values() if attrs.intrin]
+    if not intrinsics or not isinstance(reduce, Reduce):
+        return False
+    return e.const_int(reduce.condition) != 1 or not all(_takes_all(reduce, i) for i in intrinsics)
+
+
+def _takes_all(sum: Reduce, intrinsic: TensorIntrin) -> bool:
+    """Whether the last axes of a sum consist of whole parts, where an intrinsic takes any number of
+    parts."""
+    prover = Prover()
+    for mine, other in zip(reversed(sum.axis), reversed(intrinsic.op.reduce_axis), strict=False):
+        for term, size in prover.affine(domain_of(other).extent).terms.items():
+            rest = e.floormod(domain_of(mine).extent, size)
+            if term in intrinsic.scalar_params and not prover.can_prove(e.equal(rest, 0)):
+                return False
+    return True
 
 
 _WRITTEN_OUT = (ForKind.UNROLLED, ForKind.VECTORIZED)

@@ -166,6 +166,8 @@ class _Matching:
             made[axis.var] = begin
             if target is not None:
                 start = domain_of(target).min
+                if self._scalars:  # an axis of another dtype has the values of this range, too
+                    self._prover.bind(target.var, Range(start, needed))
                 made[axis.var] = begin + e.cast(axis.var.dtype, target.var - start)
         return made
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from minitvm.runtime.dtype import BOOL, FLOAT32, FLOAT64, INT64, DType
-from minitvm.runtime.errors import RAISABLE, CompileError, InternalError
+from minitvm.runtime.errors import RAISABLE, CompileError
 from minitvm.runtime.values import number_as
 from minitvm.tir import expr as e
 from minitvm.tir import indices, scalars
@@ -28,6 +28,7 @@ from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.intrinsics import INTRINSICS, VECTOR_FOLDS, fold
 from minitvm.tir.scalars import Scalar
 from minitvm.tir.stmt import PrimFunc, Stmt
+from minitvm.tir.unwritten import Unwritten, result_of
 from minitvm.tir.verify import verify
 
 
@@ -55,7 +56,8 @@ def interpret(
     IndexError
         When an access leaves its buffer.
     InternalError
-        When `func` is not valid, or reads an element of an ``Allocate`` that was never written.
+        When `func` is not valid, or its results depend on an element of an ``Allocate`` that was
+        never written.
 
     >>> import numpy as np
     >>> from minitvm.tir.expr import IntImm, Var
@@ -75,7 +77,6 @@ def interpret(
     body(_bound_arguments(compiler, func, args))
 
 
-_WANTED = object()  # in an environment: the lanes of a vector that are on; the others read nothing
 Value = Any  # a Scalar, a tuple of them (a vector), a str, a _Memory, an address
 Environment = dict[Any, Any]  # the values of variables, and the memory of buffers
 Evaluator = Callable[[Environment], Value]
@@ -100,17 +101,20 @@ class _Memory:
         self._decode = partial(scalars.from_bits, dtype) if dtype.is_bfloat16 else None
         self._encode = partial(scalars.to_bits, dtype) if dtype.is_bfloat16 else None
 
-    def read(self, index: tuple[int, ...]) -> Scalar:
+    def read(self, index: tuple[int, ...]) -> Scalar | Unwritten:
         index = self._checked(index)
         if self._written is not None and not self._written[index]:
-            raise InternalError(
-                f"{self._at(index)}: expected an element written before, found none"
-            )
+            return Unwritten(self._at(index))
         value: Scalar = self._array.item(index)
         return value if self._decode is None else self._decode(int(value))
 
-    def write(self, index: tuple[int, ...], value: Scalar) -> None:
+    def write(self, index: tuple[int, ...], value: Scalar | Unwritten) -> None:
         index = self._checked(index)
+        if isinstance(value, Unwritten):
+            if self._written is None:
+                value.use()
+            self._written[index] = False
+            return
         self._array[index] = value if self._encode is None else self._encode(float(value))
         if self._written is not None:
             self._written[index] = True
@@ -281,13 +285,15 @@ class _Compiler:
 
 
 def _lifted(function: Callable[..., Scalar], *args: Evaluator, lanes: int) -> Evaluator:
-    """`function` of the values of some expressions, for each lane of vectors."""
+    """`function` of the values of some expressions, for each lane of vectors. Where nothing wrote
+    one of them, the result is no value either."""
     if lanes > 1:
-        return lambda env: tuple(map(function, *[arg(env) for arg in args]))
+        each = partial(result_of, function)
+        return lambda env: tuple(map(each, *[arg(env) for arg in args]))
     if len(args) == 2:
         first, second = args
-        return lambda env: function(first(env), second(env))
-    return lambda env: function(*[arg(env) for arg in args])
+        return lambda env: result_of(function, first(env), second(env))
+    return lambda env: result_of(function, *[arg(env) for arg in args])
 
 
 def _constant(compiler: _Compiler, node: e.IntImm | e.FloatImm | e.StringImm) -> Evaluator:
@@ -340,41 +346,11 @@ def _not(compiler: _Compiler, node: e.Not) -> Evaluator:
 
 def _select(compiler: _Compiler, node: e.Select) -> Evaluator:
     values = compiler.exacts((node.condition, node.true_value, node.false_value))
-    if node.condition.dtype.lanes == 1:
-        return _lifted(_chosen, *values, lanes=1)
-    condition, true_value, false_value = values
-
-    def select(env: Environment) -> Value:
-        """Each value reads only the lanes that choose it, since the other lanes may read unwritten
-        memory."""
-        chosen = condition(env)
-        made = zip(
-            chosen,
-            _wanted(env, true_value, chosen),
-            _wanted(env, false_value, tuple(not each for each in chosen)),
-            strict=True,
-        )
-        return tuple([a if holds else b for holds, a, b in made])
-
-    return select
+    return _lifted(_chosen, *values, lanes=node.condition.dtype.lanes)
 
 
 def _chosen(condition: bool, true_value: Value, false_value: Value) -> Value:
     return true_value if condition else false_value
-
-
-def _wanted(env: Environment, value: Evaluator, lanes: Any) -> Any:
-    """A vector evaluated with only some lanes on; the others read nothing."""
-    outside = env.get(_WANTED)
-    if outside is not None and len(outside) == len(lanes):
-        lanes = tuple(a and b for a, b in zip(outside, lanes, strict=True))
-    env[_WANTED] = lanes
-    made = value(env)
-    if outside is None:
-        del env[_WANTED]
-    else:
-        env[_WANTED] = outside
-    return made
 
 
 def _cast(compiler: _Compiler, node: e.Cast) -> Evaluator:
@@ -425,17 +401,9 @@ def _load(compiler: _Compiler, node: e.BufferLoad) -> Evaluator:
     def load(env: Environment) -> Value:
         return env[buffer].read(tuple([index(env) for index in indices]))
 
-    zero = scalars.cast(node.dtype.element, 0)
-
     def load_vector(env: Environment) -> Value:
         each_lane = zip(*[index(env) for index in indices], strict=True)
-        wanted = env.get(_WANTED)
-        if wanted is None or len(wanted) != lanes:
-            return tuple(map(env[buffer].read, each_lane))
-        read = env[buffer].read
-        return tuple(
-            read(index) if on else zero for index, on in zip(each_lane, wanted, strict=True)
-        )
+        return tuple(map(env[buffer].read, each_lane))
 
     if node.predicate is not None:
         return _predicated_load(compiler, node, node.predicate)
@@ -529,10 +497,18 @@ def _reinterpret(compiler: _Compiler, node: e.Call) -> Evaluator:
     def evaluate(env: Environment) -> Value:
         lanes = value(env) if given.lanes > 1 else (value(env),)
         bits = 0  # of the whole vector, the first lane lowest (as in little-endian memory)
+        unwritten = dict[int, Unwritten]()  # by the first of their bits
         for i, lane in enumerate(lanes):
-            bits |= _bits(given.element, lane) << (i * given.bits)
+            if isinstance(lane, Unwritten):
+                unwritten[i * given.bits] = lane
+            else:
+                bits |= _bits(given.element, lane) << (i * given.bits)
         shifts = range(0, wanted.lanes * wanted.bits, wanted.bits)
-        made = [_from_bits(wanted.element, bits >> shift) for shift in shifts]
+        made: list[Any] = [_from_bits(wanted.element, bits >> shift) for shift in shifts]
+        for i, shift in enumerate(shifts):
+            for first, lane in unwritten.items():
+                if first < shift + wanted.bits and shift < first + given.bits:
+                    made[i] = lane
         return tuple(made) if wanted.lanes > 1 else made[0]
 
     return evaluate
@@ -560,19 +536,14 @@ def _shuffle(compiler: _Compiler, node: e.Call) -> Evaluator:
     a, b = compiler.exprs(node.args[:2])
     pick = itemgetter(*[e.const_int(each) for each in node.args[2:]])
 
-    def shuffle(env: Environment) -> Value:
-        wanted = env.pop(_WANTED, None)  # these lanes belong to the result, not to the operands
-        made = pick((*a(env), *b(env)))
-        if wanted is not None:
-            env[_WANTED] = wanted
-        return made
-
-    return shuffle
+    return lambda env: pick((*a(env), *b(env)))
 
 
 def _fold(compiler: _Compiler, node: e.Call) -> Evaluator:
     name, dtype, (start, vector) = node.op, node.dtype, compiler.exprs(node.args)
-    return lambda env: fold(name, dtype, start(env), vector(env))
+    return lambda env: result_of(
+        lambda first, *lanes: fold(name, dtype, first, lanes), start(env), *vector(env)
+    )
 
 
 def _nothing_to_do(compiler: _Compiler, node: e.Call) -> Evaluator:
@@ -620,6 +591,8 @@ def _run_packed(compiler: _Compiler, node: e.Call) -> Callable[[Environment], An
 
 
 def _passed(value: Value) -> Any:
+    if isinstance(value, Unwritten):
+        value.use()
     return value.passed_on() if isinstance(value, _Memory) else value
 
 
@@ -634,7 +607,7 @@ def _call_extern(compiler: _Compiler, node: e.Call) -> Evaluator:
 
     def call(env: Environment) -> Value:
         values = [arg(env) for arg in args]
-        return function(*[v.address(0) if isinstance(v, _Memory) else v for v in values])
+        return function(*[v.address(0) if isinstance(v, _Memory) else _passed(v) for v in values])
 
     return call
 
@@ -723,7 +696,7 @@ def _store(compiler: _Compiler, node: s.BufferStore) -> Runner:
 
     def store_vector(env: Environment) -> None:
         which, memory = predicate(env), env[buffer]
-        stored = _wanted(env, value, which)
+        stored = value(env)
         each_lane = zip(*[index(env) for index in indices], strict=True)
         for index, lane, holds in zip(each_lane, stored, which, strict=True):
             if holds:
@@ -781,7 +754,9 @@ def _evaluate(compiler: _Compiler, node: s.Evaluate) -> Runner:
     value = _run_packed(compiler, node.value) if called else compiler.expr(node.value)  # type: ignore[arg-type]  # a Call
 
     def run(env: Environment) -> None:
-        value(env)
+        made = value(env)
+        if isinstance(made, Unwritten):
+            made.use()
 
     return run
 

@@ -69,7 +69,8 @@ def overlap_tiles(
                 ...                                             # as before, io = n // 16
 
     If it reads no more than one vector and the target has registers for masks, the last tile is
-    masked in either case.
+    masked in either case. A block of tiles may begin where the extent has ended already: `n` is
+    then negative, as is the number of the last tile, and the block has no tile.
 
     Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
 
@@ -223,7 +224,10 @@ class _Overlap(ScopedMutator):
         count = quotient(self._prover, tiles.last + size, size, var.dtype)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
-        rest = s.IfThenElse(count < loop.extent, rest)
+        within = count < loop.extent
+        if not self._prover.proves(tiles.last + size):  # a block of tiles may begin behind the end
+            within = e.logical_and(count >= 0, within)
+        rest = s.IfThenElse(within, rest)
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)

@@ -290,6 +290,17 @@ def test_blocks_of_rows_with_fewer_terms_than_others() -> None:
     np.testing.assert_allclose(found, 3 * terms.sum(2).T, rtol=1e-4, atol=1e-5)
 
 
+def test_the_last_block_may_have_lanes_without_rows() -> None:
+    """Nothing uses their sums, and so the loops have a meaning."""
+    x, k = te.placeholder((37, 5), name="X"), te.reduce_axis((0, 5), "k")
+    total = te.compute((37,), lambda i: te.sum(x[i, k], axis=k), name="S")
+    out = te.compute((37, 5), lambda i, j: x[i, j] - total[i], name="Y")
+    values, found = numbers(37, 5), numbers(37, 5)
+    interpret(lower(auto_schedule(out, "llvm -mcpu=haswell"), [x, out], name="f")["f"],
+              values, found)  # fmt: skip
+    np.testing.assert_allclose(found, values - values.sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
 def test_equal_operations_of_a_term_count_once() -> None:
     X, M = te.placeholder((40, 12), name="X"), te.placeholder((40,), name="M")
     k = te.reduce_axis((0, 12), name="k")

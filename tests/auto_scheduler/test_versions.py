@@ -212,9 +212,13 @@ def of_any_size(target: str) -> Any:
     return tvm.build(tensors[-1], tensors, target, name="f")
 
 
-@pytest.mark.parametrize(("dtype", "total"), [("int8", "int32"), ("uint8", "int32")])
-def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str) -> None:
-    m, n, k = sizes()
+@pytest.mark.parametrize(
+    ("dtype", "total", "index"),
+    [("int8", "int32", "int32"), ("uint8", "int32", "int32"), ("int8", "int32", "int64")],
+)
+def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str, index: str) -> None:
+    """Whose sums are as long as an integer of either width says."""
+    m, n, k = (te.var(name, index) for name in "mnk")
     tensors = product(m, n, k, dtype, total)
     s = tvm.auto_schedule(tensors[-1], AMX)
     one, few, *tiled = s.versions
@@ -642,3 +646,21 @@ def test_places_in_short_rows_are_found_step_by_step() -> None:
     assert found == "n <= 64 and m >= 16"
     version = tvm.auto_schedule(place, AVX512).versions[0][1]
     assert "s.cache_access(X, 'global'" in version.trace()
+
+
+def test_versions_for_few_rows_have_no_tiles_that_sums_of_any_length_do_not_fill() -> None:
+    """The version for few rows of a batch is that of a long sum, which needs no padding."""
+    m, n, k = sizes()
+    A, B = te.placeholder((m, k), "uint8", "A"), te.placeholder((n, k, 18), "uint8", "B")
+    r = te.reduce_axis((0, k), name="r")
+    C = te.compute(
+        (18, n, m),
+        lambda b, j, i: te.sum(A[i, r].astype("int32") * B[j, r, b].astype("int32"), axis=r),
+        name="C",
+    )
+    s = tvm.auto_schedule(C, AMX)
+    found = {str(condition): version.trace() for condition, version in s.versions}
+    *few, whole, padded = (("te.matrix_product(" in trace) for trace in found.values())
+    assert (few, whole, padded) == ([False], True, True)
+    assert "16 <= k" in [*found][-1]
+    tvm.lower(s, [A, B, C])

@@ -156,6 +156,35 @@ def test_choices_of_choices_are_no_maxima_of_maxima(dtype: str, scheduled: bool)
         np.testing.assert_array_equal(each, np.maximum(np.nan_to_num(x), 0))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_choices_of_what_another_statement_chose_are_no_maxima(dtype: str, lanes: int) -> None:
+    """LLVM sees through the memory between both."""
+    X, zero = te.placeholder((20,), dtype, name="X"), te.const(0, dtype)
+    kept = [lambda x: te.max(x, zero), lambda x: tir.Select(x < zero, zero, x)]
+    dropped = [
+        lambda x: tir.Select(x > zero, x, zero),
+        lambda x: tir.Select(tir.Not(x > zero), zero, x),
+        lambda x: te.if_then_else(x > zero, x, zero),
+    ]
+    made = []
+    for f, g in product(kept, dropped):
+        T = te.compute((20,), lambda i, f=f: f(X[i]), name="T")
+        made.append((T, te.compute((20,), lambda i, g=g, T=T: g(T[i]), name="Y")))
+    schedule = te.create_schedule([Y.op for _, Y in made])
+    for T, Y in made:
+        outer, inner = schedule[Y].split(Y.op.axis[0], factor=lanes)
+        schedule[T].compute_at(schedule[Y], outer)
+        if lanes > 1:
+            schedule[T].vectorize(T.op.axis[0])
+            schedule[Y].vectorize(inner)
+    x = np.array([np.nan, -1, 0.5, 2] * 5, dtype)
+    found = [np.full(20, 7, dtype) for _ in made]
+    build(schedule, [X, *(Y for _, Y in made)], auto_schedule=False)(x, *found)
+    for each in found:
+        np.testing.assert_array_equal(each, np.maximum(np.nan_to_num(x), 0))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 @pytest.mark.parametrize("source", ["float32", "float64"])
 def test_a_maximum_that_is_nan_is_cast_to_zero(dtype: str, source: str) -> None:

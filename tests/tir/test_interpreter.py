@@ -18,9 +18,9 @@ from minitvm.tir import expr as e
 from minitvm.tir import op, scalars
 from minitvm.tir import stmt as s
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import PrimExpr, Var, cast, const
+from minitvm.tir.expr import Buffer, PrimExpr, Var, cast, const
 from minitvm.tir.interpreter import interpret
-from minitvm.tir.stmt import ForKind
+from minitvm.tir.stmt import ForKind, Stmt
 from tests.tir.programs import built, function, loop, matmul
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -185,6 +185,63 @@ def test_unwritten_memory_is_not_read(dtype: str) -> None:
     again = loop(i, 2, s.Allocate(fresh, s.IfThenElse(i < 1, write, reads)))
     with pytest.raises(InternalError, match="expected an element written before"):
         interpret(function("f", body=again))
+
+
+LANES = e.Ramp(const(0), const(1), 4)
+
+
+def partly_written(body: Callable[[Buffer, Buffer], Stmt]) -> np.ndarray[Any, Any]:
+    """What a body makes of 4 elements that are 7, with a fresh buffer whose first two are 1."""
+    fresh, x = decl_buffer((4,), "float32", "T"), decl_buffer((4,), "float32", "x")
+    first = e.LT(LANES, e.Broadcast(const(2), 4))
+    ones = s.BufferStore(fresh, e.Broadcast(const(1.0), 4), (LANES,), first)
+    found = np.full(4, 7, "float32")
+    interpret(function("f", x, body=s.Allocate(fresh, s.seq(ones, body(fresh, x)))), found)
+    return found
+
+
+def extracted(vector: PrimExpr) -> PrimExpr:
+    return e.Call(FLOAT32, "vector_extract", (vector, const(1)))
+
+
+def doubled(fresh: Buffer) -> PrimExpr:
+    return e.BufferLoad(fresh, (LANES,)) * e.Broadcast(const(2.0), 4)
+
+
+def test_lanes_that_nothing_uses_need_no_value() -> None:
+    """They pass through operations, copies and choices."""
+    first = e.LT(LANES, e.Broadcast(const(2), 4))
+    others = e.Broadcast(const(5.0), 4)
+    assert partly_written(
+        lambda fresh, x: s.BufferStore(x, doubled(fresh), (LANES,), first)
+    ).tolist() == [2, 2, 7, 7]
+    assert partly_written(
+        lambda fresh, x: s.BufferStore(x, e.Select(first, doubled(fresh), others), (LANES,))
+    ).tolist() == [2, 2, 5, 5]
+
+    def copied(fresh: Buffer, x: Buffer) -> Stmt:
+        copy = decl_buffer((4,), "float32", "C")
+        again = s.BufferStore(x, extracted(e.BufferLoad(copy, (LANES,))), (const(0),))
+        return s.Allocate(copy, s.seq(s.BufferStore(copy, doubled(fresh), (LANES,)), again))
+
+    assert partly_written(copied).tolist() == [2, 7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda fresh, x: s.BufferStore(x, doubled(fresh), (LANES,)),
+        lambda fresh, x: s.BufferStore(x, const(1.0), (e.Cast(INT32, fresh[2]),)),
+        lambda fresh, x: s.IfThenElse(fresh[2] > 0.0, s.BufferStore(x, const(1.0), (const(0),))),
+        lambda fresh, x: s.BufferStore(x, op.if_then_else(fresh[2] > 0.0, x[1], x[2]), (const(0),)),
+        lambda fresh, x: s.BufferStore(
+            x, e.Call(FLOAT32, "vector_reduce_add", (const(0.0), doubled(fresh))), (const(0),)
+        ),
+    ],
+)
+def test_values_that_nothing_wrote_are_not_used(use: Callable[[Buffer, Buffer], Stmt]) -> None:
+    with pytest.raises(InternalError, match=r"^f: T\[2\]: expected an element written before"):
+        partly_written(use)
 
 
 def test_fresh_memory_is_poisoned() -> None:

@@ -14,7 +14,7 @@ from minitvm.runtime.module import Module
 from minitvm.te.hybrid import allocate, float32, likely, output_tensor, vectorize
 from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.buffer import decl_buffer
-from minitvm.tir.expr import Call, Select, Var, const, const_int
+from minitvm.tir.expr import Call, IterVar, Select, Var, const, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.op import are_apart
@@ -158,6 +158,35 @@ def test_tiles_end_with_their_block(n: int) -> None:
     a, b = np.arange(n, dtype="float32"), np.full(n, -1, "float32")
     interpret(tvm.lower(s, [A, B], name="f")["f"], a, b)
     np.testing.assert_array_equal(b, a + 1)
+
+
+@pytest.mark.parametrize("n", [1, 7, 23, 24, 49, 99])
+def test_blocks_behind_the_end_have_no_tiles(n: int) -> None:
+    """The loop over blocks of 72 elements has three parts of 24 in every block, of which the last
+    ones may be empty. Their negative number of tiles was the place of one more tile."""
+    size = te.var("n")
+    A = te.placeholder((size,), name="A")
+    T = te.compute((size,), lambda i: A[i] * 2.0, name="T")
+    B = te.compute((size,), lambda i: T[i] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    block, rest = s[B].split(axis_of(B), factor=72)
+    part, lane = s[B].split(rest, factor=24)
+    s[B].vectorize(lane)
+    s[T].compute_at(s[B], s[B].fuse(block, part))
+    _, lane = s[T].split(axis_of(T), factor=LANES)
+    s[T].vectorize(lane)
+    assert overlapped(s, [A, B])
+    a, b = np.arange(n, dtype="float32"), np.full(n, 77, "float32")
+    interpret(tvm.lower(s, [A, B])["main"], a, b)
+    np.testing.assert_array_equal(b, a * 2 + 1)
+    f = tvm.build(s, [A, B], debug="bounds")
+    f(a, b)
+    np.testing.assert_array_equal(b, a * 2 + 1)
+
+
+def axis_of(tensor: Tensor) -> IterVar:
+    assert isinstance(tensor.op, ComputeOp)
+    return tensor.op.axis[0]
 
 
 def quotients(A: Tensor, n: Var) -> Tensor:

@@ -148,7 +148,7 @@ def matrix_product(name: str, rows: int, columns: int, depth: int | None = None)
         )
     group = by.group
     # A depth that isn't given is a number of products.
-    products = Var("products")
+    products = Var("products", INT64)
     steps = e.as_expr(products * by.depth if depth is None else depth)
     a = placeholder((rows, steps), by.a, "a")
     w = placeholder((steps // group, columns * group), by.b, "w")
