@@ -27,6 +27,8 @@ windows is never stored as a whole: each tile has a panel of it::
 
 Where each channel has weights of its own (depthwise), only overlaps of windows are used again, and
 a tile reads the image itself, without panels.
+
+Threads share the tiles of columns, groups and images; where these are too few, the rows of each.
 """
 
 from __future__ import annotations
