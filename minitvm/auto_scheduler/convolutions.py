@@ -27,6 +27,8 @@ windows is never stored as a whole: each tile has a panel of it::
 
 Where each channel has weights of its own (depthwise), only overlaps of windows are used again, and
 a tile reads the image itself, without panels.
+
+Threads share the tiles of columns, groups and images; where these are too few, the rows of each.
 """
 
 from __future__ import annotations
@@ -76,7 +78,6 @@ from minitvm.auto_scheduler.loops import (
     innermost,
     lie_along,
     nest_of,
-    run_parallel,
     sums_in_registers,
     write_loops,
     write_sums,
@@ -480,22 +481,26 @@ class _Writer:
         return self._run_tasks(tiles, is_apart=pads)[0]
 
     def _run_tasks(self, tiles: Tiles, *, is_apart: bool) -> tuple[IterVar, bool]:
-        """Runs tasks in parallel; where they are too few for all threads, the rows of each, in one
-        loop with the tasks unless another stage `is_apart` in each task. Returns the loop over
-        tasks, and whether threads share a task. Tiles of a row stay a loop of their own, as long
-        as there are other rows: their number may be symbolic."""
-        stage, target, tasks = self.stage, self.target, tiles.tasks
+        """Runs tasks in parallel: the outermost loop over tasks that has enough for all threads, or
+        all such loops; where they are too few, the rows of each, in one loop with the tasks unless
+        another stage `is_apart` in each task. Returns the loop over tasks, and whether threads
+        share a task. Tiles of a row stay a loop of their own, as long as there are other rows:
+        their number may be symbolic."""
+        stage, tasks, least = self.stage, tiles.tasks, _TASKS * self.target.num_cores
         rows = tiles.loops[:-2] or tiles.loops[:-1] or tiles.loops
-        count, more = (
-            prod(extent_in(stage, each) or USUAL for each in loops) for loops in (tasks, rows)
-        )
-        if count >= _TASKS * target.num_cores or count >= more:
-            return run_parallel(stage, tasks, target)[-1], False
-        within = rows if is_apart else [*tasks, *rows]
-        row = fused(stage, within)
-        if target.num_cores > 1:
-            stage.parallel(row)
-        return (tasks[-1] if tasks and is_apart else row), is_apart and bool(tasks)
+        sizes = {each: extent_in(stage, each) or USUAL for each in (*tasks, *rows)}
+        count, more = (prod(map(sizes.__getitem__, loops)) for loops in (tasks, rows))
+        enough = next((each for each in tasks if sizes[each] >= least), None)
+        if enough is not None:
+            stage.parallel(enough)
+            return tasks[-1], False
+        if tasks and count >= min(least, more):
+            stage.parallel(task := fused(stage, tasks))
+            return task, False
+        is_within = is_apart and bool(tasks)
+        row = fused(stage, rows if is_within else [*tasks, *rows])
+        stage.parallel(row)
+        return (tasks[-1] if is_within else row), is_within
 
     def _panel_of(self, form: _Form, columns: Sequence[IterVar], tile: Tile) -> Stage | None:
         """The copy of the columns' factor that lies in panels; None where tiles read it as it lies

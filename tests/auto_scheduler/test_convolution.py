@@ -368,3 +368,18 @@ def test_few_channels_with_weights_of_places(
     np.testing.assert_array_equal(found, expected * 2 + 1 if reads else expected)
     texts = [each.text for each in auto_schedule(z, "llvm -mcpu=znver4").choices]
     assert any("neighbouring results at a time" in each for each in texts) == (stride == 1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "cores", "loop"),
+    [(512, 2, "i1_outer"), (64, 2, "i0_i2_fused"), (64, 1, "i1_outer")],
+)
+def test_threads_share_a_block_of_channels_where_there_are_few(
+    channels: int, cores: int, loop: str
+) -> None:
+    """Two blocks for each thread are enough; otherwise the rows of the image are the tasks."""
+    made = program(Case(1, 1, 64, channels, (16, 16), (3, 3)))
+    trace = auto_schedule(made[-1], f"llvm -mcpu=znver4 -num-cores={cores}").trace()
+    assert f"].parallel({loop})" in trace
+    inside = [line for line in trace.splitlines() if "W_global].compute_at(" in line]
+    assert [line.endswith(", i1_outer)") for line in inside] == [True]  # a panel for each block
