@@ -367,7 +367,7 @@ def test_few_channels_with_weights_of_places(
     expected = np.einsum("ijcrq,rq->ijc", windows[::stride, ::stride], weights)
     np.testing.assert_array_equal(found, expected * 2 + 1 if reads else expected)
     texts = [each.text for each in auto_schedule(z, "llvm -mcpu=znver4").choices]
-    assert any("neighbouring results at a time" in each for each in texts) == (stride == 1)
+    assert any("neighbouring results at a time" in each for each in texts)
 
 
 @pytest.mark.parametrize(
