@@ -105,9 +105,11 @@ def choose_blocks(
         note("blocks", text, rows=blocks.rows, columns=blocks.columns, b=b)
     if blocks.depth is not None:
         text = "{depth} steps of the sum at a time, for which the rows of a tile fit the L1 cache"
+        if blocks.by_panel:
+            text = "{depth} steps of the sum at a time, for which the rows of {a} stay in L2"
         if not in_panels:
             text = "{depth} steps of the sum at a time: rows of {b} on pages found without a walk"
-        note("blocks", text, depth=blocks.depth, b=b)
+        note("blocks", text, depth=blocks.depth, a=a, b=b)
     slow = ": as it lies it is slow to read"
     if blocks.strip is not None:
         note("packing", "{a} is copied {strip} rows at a time" + slow, a=a, strip=blocks.strip)
