@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
-from math import lcm
+from math import lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.atoms import structural_key
@@ -43,8 +43,8 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
     reduce_of,
-    usual_elements,
-    usual_size,
+    usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
 from minitvm.auto_scheduler.loops import compute_of, nest_of
@@ -110,7 +110,7 @@ def _best_part(op: ComputeOp, target: Target) -> Part | None:
     if best is None:
         return None
     all_axes = (*op.axis, *op.reduce_axis)
-    steps = usual_size(all_axes) / target.lanes(op.output(0).dtype)
+    steps = usual_iterations(all_axes) / target.lanes(op.output(0).dtype)
     least = 0.0 if None in map(extent_of, best.axes) else _LEAST  # a symbolic extent may be large
     return best if most >= max(least, _SHARE * (most + steps)) else None
 
@@ -119,9 +119,9 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     """The cycles saved by computing a part once, less than 0 where it takes more."""
     axes = (*op.axis, *op.reduce_axis)
     last = max(axes.index(axis) for axis in part.axes)
-    evaluated = usual_size(axes[: last + 1])
-    size, dtype = usual_elements(part.shape), part.value.dtype
-    tensors = [usual_elements(each.shape) for each in (*op.outputs, *op.input_tensors)]
+    evaluated = usual_iterations(axes[: last + 1])
+    size, dtype = prod(map(usual_extent, part.shape)), part.value.dtype
+    tensors = [prod(map(usual_extent, each.shape)) for each in (*op.outputs, *op.input_tensors)]
     most = max(target.cache_bytes(2), target.cache_bytes(3) // 2) // dtype.itemsize
     if size > max(*tensors, most):
         return 0.0
@@ -147,7 +147,7 @@ def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:
         return None
     if is_left_plain(found):
         return 0.0
-    steps, lanes = usual_size((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
+    steps, lanes = usual_iterations((*op.axis, *op.reduce_axis)), target.lanes(op.output(0).dtype)
     if {*found.rows}.isdisjoint(part.axes):
         return steps / _ROWS / lanes
     return None if found.column in part.axes else steps / (_VECTORS * lanes)
@@ -234,8 +234,8 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
         return None
     tile = best_tile(nest_of(found, target), target)
     block = lcm(tile.rows, tile.columns, CACHE_LINE // op.output(0).dtype.itemsize)
-    count = -(-usual_size([found.column]) // block)
-    size = usual_size(op.axis) * op.output(0).dtype.itemsize
+    count = -(-usual_iterations([found.column]) // block)
+    size = usual_iterations(op.axis) * op.output(0).dtype.itemsize
     # The half comes, is stored and is read beside the result.
     copied = layout_cycles(size, size, target, in_rows=False) + 3 * _moving(size, target)
     if cycles * (count - 1) / (2 * count) < max(_GAIN * copied, _SHARE * (cycles + copied)):
@@ -357,15 +357,15 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     most = _most_kept(op, target)
     made = list[list[IterVar]]()
     while len(op.reduce_axis) > 1 and _is_in_windows(op):
-        least, best = usual_size((*op.axis, *op.reduce_axis)) / _GAIN, None
+        least, best = usual_iterations((*op.axis, *op.reduce_axis)) / _GAIN, None
         for axis in op.reduce_axis:
             try:
                 sums, rest = distributed(op, [axis])
             except CompileError:  # results would be others
                 continue
             steps = _steps_of_moving(sums, target)
-            steps += sum(usual_size((*each.axis, *each.reduce_axis)) for each in (sums, rest))
-            if steps < least and usual_size(sums.axis) <= most:
+            steps += sum(usual_iterations((*each.axis, *each.reduce_axis)) for each in (sums, rest))
+            if steps < least and usual_iterations(sums.axis) <= most:
                 least, best = steps, ([axis], rest)
         if best is None:
             break
@@ -377,7 +377,7 @@ def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:
 def _steps_of_moving(sums: ComputeOp, target: Target) -> float:
     """The steps of windows in whose time the inner sums are stored and read: from the cache that
     holds them beside the elements and the results, unless they are computed row by row."""
-    count, dtype = usual_size(sums.axis), sums.body[0].dtype
+    count, dtype = usual_iterations(sums.axis), sums.body[0].dtype
     if len(long_axes(sums.axis)) > 1:
         return 2.0 * count
     size = count * dtype.itemsize
@@ -388,7 +388,7 @@ def _steps_of_moving(sums: ComputeOp, target: Target) -> float:
 def _most_kept(op: ComputeOp, target: Target) -> int:
     """The elements of inner sums that may be kept between two steps: as many as the largest tensor
     of the program or the L2 cache has."""
-    tensors = (usual_elements(each.shape) for each in (*op.outputs, *op.input_tensors))
+    tensors = (prod(map(usual_extent, each.shape)) for each in (*op.outputs, *op.input_tensors))
     return max(*tensors, target.cache_bytes(2) // op.body[0].dtype.itemsize)
 
 
@@ -424,8 +424,8 @@ def _best_groups(
     def cycles(axes: _Axes, factors: Sequence[_Axes]) -> float:
         """The cycles of the products of some factors, and of their sum: while the factors come from
         the caches that hold them, or no less than the arithmetic."""
-        arithmetic = usual_size(axes) * max(1, len(factors) - 1) / target.lanes(dtype)
-        sizes = [usual_size(each) * dtype.itemsize for each in factors]
+        arithmetic = usual_iterations(axes) * max(1, len(factors) - 1) / target.lanes(dtype)
+        sizes = [usual_iterations(each) * dtype.itemsize for each in factors]
         return max(arithmetic, sum(transfer_cycles(n, n, target) for n in sizes))
 
     known = dict[_Axes, tuple[float, _Groups]]()
@@ -443,7 +443,7 @@ def _best_groups(
             kept = frozenset(chain(*inside, *(each for each in conditions if each & group))) - group
             # Elements of factors that are used for several sums stay in registers.
             is_once = group == left and not any(kept - each for each in inside)
-            size = usual_size(kept)
+            size = usual_iterations(kept)
             if size > largest or (is_once and kept >= data):
                 continue
             rest, groups = best(left - group, [*outside, kept])

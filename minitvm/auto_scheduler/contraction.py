@@ -21,7 +21,7 @@ from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
-from minitvm.arith.work import TRIPS_FROM_DATA
+from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -39,7 +39,6 @@ from minitvm.tir.structural_equal import structural_equal
 
 _LONGEST_PIECE = 8  # elements of a piece that shares vectors with other ones
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
-USUAL = 4096  # the size that stands for a symbolic one in the model: data are larger than caches
 FAR = 1 << 20  # a distance that is not known when building: elements in different lines
 
 
@@ -155,25 +154,15 @@ def usual_extent(extent: PrimExpr) -> int:
     if known is not None:
         return known
     if isinstance(extent, Var):
-        return USUAL
-    sizes = {var: e.const(USUAL, var.dtype) for var in free_vars(extent)}
+        return USUAL_TRIPS
+    sizes = {var: e.const(USUAL_TRIPS, var.dtype) for var in free_vars(extent)}
     usual = e.const_int(Analyzer().simplify(substitute(extent, sizes)))
-    return int(TRIPS_FROM_DATA) if usual is None else usual if usual > 0 else USUAL
+    return int(TRIPS_FROM_DATA) if usual is None else usual if usual > 0 else USUAL_TRIPS
 
 
-def usual_size(axes: Iterable[IterVar]) -> int:
-    """The iterations of some axes together; a symbolic extent is of the usual size."""
+def usual_iterations(axes: Iterable[IterVar]) -> int:
+    """The iterations of some axes together, with usual values for variables."""
     return prod(usual_extent(domain_of(axis).extent) for axis in axes)
-
-
-def usual_elements(shape: Iterable[PrimExpr]) -> int:
-    """The number of elements of a shape; symbolic extents are of the usual size."""
-    return prod(map(usual_extent, shape))
-
-
-def usual_bytes_of(tensor: Tensor) -> int:
-    """The size of a tensor; symbolic extents are of the usual size."""
-    return usual_elements(tensor.shape) * tensor.dtype.itemsize
 
 
 def long_axes(axes: Iterable[IterVar]) -> list[IterVar]:

@@ -42,7 +42,6 @@ from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
     NEAR,
-    USUAL,
     Contraction,
     Factor,
     contraction_of,
@@ -52,8 +51,6 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     reduce_of,
     reused_axis,
-    usual_bytes_of,
-    usual_size,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -65,6 +62,8 @@ from minitvm.auto_scheduler.cost import (
     cycles_of_evicted_rows,
     kept_level,
     steps_in,
+    usual_bytes_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.lanes import fills_lanes_with_steps, write_lanes_of_steps
 from minitvm.auto_scheduler.loops import (
@@ -91,7 +90,7 @@ from minitvm.auto_scheduler.packing import (
     write_panels,
 )
 from minitvm.auto_scheduler.reductions import cycles_along
-from minitvm.auto_scheduler.some_sizes import may_vary
+from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -418,17 +417,14 @@ class _Writer:
         columns = columns_of(found) if channel is None else [found.column]
         sizes = [extent_of(axis) or target.lanes(self.sums.dtype) for axis in columns]
         width = prod(sizes)
-        first = len(axes) - len(columns)
-        rows = [axis for axis in found.op.axis[:first] if not found.b.reads(axis)]
-        rows.sort(key=lambda axis: axis is found.rows[-1])
-        form = _Form(found, rows, width, target, turned)
+        form = _Form(found, found.rows, width, target, turned)
         tile, _ = form.best_tile()
         choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target,
                     width=width)  # fmt: skip
         if channel is not None:
             text = "channels are the columns of tiles, neighbours in the image their rows"
             choose(s, "strategy", text + ", transposed on their way out" * turned)
-        panel = self._panel_of(form, columns, tile)
+        panel, first = self._panel_of(form, columns, tile), len(axes) - len(columns)
         steps = self._steps(found)
         if channel is None:
             _flatten(s[self.sums], first, sizes)

@@ -32,17 +32,21 @@ multiply-adds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from math import gcd, prod
 from typing import final
 
-from minitvm.auto_scheduler.contraction import USUAL
+from minitvm.auto_scheduler.contraction import extent_of
+from minitvm.auto_scheduler.some_sizes import USUAL
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, Terms
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
+from minitvm.te.tensor import Tensor
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar
 
 _SUSTAINED = 0.9  # of the loads that could begin: some lie across two lines
 _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wrongly once
@@ -466,6 +470,17 @@ def packing_cycles(nest: Nest, target: Target) -> float:
     size = nest.depth * nest.width * nest.itemsize
     held = min(size, target.cache_bytes(2) // 2)
     return others * _packing(nest, size, nest.width, nest.depth, held, target)
+
+
+def usual_bytes_of(tensor: Tensor) -> int:
+    """The size of a tensor; symbolic extents are of the usual size."""
+    extents = (e.const_int(extent) for extent in tensor.shape)
+    return prod(USUAL if each is None else each for each in extents) * tensor.dtype.itemsize
+
+
+def usual_size(axes: Iterable[IterVar]) -> int:
+    """The iterations of some axes together; a symbolic extent is of the usual size."""
+    return prod(USUAL if (n := extent_of(axis)) is None else n for axis in axes)
 
 
 def transfer_cycles(size: int, held: int, target: Target) -> float:

@@ -33,10 +33,8 @@ from minitvm.auto_scheduler.contraction import (
     bytes_of_results,
     extent_of,
     product_of_extents,
-    usual_bytes_of,
-    usual_size,
 )
-from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles
+from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
 from minitvm.auto_scheduler.packing import place_copy
 from minitvm.auto_scheduler.reductions import rows_of

@@ -23,7 +23,7 @@ from math import lcm, prod
 from typing import TypeAlias, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import USUAL, Contraction, Factor, extent_of, only_moves
+from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, only_moves
 from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
@@ -45,7 +45,7 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
-from minitvm.auto_scheduler.some_sizes import is_version
+from minitvm.auto_scheduler.some_sizes import USUAL, is_version
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors

@@ -44,9 +44,8 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
     reduce_of,
-    usual_bytes_of,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost
+from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost, usual_bytes_of
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,

@@ -52,8 +52,6 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
     reduce_of,
-    usual_bytes_of,
-    usual_size,
 )
 from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
@@ -63,6 +61,8 @@ from minitvm.auto_scheduler.cost import (
     cycles_of_evicted_pieces,
     layout_cycles,
     transfer_cycles,
+    usual_bytes_of,
+    usual_size,
 )
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order

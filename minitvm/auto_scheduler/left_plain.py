@@ -6,7 +6,7 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     contraction_of,
     distances_of,
-    usual_size,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
@@ -43,7 +43,7 @@ def _is_slow(stage: Stage, target: Target) -> bool:
     op = stage.op
     assert isinstance(op, ComputeOp)
     axes = [*op.axis, *op.reduce_axis, *([] if stage.time is None else [stage.time])]
-    steps = usual_size(axes)
+    steps = usual_iterations(axes)
     if steps < _LEAST_STEPS:
         return False
     shares = target.num_cores >= _LEAST_THREADS and steps >= _LEAST_STEPS_FOR_THREADS

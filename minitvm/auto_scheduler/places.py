@@ -46,7 +46,7 @@ transform, a copy holds the elements in the order of the steps, if many rows rea
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from minitvm.arith.accesses import step_of
@@ -64,8 +64,8 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
-    usual_elements,
-    usual_size,
+    usual_extent,
+    usual_iterations,
 )
 from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
@@ -414,8 +414,8 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)
     except CompileError:  # neither the index nor the choice is a function of sums alone
         return False
-    size, copied = (usual_elements(each.shape) for each in (tensor, copy))
-    return copied <= min(size * _MOST_COPIED + 64, usual_size(_axes_in(op, load)) // 2)
+    size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
+    return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
@@ -426,7 +426,7 @@ def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     if reads_tensors(*load.indices) or any(map(is_lazy, walk_once(*op.body))):
         return False
     axes = _axes_in(op, load)
-    if usual_size(axes) * _READ > usual_size((*op.axis, *op.reduce_axis)):
+    if usual_iterations(axes) * _READ > usual_iterations((*op.axis, *op.reduce_axis)):
         return False
     try:
         copy, _ = read_by_sums(tensor, op, tensor.name, None, tensor.dtype)

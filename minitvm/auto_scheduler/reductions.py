@@ -55,10 +55,8 @@ from minitvm.auto_scheduler.contraction import (
     reduce_of,
     slides,
     uneven_axes,
-    usual_bytes_of,
-    usual_size,
 )
-from minitvm.auto_scheduler.cost import transfer_cycles
+from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.lines import gathered, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,

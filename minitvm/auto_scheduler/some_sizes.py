@@ -15,7 +15,9 @@ from minitvm.target import Target
 from minitvm.te.tensor import Tensor
 from minitvm.tir.expr import IterVar
 
-# What stands for a symbolic extent where `USUAL` of the model would be too large.
+# What stands for a symbolic extent where a number has to do. Where operations are counted, that is
+# `USUAL_TRIPS` of :mod:`minitvm.arith.work`.
+USUAL = 4096  # in the model: data are larger than caches
 USUAL_STEPS = 512  # of a reduction along its lanes
 USUAL_COLUMNS = 256  # of rows, and of blocks
 

@@ -16,13 +16,13 @@ from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, reused_axis, usual_size
+from minitvm.auto_scheduler.contraction import Contraction, reused_axis
 from minitvm.auto_scheduler.convolutions import (
     cycles_of_convolution,
     is_convolution,
     write_convolution,
 )
-from minitvm.auto_scheduler.cost import Tile
+from minitvm.auto_scheduler.cost import Tile, usual_size
 from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,

@@ -42,7 +42,6 @@ from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    USUAL,
     Contraction,
     Factor,
     are_pieces,
@@ -58,13 +57,11 @@ from minitvm.auto_scheduler.contraction import (
     plain_axes_of,
     product_of_extents,
     slides,
-    usual_bytes_of,
-    usual_size,
 )
-from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles
+from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
 from minitvm.auto_scheduler.running import lanes_of, results_in_cache
-from minitvm.auto_scheduler.some_sizes import has_near_tensors, may_vary
+from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
 from minitvm.runtime.host import CACHE_LINE

@@ -34,8 +34,6 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     order_of_steps,
     product_of_extents,
-    usual_bytes_of,
-    usual_size,
 )
 from minitvm.auto_scheduler.cost import (
     Blocks,
@@ -48,7 +46,9 @@ from minitvm.auto_scheduler.cost import (
     packing_cycles,
     steps_ahead,
     transfer_cycles,
+    usual_bytes_of,
     usual_product,
+    usual_size,
 )
 from minitvm.auto_scheduler.loops import (
     EVEN,

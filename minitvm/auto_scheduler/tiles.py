@@ -22,7 +22,6 @@ from itertools import product
 from math import gcd, inf, prod
 from typing import TypeAlias
 
-from minitvm.auto_scheduler.contraction import USUAL
 from minitvm.auto_scheduler.cost import (
     PAGE,
     SHARE,
@@ -44,7 +43,7 @@ from minitvm.auto_scheduler.cost import (
     usual_product,
     waiting_cycles,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_version
+from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_COLUMNS, is_version
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target

@@ -12,10 +12,6 @@ from typing import Any, NoReturn, final
 from minitvm.runtime.errors import InternalError
 
 
-class _Used(InternalError):
-    """An operation met a value that nothing wrote."""
-
-
 @final
 class Unwritten:
     """What is read from the element named in `place`, which nothing wrote. Python's operators and
@@ -24,7 +20,7 @@ class Unwritten:
     >>> Unwritten("f: T[2]") < 3
     Traceback (most recent call last):
         ...
-    minitvm.tir.unwritten._Used: f: T[2]: expected an element written before, found none
+    minitvm.runtime.errors.InternalError: f: T[2]: expected an element written before, found none
     """
 
     __slots__ = ("_place",)
@@ -34,7 +30,7 @@ class Unwritten:
 
     def use(self, *_: object) -> NoReturn:
         """Raises the error."""
-        raise _Used(f"{self._place}: expected an element written before, found none")
+        raise InternalError(f"{self._place}: expected an element written before, found none")
 
     __bool__ = __int__ = __float__ = __index__ = __round__ = __trunc__ = __floor__ = __ceil__ = use
     __neg__ = __abs__ = __invert__ = use
@@ -55,5 +51,8 @@ def result_of(function: Callable[..., Any], *values: Any) -> Any:
     """
     try:
         return function(*values)
-    except _Used:
-        return next(each for each in values if isinstance(each, Unwritten))
+    except InternalError:
+        for each in values:
+            if isinstance(each, Unwritten):
+                return each
+        raise
