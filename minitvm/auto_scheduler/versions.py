@@ -53,6 +53,7 @@ from minitvm.te.schedules.relation import leaves_below, ranges_of
 from minitvm.te.schedules.replay import replay
 from minitvm.te.schedules.rewrite_operations import with_inlined, with_sizes
 from minitvm.te.schedules.schedule import Schedule, create_schedule
+from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
 from minitvm.te.tensor_intrin import TensorIntrin
@@ -364,8 +365,10 @@ def _within(
 
 def _steps_across_both(contraction: Contraction) -> bool:
     """Whether each step of a sum reads another line of both factors."""
-    step = contraction.op.reduce_axis[-1]
-    return all(each.along(step) > 1 for each in (contraction.a, contraction.b))
+    plain = contraction_of(simplified(contraction.op))
+    if plain is None:
+        return False
+    return all(each.along(plain.op.reduce_axis[-1]) > 1 for each in (plain.a, plain.b))
 
 
 def _computed(tensor: Tensor) -> ComputeOp | None:

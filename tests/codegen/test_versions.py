@@ -37,8 +37,8 @@ def choices(node: Stmt) -> list[Stmt]:
 
 
 def test_a_row_has_no_choices_in_the_last_version() -> None:
-    X, b = te.placeholder((m, n), name="X"), te.placeholder((n,), name="b")
-    loop = row_loop(X, b, te.compute((m, n), lambda i, j: X[i, j] + b[j], name="Y"))
+    X, b, c = te.placeholder((m, n), name="X"), te.placeholder((n,), name="b"), te.placeholder((m,))
+    loop = row_loop(X, b, c, te.compute((m, n), lambda i, j: X[i, j] + b[j] * c[i], name="Y"))
     past = versions_of(loop)
     assert past is not None and isinstance(past.choice, AttrStmt)
     assert not any(isinstance(each, AttrStmt) for each in choices(past.fails))
