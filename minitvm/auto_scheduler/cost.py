@@ -609,7 +609,8 @@ def _step(
     if is_requested:
         loads += lines / CACHE_LINE
     if panel > 1 and cpu.l2_latency:  # columns that pass through L1 evict the rows
-        in_the_way += _UNASKED * _rows_bytes(nest, Tile(rows, columns)) / target.bytes_per_cycle(2)
+        came = _rows_bytes(nest, Tile(rows, columns)) * unit.depth / target.bytes_per_cycle(2)
+        in_the_way += _UNASKED * came
     return in_the_way + max(
         c * (r * terms.operations + terms.casts) * unit.cycles,
         # With less under way there is nothing to do while data come.
