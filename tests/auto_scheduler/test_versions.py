@@ -218,8 +218,8 @@ def of_any_size(target: str) -> Any:
 )
 def test_instructions_for_matrices_take_symbolic_sizes(dtype: str, total: str, index: str) -> None:
     """Whose sums are as long as an integer of either width says."""
-    m, n, k = (te.var(name, index) for name in "mnk")
-    tensors = product(m, n, k, dtype, total)
+    rows, columns, steps = (te.var(name, index) for name in "mnk")
+    tensors = product(rows, columns, steps, dtype, total)
     s = tvm.auto_schedule(tensors[-1], AMX)
     one, few, *tiled = s.versions
     assert [str(condition) for condition, _ in (one, few)] == ["m == 1", "m <= 8"]

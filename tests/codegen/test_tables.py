@@ -71,11 +71,10 @@ def test_words_are_gathered_where_a_table_consists_of_them(count: int, word: str
 def test_narrow_elements_under_conditions() -> None:
     table, places = te.placeholder((1000,), "int8", name="T"), te.placeholder((90,), "int32")
     zero = te.const(0, "int8")
-    within = lambda at: te.all(at >= 0, at < 1000)  # noqa: E731  # reads as the condition
     chosen = te.compute(
         (90,),
         lambda i: te.if_then_else(
-            within(places[i]), table[te.max(te.min(places[i], 999), 0)], zero
+            te.all(places[i] >= 0, places[i] < 1000), table[te.max(te.min(places[i], 999), 0)], zero
         ),
     )
     t = entries(1000, "int8")

@@ -1160,8 +1160,10 @@ def test_repeat_rows(golden: Golden) -> None:
     b = te.compute((7, 5), lambda i, j: a[i, j] * w[1, j] + w[i % 2, j], name="B")
     s = te.create_schedule(b.op)
     rows = s.repeat_rows(w, b, 3)
-    assert (rows.op.name, rows.shape) == ("W.repeated", (2, 3, 5))
-    loop = s[b].fuse(*s[b].op.axis)
+    assert rows.op.name == "W.repeated"
+    assert [int(str(n)) for n in rows.shape] == [2, 3, 5]
+    assert isinstance(b.op, te.ComputeOp)
+    loop = s[b].fuse(*b.op.axis)
     s[b].split(loop, 15)
     golden(text(s, [a, w, b]))
     rng = np.random.default_rng(0)

@@ -217,8 +217,10 @@ def test_of_a_schedule() -> None:
     tile, row = s[R].split(row, factor=4)
     s[R].reorder(panel, tile, row, inner)
     s[sums].compute_at(s[R], tile)
-    part, _ = s[sums].split(sums.op.reduce_axis[0], factor=5)
-    s[sums].reorder(part, *s[sums].op.axis)
+    made = s[sums].op
+    assert isinstance(made, te.ComputeOp)
+    part, _ = s[sums].split(made.reduce_axis[0], factor=5)
+    s[sums].reorder(part, *made.axis)
     s[sums].prefetch(Q, part, 1, of=panel)
     text = str(tvm.lower(s, [P, Q, R]))
     assert "prefetch(Q[" in text
