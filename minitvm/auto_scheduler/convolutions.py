@@ -417,14 +417,17 @@ class _Writer:
         columns = columns_of(found) if channel is None else [found.column]
         sizes = [extent_of(axis) or target.lanes(self.sums.dtype) for axis in columns]
         width = prod(sizes)
-        form = _Form(found, found.rows, width, target, turned)
+        first = len(axes) - len(columns)
+        rows = [axis for axis in found.op.axis[:first] if not found.b.reads(axis)]
+        rows.sort(key=lambda axis: axis is found.rows[-1])
+        form = _Form(found, rows, width, target, turned)
         tile, _ = form.best_tile()
         choose_tile(s, found, tile, vectors(self.stage.op.output(0).dtype, target), target,
                     width=width)  # fmt: skip
         if channel is not None:
             text = "channels are the columns of tiles, neighbours in the image their rows"
             choose(s, "strategy", text + ", transposed on their way out" * turned)
-        panel, first = self._panel_of(form, columns, tile), len(axes) - len(columns)
+        panel = self._panel_of(form, columns, tile)
         steps = self._steps(found)
         if channel is None:
             _flatten(s[self.sums], first, sizes)
