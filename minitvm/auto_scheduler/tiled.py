@@ -97,8 +97,9 @@ from minitvm.auto_scheduler.tiles import (
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import Tensor
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import mentions
 
@@ -192,11 +193,19 @@ def _request_ahead(
     op, (*_, column) = compute_of(stage), places.of(stage)
     text = "{b} is requested {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
-    for b in op.input_tensors:
-        loads = () if s[b].inlined else reads_of(op, b)
-        if any(mentions(column.var, *load.indices) for load in loads):
-            choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
-            stage.prefetch(b, made.step, steps)
+    for b in _along_columns(s, op, column):
+        choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
+        stage.prefetch(b, made.step, steps)
+
+
+def _along_columns(s: Schedule, op: ComputeOp, column: IterVar) -> list[Tensor]:
+    """The tensors in memory that an operation reads at places along its columns."""
+    return [
+        each
+        for each in op.input_tensors
+        if not s[each].inlined
+        and any(mentions(column.var, *load.indices) for load in reads_of(op, each))
+    ]
 
 
 def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile) -> None:
@@ -204,18 +213,11 @@ def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Ti
     read this one: in each iteration of a loop over a part of the steps, one row of them."""
     stage = sums.schedule[made.sums]
     op, (*_, column) = compute_of(stage), places.of(stage)
+    rows, tensors = nest.depth, _along_columns(sums.schedule, op, column)
     if sums.ahead is None:
-        read, tensors = sums.contraction.b, [sums.contraction.b.tensor]
+        read = sums.contraction.b
+        tensors = [read.tensor]
         rows = nest.depth if read.along(sums.contraction.column) == 1 else tile.columns
-    else:
-        rows, tensors = (
-            nest.depth,
-            [
-                each
-                for each in op.input_tensors
-                if any(mentions(column.var, *load.indices) for load in reads_of(op, each))
-            ],
-        )
     depth = extent_in(stage, made.step)
     assert depth is not None
     wanted = max(1, -(-nest.height // tile.rows) * depth // min(rows, depth))

@@ -208,21 +208,13 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             that `reader` doesn't reach might leave `tensor`; when `reader` uses the element without
             a cast to `dtype`.
         """
-        self._stage("cache_access", tensor)
-        source, stage = self.now(tensor), self[reader]
-        where = f"cache_access of {source.name}"
-        if source not in stage.op.input_tensors or not isinstance(stage.op, ComputeOp):
-            raise CompileError(
-                f"{where}: expected a stage that reads its elements, got {stage.name}"
-            )
-        stage.check_predicate(where)
+        _, source, stage, op = self._read_by("cache_access", tensor, reader)
         name = f"{source.name}.{self._scope('cache_access', scope)}"
         read_by = read_by_sums if sums else read_by_axes
         wide = source.dtype if dtype is None else DType.of(dtype)
-        axis = stage.op.axis
-        copy, changed = read_by(source, self._in_its_steps(stage, stage.op), name, which, wide)
+        copy, changed = read_by(source, self._in_its_steps(stage, op), name, which, wide)
         made = self._insert(self.stages.index(stage), copy.op, scope, stage)
-        self.now_computes(stage, replace(changed, axis=axis))
+        self.now_computes(stage, replace(changed, axis=op.axis))
         return made.op.output(0)
 
     @primitive
@@ -261,25 +253,33 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             When `reader` does not read `tensor`, or has one data axis or none; when `tensor` has no
             dimension; or when `times` is less than 1.
         """
-        self._stage("repeat_rows", tensor)
+        where, source, stage, op = self._read_by("repeat_rows", tensor, reader)
+        if not source.ndim or len(op.axis) < 2:
+            raise CompileError(
+                f"{where}: expected a tensor with rows, and a reader with two axes or more, got "
+                f"{source.ndim} dimensions and {len(op.axis)} axes of {stage.name}"
+            )
+        if not isinstance(times, int) or times < 1:
+            raise CompileError(f"{where}: expected 1 copy or more of each row, got {times!r}")
+        copy, changed = read_by_rows(source, op, times)
+        made = self._insert(self.stages.index(stage), copy.op, "", stage)
+        self.now_computes(stage, changed)
+        return made.op.output(0)
+
+    def _read_by(
+        self, primitive: str, tensor: Tensor, reader: Any
+    ) -> tuple[str, Tensor, Stage, ComputeOp]:
+        """How errors of a primitive begin, the tensor that is read now, and the stage that reads
+        its elements, with its operation."""
+        self._stage(primitive, tensor)
         source, stage = self.now(tensor), self[reader]
-        where = f"repeat_rows of {source.name}"
+        where = f"{primitive} of {source.name}"
         if source not in stage.op.input_tensors or not isinstance(stage.op, ComputeOp):
             raise CompileError(
                 f"{where}: expected a stage that reads its elements, got {stage.name}"
             )
         stage.check_predicate(where)
-        if not source.ndim or len(stage.op.axis) < 2:
-            raise CompileError(
-                f"{where}: expected a tensor with rows, and a reader with two axes or more, got "
-                f"{source.ndim} dimensions and {len(stage.op.axis)} axes of {stage.name}"
-            )
-        if not isinstance(times, int) or times < 1:
-            raise CompileError(f"{where}: expected 1 copy or more of each row, got {times!r}")
-        copy, changed = read_by_rows(source, stage.op, times)
-        made = self._insert(self.stages.index(stage), copy.op, "", stage)
-        self.now_computes(stage, changed)
-        return made.op.output(0)
+        return where, source, stage, stage.op
 
     def _in_its_steps(self, stage: Stage, op: ComputeOp) -> ComputeOp:
         """The operation of a stage, with the range of the time steps at which it is computed."""
