@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from math import gcd, prod
+from math import gcd, hypot, prod
 from typing import final
 
 from minitvm.auto_scheduler.contraction import extent_of
@@ -271,21 +271,27 @@ def cycles_by_panel(
 ) -> float:
     """The cycles of a nest whose tiles of rows all read one panel of some steps before the next,
     which comes to L2 meanwhile, and is copied if the call `packs` it. The rows' factor for these
-    steps stays in L2."""
+    steps stays in L2. A factor that isn't packed has panels, too: the columns of a tile in the rows
+    of memory."""
     tiles = -(-nest.height // tile.rows)
     rows, size = _rows_bytes(nest, tile), tile.columns * steps * nest.itemsize
     each = _step(nest, tile.rows, tile.columns, 1, _Rows(0.0, 0.0), target)
     each += _UNASKED * rows / target.bytes_per_cycle(2)
     is_in_l2 = kept_level(size, target) > 1
-    if is_in_l2:
-        each += _LATE * size / steps / target.bytes_per_cycle(2)
+    moved = _LATE * size / steps if is_in_l2 else 0.0
+    if not nest.is_packed:
+        lines = (size / steps + CACHE_LINE) * nest.share  # the next panel comes to L1, too
+        is_kept = kept_level(int(2 * lines * steps), target) == 1
+        is_kept = is_kept and steps <= _lines_in_l1(nest, target)
+        moved = 0.0 if is_kept else _IN_THE_WAY * lines
+    each += moved / target.bytes_per_cycle(2)
     sums = _around(nest, tile.rows, tile.columns, target)
     if steps < nest.depth:
         sums += _sums_again(nest, tile, steps, target)
-    panel = max(
-        tiles * (steps * each + sums), size / target.bytes_per_cycle(panels_from(nest, target))
-    )
-    if packs:
+    level = panels_from(nest, target)
+    # Either is faster at times, and waits for the other then.
+    panel = hypot(size / target.bytes_per_cycle(level), tiles * (steps * each + sums))
+    if packs and nest.is_packed:
         panel += size / (_COPY if nest.line_bytes < CACHE_LINE else _COPY_ROWS)
         panel += 2 * size / target.bytes_per_cycle(2) if is_in_l2 else 0.0
     return nest.outer * -(-nest.width // tile.columns) * -(-nest.depth // steps) * panel
@@ -373,7 +379,13 @@ def steps_ahead(nest: Nest, tile: Tile, blocks: Blocks, level: int, target: Targ
 def _most_ahead(nest: Nest, target: Target) -> int:
     """The number of steps of the columns' factor, as it lies, whose lines wait in half of the sets
     of the L1 cache that they share."""
-    return lines_kept(nest.line_bytes, l1_way_bytes(target), target.l1_ways) // 2
+    return _lines_in_l1(nest, target) // 2
+
+
+def _lines_in_l1(nest: Nest, target: Target) -> int:
+    """The number of steps of the columns' factor, as it lies, whose lines don't evict each other
+    from the L1 cache."""
+    return lines_kept(nest.line_bytes, l1_way_bytes(target), target.l1_ways)
 
 
 def steps_in(cycles: int, tile: Tile, unit: Unit, terms: Terms = MULTIPLY_ADD) -> int:

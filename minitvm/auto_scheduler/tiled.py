@@ -125,7 +125,8 @@ def write_tiled(
     in_panels = any(packs) or any(each.ahead is not None for each in group)
     if not in_panels:
         tile = in_place
-    by_panel = _by_panel(group, nest, tile) if in_panels and part is None else None
+    seen = _packed(nest) if in_panels else nest
+    by_panel = _by_panel(group, seen, tile) if part is None else None
     if by_panel is not None:
         tile, blocks = by_panel[0], [by_panel[1]]
     else:
@@ -155,7 +156,6 @@ def write_tiled(
         panels += _write_factors(each, there, copied, tile, mine, is_placed=part is None)
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
-        seen = _packed(nest) if in_panels else nest
         if mine.by_panel:
             _request_panel(each, there, places, nest, tile)
         else:
@@ -474,7 +474,7 @@ def _blocks(sums: Sums, nest: Nest, tile: Tile, in_panels: bool, *, whole: bool)
 def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Blocks] | None:
     """The tile and the blocks of a contraction whose tiles of rows all read one panel before the
     next, if that takes fewer cycles than blocks of several panels by another tile."""
-    target, nest = group[0].target, _packed(nest)
+    target = group[0].target
     if len(group) > 1 or group[0].in_order or _casts_rows(group[0].contraction):
         return None
     found = best_by_panel(nest, target, packs=group[0].ahead is None)
@@ -483,8 +483,13 @@ def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Bloc
     return found[1:]
 
 
-def _cycles_in_blocks(nest: Nest, tile: Tile, target: Target) -> float:
-    """The cycles of a nest in blocks of several panels, and of the copy."""
+def _cycles_in_blocks(nest: Nest, tile: Tile, target: Target, *, whole: bool = False) -> float:
+    """The cycles of a nest in blocks of several panels, and of the copy, if it is packed. `whole`:
+    all steps are summed at once."""
+    if not nest.is_packed:
+        blocks = blocks_in_place(nest, tile, target, whole=whole)
+        in_pieces = comes_from(nest, tile, target) > 2 and blocks.depth is None
+        return cost(nest, tile, blocks, target) * (_SURE if in_pieces else 1)
     return cost(nest, tile, Blocks(), target) + packing_cycles(nest, target)
 
 
@@ -527,13 +532,13 @@ def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple
     """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
     each, on one core. `whole`: all steps are summed at once."""
     target = on_one_core(target)
-    in_place, tile = best_tile(nest, target), best_tile(_packed(nest), target)
-    blocks = blocks_in_place(nest, in_place, target, whole=whole)
-    in_pieces = comes_from(nest, in_place, target) > 2 and blocks.depth is None
-    as_it_lies = cost(nest, in_place, blocks, target) * (_SURE if in_pieces else 1)
-    in_panels = _cycles_in_blocks(_packed(nest), tile, target)
-    by_panel = None if whole else best_by_panel(_packed(nest), target)
-    return as_it_lies, min(in_panels, inf if by_panel is None else by_panel[0] * _SURE)
+
+    def cycles(nest: Nest) -> float:
+        in_blocks = _cycles_in_blocks(nest, best_tile(nest, target), target, whole=whole)
+        by_panel = None if whole else best_by_panel(nest, target)
+        return min(in_blocks, inf if by_panel is None else by_panel[0] * _SURE)
+
+    return cycles(nest), cycles(_packed(nest))
 
 
 def with_best_row(contraction: Contraction, target: Target) -> Contraction:

@@ -282,8 +282,9 @@ def best_by_panel(
 ) -> tuple[float, Tile, Blocks] | None:
     """The fewest cycles of a nest whose tiles of rows all read one panel before the next, the tile,
     and the blocks: of as many steps as let the rows' factor and two panels stay in the L2 cache, or
-    one panel in L1. It is for CPUs that wait for lines which are not requested, and a factor from
-    beyond L2. `packs`: see :func:`cycles_by_panel`."""
+    one panel in L1; if the factor isn't packed, of no more than :func:`_steps_in_place` lets be. It
+    is for CPUs that wait for lines which are not requested, and a factor from beyond L2. `packs`:
+    see :func:`cycles_by_panel`."""
     is_far = panels_from(nest, target) > 2 and target.processor.l2_latency
     sizes = (*nest.rows, *nest.steps, nest.columns, *nest.others)
     if not is_far or None in sizes or len(nest.rows) != 1 or len(nest.steps) != 1:
@@ -292,9 +293,12 @@ def best_by_panel(
         return None
     found = list[tuple[float, Tile, Blocks]]()
     for tile in tiles_of(nest, target):
+        if not nest.is_packed and nest.height <= tile.rows:
+            continue  # nothing reads a panel again
         panels = -(-nest.width // tile.columns)
         most = target.cache_bytes(2) // 2 // ((nest.height + 2 * tile.columns) * nest.itemsize)
         near = int(target.cache_bytes(1) / SHARE) // (tile.columns * nest.itemsize)
+        most = most if nest.is_packed else min(most, _steps_in_place(nest, target))
         for depth in {_depth(nest.depth, n) for n in (most, most // 2, near) if 0 < n <= most}:
             width = -(-panels // min(panels, target.num_cores))
             columns = None if width == panels else width * tile.columns
@@ -342,8 +346,8 @@ def blocks_in_place(
     column_bytes = nest.terms.vectors * nest.itemsize  # of a step
     if kept_level(int(nest.bytes_of_columns(nest.columns, nest.depth)), target) <= 2:
         return Blocks()
-    most = target.processor.pages[0] * PAGE // max(1, min(nest.line_bytes, PAGE))
-    depth, cut = (None, 0) if whole else _depth_and_cut(nest, min(most, lines_in_l2(nest, target)))
+    most = _steps_in_place(nest, target)
+    depth, cut = (None, 0) if whole else _depth_and_cut(nest, most)
     steps = nest.steps_of(depth, cut)
     panels = -(-nest.columns // tile.columns)
     width = panels
@@ -356,6 +360,13 @@ def blocks_in_place(
         width = min(width, -(-panels * tasks // target.num_cores))
     columns = None if width == panels else width * tile.columns
     return Blocks(columns=columns, depth=depth, cut=cut)
+
+
+def _steps_in_place(nest: Nest, target: Target) -> int:
+    """The most steps of a block whose columns' factor isn't packed: their rows in memory lie on
+    pages that the CPU finds without a walk, and don't evict each other from the L2 cache."""
+    pages = target.processor.pages[0] * PAGE // max(1, min(nest.line_bytes, PAGE))
+    return min(pages, lines_in_l2(nest, target))
 
 
 @lru_cache(maxsize=64)

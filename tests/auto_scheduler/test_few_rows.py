@@ -19,9 +19,9 @@ INTEL = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids -num-cores=1"
 random = np.random.default_rng(5)
 
 
-def product(rows: Any, columns: Any, steps: Any) -> list[Tensor]:
-    A = te.placeholder((rows, steps), name="A")
-    B = te.placeholder((steps, columns), name="B")
+def product(rows: Any, columns: Any, steps: Any, dtype: str = "float32") -> list[Tensor]:
+    A = te.placeholder((rows, steps), dtype, name="A")
+    B = te.placeholder((steps, columns), dtype, name="B")
     k = te.reduce_axis((0, steps), name="k")
     C = te.compute((rows, columns), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
     return [A, B, C]
@@ -218,6 +218,36 @@ def test_panels_are_requested_while_rows_read_the_one_before(
     c = np.full(sizes[:2], np.nan, "float32")
     f(a, b, c)
     np.testing.assert_array_equal(c, a @ b)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        ((24, 2000, 1000), "float32"),
+        ((19, 12345, 77), "float32"),
+        ((33, 3000, 768), "float32"),
+        ((20, 1500, 768), "float64"),
+    ],
+)
+def test_a_panel_for_few_tiles_of_rows_is_read_as_it_lies(
+    sizes: tuple[int, int, int], dtype: str, cores: int
+) -> None:
+    """A copy takes longer than a few tiles of rows save by it."""
+    arguments = product(*sizes, dtype=dtype)
+    target = INTEL.replace("cores=1", f"cores={cores}")
+    s = auto_schedule(arguments[-1], target)
+    assert NEXT_PANEL in texts(s)
+    assert "B is not packed" in texts(s)
+    assert "cache_read" not in s.trace()
+    a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype(dtype) for t in arguments[:2])
+    c = np.full(sizes[:2], np.nan, dtype)
+    build(s, arguments)(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+
+
+def test_a_panel_that_one_tile_of_rows_reads_is_not_requested_as_such() -> None:
+    assert NEXT_PANEL not in texts(auto_schedule(product(8, 3072, 768)[-1], INTEL))
 
 
 def test_panels_of_any_layout_are_requested() -> None:
