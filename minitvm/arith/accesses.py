@@ -15,7 +15,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Range, Var
-from minitvm.tir.functor import Mutator, children, mentions, substitute, walk_once
+from minitvm.tir.functor import Mutator, children, find, mentions, substitute, walk_once
 from minitvm.tir.op import is_likely
 from minitvm.tir.stmt import BufferStore, ForKind, Stmt
 from minitvm.tir.structural_equal import structural_equal
@@ -261,6 +261,34 @@ def step_of(index: PrimExpr, var: Var) -> int | None:
     terms = dict(Prover().affine(index).terms)
     step = terms.pop(var, 0)
     return None if mentions(var, *terms) else int(step)
+
+
+def without_digits(indices: Sequence[PrimExpr], shape: Sequence[PrimExpr | int]) -> list[PrimExpr]:
+    """The indices of an element in compact memory. In neighbouring dimensions that digits of one
+    place index, the last one is at this place, which may lie beyond its end, and the others are at
+    0.
+
+    >>> v = Var("v", "int32")
+    >>> print(*without_digits([v // 8 + 0, v % 8], [4, 8]))
+    0 v
+    """
+    made, last = [*indices], len(indices) - 1
+    while last > 0:
+        first, place = last, made[last]
+        stride: PrimExpr | int = 1
+        for at in range(last - 1, -1, -1) if isinstance(place, e.FloorMod) else ():
+            stride = shape[at + 1] * stride
+            place = indices[at] * stride + place
+            form = Prover().affine(place)
+            if {*find(Var, indices[at])}.isdisjoint(find(Var, indices[last])):
+                break
+            if all(isinstance(each, Var) for each in form.terms):
+                first, dtype = at, place.dtype
+                terms = [each * e.const(n, dtype) for each, n in form.terms.items()]
+                made[last] = sum(terms, e.const(form.constant, dtype))
+        made[first:last] = [e.const(0, place.dtype)] * (last - first)
+        last = first - 1
+    return made
 
 
 # -- Accesses to one element -----------------------------------------------------------------------

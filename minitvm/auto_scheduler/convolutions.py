@@ -38,6 +38,7 @@ from dataclasses import replace
 from math import gcd, prod
 from typing import final
 
+from minitvm.arith.accesses import without_digits
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
@@ -128,7 +129,8 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
         or (any(map(may_vary, columns)) and not _is_read_as_it_lies(contraction, target))
     ):
         return _is_depthwise_by_channels(contraction)
-    windows = any(not isinstance(index, Var) for index in loads[0].indices)
+    indices = without_digits(loads[0].indices, loads[0].producer.shape)
+    windows = any(not isinstance(index, Var | e.IntImm) for index in indices)
     if not windows and len(columns) == 1:
         return False
     factors = (contraction.a, contraction.b)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
+from minitvm.arith.accesses import without_digits
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import is_lazy
 from minitvm.arith.prover import Prover
@@ -171,10 +172,11 @@ def copied_axes(contraction: Contraction, factor: Factor) -> list[IterVar] | Non
     if chosen or is_uneven(op):
         return None
     axes = [axis for axis in (*op.axis, *op.reduce_axis) if factor.reads(axis)]
-    used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in factor.load.indices]
+    indices = without_digits(factor.load.indices, factor.tensor.shape)
+    used = [{axis for axis in axes if axis.var in {*walk_once(i)}} for i in indices]
     once = sum(map(len, used)) == len(axes) and all(
         len(each) <= 1 or _are_digits(index, each)
-        for index, each in zip(factor.load.indices, used, strict=True)
+        for index, each in zip(indices, used, strict=True)
     )
     return axes if once and {*axes} == set().union(*used) else None
 

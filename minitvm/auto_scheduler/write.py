@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.ahead import (
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.columns_in_line import write_columns_in_line
 from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
@@ -164,7 +165,7 @@ def _write(
     given = _kept(s, arguments)
     write_running_scans(attempt, given)
     by_hand = {each for each in s.stages if each.is_touched}
-    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set())
+    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set(), {})
     _write_program(attempt, program, given)
     for each in prepacked:
         source = s[each]
@@ -474,6 +475,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("operands", write_operands),
     ("short lines", write_short_lines),
     ("rows in line", write_rows_in_line),
+    ("columns in line", write_columns_in_line),
     ("places in blocks", write_found_blocks),
     ("inlining", _write_inlined),
 )

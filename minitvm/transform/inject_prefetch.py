@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from minitvm.arith.accesses import neighbours
+from minitvm.arith.accesses import neighbours, without_digits
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.prover import Prover
 from minitvm.arith.simplify import Simplifier
@@ -268,6 +268,9 @@ class _Requests:
         assert isinstance(body, Evaluate)
         (load,) = children(body.value)
         assert isinstance(load, BufferLoad)
+        if not self._buffer.strides:  # the address is the same
+            load = with_fields(load, indices=(*without_digits(load.indices, load.buffer.shape),))
+            body = Evaluate(Call(INT32, "prefetch", (load,)))
         for loop in reversed(loops):
             body = self._loop(loop, load, body)
         return body

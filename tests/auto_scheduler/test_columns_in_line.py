@@ -1,0 +1,132 @@
+"""Products whose columns run along several axes, one line of memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minitvm import auto_schedule, build, lower, te
+from minitvm.te.tensor import Tensor
+from minitvm.tir.expr import Var
+
+INTEL = "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids -num-cores=1"
+random = np.random.default_rng(11)
+
+
+def pointwise(
+    channels: int, filters: int, *size: int, images: Any = 1, dtype: str = "float32"
+) -> list[Tensor]:
+    """A convolution of 1 x 1."""
+    W = te.placeholder((filters, channels), dtype, name="W")
+    X = te.placeholder((images, channels, *size), dtype, name="X")
+    c = te.reduce_axis((0, channels), name="c")
+
+    def element(n: Any, f: Any, *at: Any) -> Any:
+        place = (n, c, *at)
+        return te.sum(W[f, c] * X[place], axis=c)
+
+    Y = te.compute((images, filters, *size), element, name="Y")
+    return [W, X, Y]
+
+
+def texts(arguments: list[Tensor]) -> str:
+    return "\n".join(map(str, auto_schedule(arguments[-1], INTEL).choices))
+
+
+def numbers(tensor: Tensor, images: int = 2) -> Any:
+    shape = [images if isinstance(n, Var) else int(n) for n in tensor.shape]
+    return random.integers(-9, 9, shape).astype(tensor.dtype)
+
+
+def exact(w: Any, x: Any) -> Any:
+    return np.einsum("fc,nc...->nf...", w, x)
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("channels", "filters", "size"),
+    [(64, 64, (40, 56)), (128, 100, (28, 27)), (64, 65, (13, 11)), (40, 33, (5, 12, 7))],
+)
+def test_places_of_an_image_are_columns_along_one_axis(
+    channels: int, filters: int, size: tuple[int, ...], dtype: str, cores: int
+) -> None:
+    arguments = pointwise(channels, filters, *size, dtype=dtype)
+    s = auto_schedule(arguments[-1], INTEL.replace("cores=1", f"cores={cores}"))
+    found = "\n".join(map(str, s.choices))
+    assert "are places along one axis" in found
+    assert "matrix product of W and X" in found
+    w, x = map(numbers, arguments[:2])
+    y = np.full([int(n) for n in arguments[-1].shape], np.nan, dtype)
+    build(s, arguments)(w, x, y)
+    np.testing.assert_array_equal(y, exact(w, x))
+
+
+def test_any_number_of_images_and_strided_arrays_are_right() -> None:
+    arguments = pointwise(64, 48, 28, 27, images=te.var("n"))
+    assert "are places along one axis" in texts(arguments)
+    f = build(auto_schedule(arguments[-1], INTEL), arguments)
+    for images in (0, 1, 3):
+        w, x = numbers(arguments[0]), numbers(arguments[1], images)
+        y = np.full((images, 48, 28, 27), np.nan, "float32")
+        f(w, x, y)
+        np.testing.assert_array_equal(y, exact(w, x))
+    w, x = numbers(arguments[0]), random.integers(-9, 9, (2, 64, 30, 60)).astype("f4")
+    y = np.full((2, 48, 31, 29), np.nan, "float32")
+    f(w, x[:, :, 1:29, 2:56:2], y[:, :, 2:30, 1:28])
+    np.testing.assert_array_equal(y[:, :, 2:30, 1:28], exact(w, x[:, :, 1:29, 2:56:2]))
+    assert np.isnan(y).sum() == y.size - 2 * 48 * 28 * 27
+
+
+def test_stages_that_read_the_sums_elementwise_are_in_line_too() -> None:
+    W, X, Y = pointwise(64, 72, 26, 28)
+    b, R = te.placeholder((72,), name="b"), te.placeholder((1, 72, 26, 28), name="R")
+    S = te.compute(Y.shape, lambda n, f, y, x: Y[n, f, y, x] + b[f] + R[n, f, y, x], name="S")
+    Z = te.compute(S.shape, lambda *i: te.max(S[i], te.const(0.0)), name="Z")
+    arguments = [W, X, b, R, Z]
+    assert texts(arguments).count("are places along one axis") >= 2
+    s = auto_schedule(Z, INTEL)
+    assert str(lower(s, arguments)).count("allocate(") <= 2  # a panel, and sums in registers
+    w, x, bias, r = map(numbers, arguments[:-1])
+    z = np.full((1, 72, 26, 28), np.nan, "float32")
+    build(s, arguments)(w, x, bias, r, z)
+    np.testing.assert_array_equal(z, np.maximum(exact(w, x) + bias[:, None, None] + r, 0))
+
+
+def test_results_that_another_stage_reads_otherwise_keep_their_axes() -> None:
+    """A window of the result; and columns that don't lie on one line."""
+    W, X, Y = pointwise(64, 64, 28, 28)
+    r, q = te.reduce_axis((0, 2), name="r"), te.reduce_axis((0, 2), name="q")
+    P = te.compute(
+        (1, 64, 14, 14),
+        lambda n, f, y, x: te.max(Y[n, f, 2 * y + r, 2 * x + q], axis=[r, q]),
+        name="P",
+    )
+    assert "are places along one axis" not in texts([W, X, P])
+    c = te.reduce_axis((0, 64), name="c")
+    V = te.placeholder((64, 30, 28), name="V")
+    T = te.compute((64, 27, 28), lambda f, y, x: te.sum(W[f, c] * V[c, x, y], axis=c), name="T")
+    assert "are places along one axis" not in texts([W, V, T])
+    w, v = map(numbers, (W, V))
+    t = np.full((64, 27, 28), np.nan, "float32")
+    build(auto_schedule(T, INTEL), [W, V, T])(w, v, t)
+    np.testing.assert_array_equal(t, np.einsum("fc,cxy->fyx", w, v[:, :28, :27]))
+
+
+def test_a_product_of_matrices_reads_places_by_their_digits() -> None:
+    """As the program says it, in vectors and with a request for each line."""
+    W, X = te.placeholder((64, 64), name="W"), te.placeholder((64, 56, 56), name="X")
+    c = te.reduce_axis((0, 64), name="c")
+    Y = te.compute(
+        (64, 56 * 56), lambda f, i: te.sum(W[f, c] * X[c, i // 56, i % 56], axis=c), name="Y"
+    )
+    s = auto_schedule(Y, INTEL)
+    assert "matrix product of W and X" in texts([W, X, Y])
+    assert "prefetch(X[" in str(lower(s, [W, X, Y]))
+    assert "in range(48)" not in str(lower(s, [W, X, Y]))
+    w, x = map(numbers, (W, X))
+    y = np.full((64, 3136), np.nan, "float32")
+    build(s, [W, X, Y])(w, x, y)
+    np.testing.assert_array_equal(y, w @ x.reshape(64, 3136))
