@@ -51,7 +51,13 @@ from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
 from minitvm.target import Target
-from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product, interleave
+from minitvm.te.intrinsics.dot_product import (
+    DOT_PRODUCTS,
+    DotProduct,
+    dot_product,
+    interleave,
+    interleave_rows,
+)
 from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct, matrix_product
 from minitvm.te.schedules.operation_graph import multiplied_reads
@@ -66,6 +72,7 @@ _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _PANEL = 8  # columns that are copied into a panel as one vector
 _TOGETHER = 16  # steps of the sum that are brought together at once
 _Instruction: TypeAlias = DotProduct | MatrixProduct
+_MOST_LANES = 16  # of vectors that are transposed
 _PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
 
 
@@ -219,10 +226,14 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
             readers = [sums, *excess]
-            copied_at = _write_panels(s, readers, factor, load, place, tile.columns, by.group, at)
+            copied_at = _write_panels(
+                s, readers, factor, load, place, tile.columns, by.group, at, target
+            )
         elif isinstance(by, DotProduct):
             place = places.rows[-1]
-            copied_at = _write_panels(s, [sums], factor, load, place, tile.rows, by.group, at)
+            copied_at = _write_panels(
+                s, [sums], factor, load, place, tile.rows, by.group, at, target
+            )
         else:
             copied_at = _write_rows(s, sums, factor, load, at)
         is_padded = factor.op not in known
@@ -428,6 +439,7 @@ def _write_panels(
     width: int,
     group: int,
     at: Place,
+    target: Target,
 ) -> Place:
     """Puts the groups of the factor that `load` reads together in memory. Returns the loop at which
     a padded copy of the factor is made, if the factor is read in vectors.
@@ -459,9 +471,28 @@ def _write_panels(
         panels.reorder(*loops[before + 1 : -1], loops[before], loops[-1])
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return panels, loops[-2]
+    lanes = _lanes_of_rows(factor.dtype, group, width, target)
+    if (
+        is_whole
+        and k == last
+        and (_size_of(op.reduce_axis[-1]) or 0) % (lanes * group) == 0 < lanes
+    ):
+        groups, several = panels.split(loops[-2], factor=lanes)
+        columns, lane = panels.split(loops[-1], factor=lanes * group)
+        panels.reorder(columns, groups, several, lane)
+        panels.tensorize(several, interleave_rows(str(factor.dtype), group, lanes))
+        return panels, groups
     _, together = panels.split(loops[-1], factor=group)
     panels.vectorize(together)
     return None
+
+
+def _lanes_of_rows(dtype: DType, group: int, width: int, target: Target) -> int:
+    """The columns of a panel whose rows along the sum are transposed together, groups of 4 bytes as
+    elements: as many as a vector has lanes, if they divide the panel; 0 where none do."""
+    most = min(target.lanes(INT32), _MOST_LANES)
+    sizes = (each for each in (16, 8, 4) if each <= most and width % each == 0)
+    return next(sizes, 0) if group * dtype.bits == INT32.bits else 0
 
 
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> Place:

@@ -7,6 +7,7 @@ from minitvm.runtime.faces import on_demand as _on_demand
 from minitvm.te.intrinsics.dot_product import dot_product as dot_product
 from minitvm.te.intrinsics.dot_product import dot_product_of_lanes as dot_product_of_lanes
 from minitvm.te.intrinsics.dot_product import interleave as interleave
+from minitvm.te.intrinsics.dot_product import interleave_rows as interleave_rows
 from minitvm.te.intrinsics.matrix_product import matrix_product as matrix_product
 from minitvm.te.operation import compute as compute
 from minitvm.te.operation import extern as extern

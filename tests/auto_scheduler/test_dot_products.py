@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -302,6 +302,60 @@ def test_wrong_dot_products(arguments: tuple[Any, ...], text: str) -> None:
         te.dot_product(*arguments)
     with pytest.raises(CompileError, match="interleave: expected a group of 2, 4 or 8, got 3"):
         te.interleave("int8", 3, 16)
+    with pytest.raises(CompileError, match="interleave_rows: expected groups of 32 bits"):
+        te.interleave_rows("int8", 2, 16)
+    with pytest.raises(CompileError, match="4, 8 or 16 lanes, got 4 of int8, and 32"):
+        te.interleave_rows("int8", 4, 32)
+
+
+# -- Rows along the sum ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize(("dtype", "group"), [("int8", 4), ("int16", 2)])
+def test_rows_are_transposed_with_their_groups_together(dtype: str, group: int, lanes: int) -> None:
+    columns, steps = 2 * lanes, 3 * lanes * group
+    W = te.placeholder((columns, steps), dtype, name="W")
+    Z = te.compute(
+        (steps // group, columns * group),
+        lambda g, c: W[c // group, g * group + c % group],
+        name="Z",
+    )
+    s = te.create_schedule(Z.op)
+    g, c = axes_of(Z.op)
+    groups, several = s[Z].split(g, factor=lanes)
+    outer, lane = s[Z].split(c, factor=lanes * group)
+    s[Z].reorder(outer, groups, several, lane)
+    s[Z].tensorize(several, te.interleave_rows(dtype, group, lanes))
+    w = np.arange(columns * steps).reshape(columns, steps).astype(np.int8).astype(W.dtype)
+    z = np.zeros((steps // group, columns * group), W.dtype)
+    wanted = w.reshape(columns, -1, group).transpose(1, 0, 2).reshape(z.shape)
+    for run in (tvm.build(s, [W, Z]), partial(interpret, tvm.lower(s, [W, Z])["main"])):
+        z[...] = 0
+        run(w, z)
+        np.testing.assert_array_equal(z, wanted)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "dtypes"),
+    [
+        ("sapphirerapids", ("int8", "int8", "int32")),
+        ("sapphirerapids", ("bfloat16", "bfloat16", "float32")),
+        ("znver4", ("uint8", "int8", "int32")),
+        ("znver4", ("bfloat16", "bfloat16", "float32")),
+        ("alderlake", ("uint8", "int8", "int32")),
+        ("x86-64-v3", ("int16", "int16", "int32")),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(20, 96, 256), (33, 100, 192), (5, 48, 130)])
+def test_weights_that_lie_along_the_sum_are_transposed_in_registers(
+    sizes: tuple[int, int, int], cpu: str, dtypes: tuple[str, str, str]
+) -> None:
+    target = f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -num-cores=1"
+    tensors = product(*sizes, dtypes, "NT")
+    s = auto_schedule(tensors[-1], target)
+    assert sizes[2] % 64 or "te.interleave_rows(" in s.trace()
+    check(tensors, s, target, "NT")
 
 
 # -- pad_einsum ------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ tir: Any = tvm.tir
 NOT_CALLED = {
     "ComputeOp", "ExternOp", "Operation", "PlaceholderOp", "ScanOp", "Schedule", "Stage", "Tensor",
     "TensorIntrin", "TensorSlice", "create_schedule", "replay", "PrimExpr", "Stmt", "ForKind",
-    "decl_tensor_intrin", "dot_product", "dot_product_of_lanes", "interleave", "matrix_product",
+    "decl_tensor_intrin", "dot_product", "dot_product_of_lanes", "interleave", "interleave_rows",
+    "matrix_product",
     "scan", "tag_scope", "IRModule",
 }  # fmt: skip
 DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint64", "float16", "bfloat16", "float32",

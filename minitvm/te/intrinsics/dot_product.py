@@ -26,7 +26,9 @@ from minitvm.tir import reducer
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.op import call_llvm_pure_intrin, reinterpret
-from minitvm.tir.stmt import Stmt, seq
+from minitvm.tir.stmt import LetStmt, Stmt, seq
+
+_GROUP_BITS = 32
 
 
 @final
@@ -259,6 +261,66 @@ def interleave(dtype: str, group: int, columns: int) -> TensorIntrin:
 
     text = f"te.interleave({dtype!r}, {group}, {columns})"
     return decl_tensor_intrin(z.op, statement, name=text, binds={w: apart})
+
+
+@lru_cache(maxsize=64)
+def interleave_rows(dtype: str, group: int, lanes: int) -> TensorIntrin:
+    """A tensor intrinsic for ``tensorize``: rows along the sum, in the layout that
+    :func:`dot_product` wants.
+
+    It computes ``z[g, c] = w[c // group, g * group + c % group]`` for as many rows of `w`, and as
+    many groups of them, as a vector of 32-bit elements has `lanes`: 4, 8 or 16. A `group` has 4
+    bytes. The rows are transposed in registers.
+
+    >>> interleave_rows("bfloat16", 2, 16).inputs
+    (Tensor(shape=[16, 32], op.name=w),)
+    """
+    element = DType.of(dtype)
+    if group * element.bits != _GROUP_BITS or lanes not in (4, 8, 16):
+        raise CompileError(
+            f"interleave_rows: expected groups of {_GROUP_BITS} bits, and 4, 8 or 16 lanes, got "
+            f"{group} of {dtype}, and {lanes}"
+        )
+    width = lanes * group
+    w = placeholder((lanes, width), element, "w")
+    z = compute((lanes, width), lambda g, c: w[c // group, g * group + c % group], "z")
+    binds = {
+        each: decl_buffer(each.shape, element, name, strides=[Var(f"{name}_stride"), e.const(1)])
+        for name, each in (("w", w), ("z", z))
+    }
+
+    def statement(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
+        raw, names = DType.of("int32").with_lanes(lanes), list[tuple[Var, PrimExpr]]()
+
+        def named(value: PrimExpr) -> Var:
+            names.append((Var("row", value.dtype), value))
+            return names[-1][0]
+
+        rows = [
+            named(reinterpret(raw, ins[0].vload((r, 0), element.with_lanes(width))))
+            for r in range(lanes)
+        ]
+        for _ in range(lanes.bit_length() - 1):
+            pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
+            rows = [named(_half(*pair, part)) for pair in pairs for part in (0, lanes // 2)]
+        stores = [
+            outs[0].vstore((g, 0), reinterpret(element.with_lanes(width), row))
+            for g, row in enumerate(rows)
+        ]
+        made = seq(*stores)
+        for name, value in reversed(names):
+            made = LetStmt(name, value, made)
+        return made
+
+    text = f"te.interleave_rows({dtype!r}, {group}, {lanes})"
+    return decl_tensor_intrin(z.op, statement, name=text, binds=binds)
+
+
+def _half(a: PrimExpr, b: PrimExpr, first: int) -> PrimExpr:
+    """Half of the lanes of two vectors, from the lane `first` on, in turn."""
+    lanes = a.dtype.lanes
+    chosen = [e.const(lane + n) for lane in range(first, first + lanes // 2) for n in (0, lanes)]
+    return e.Call(a.dtype, "vector_shuffle", (a, b, *chosen))
 
 
 def _zip(a: PrimExpr, b: PrimExpr) -> PrimExpr:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
-from minitvm.te.intrinsics.dot_product import dot_product, dot_product_of_lanes, interleave
+from minitvm.te.intrinsics.dot_product import (
+    dot_product,
+    dot_product_of_lanes,
+    interleave,
+    interleave_rows,
+)
 from minitvm.te.intrinsics.matrix_product import matrix_product
 from minitvm.te.operation import thread_axis
 from minitvm.te.python_operators import BINARY, UNARY
@@ -32,6 +37,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "te.dot_product": dot_product,
     "te.dot_product_of_lanes": dot_product_of_lanes,
     "te.interleave": interleave,
+    "te.interleave_rows": interleave_rows,
     "te.matrix_product": matrix_product,
     "tir.Not": e.logical_not,
     "tir.Select": lambda *args: e.Select(*map(e.as_expr, args)),
