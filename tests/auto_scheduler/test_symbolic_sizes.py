@@ -171,10 +171,14 @@ def test_blocks_of_unknown_width_have_whole_panels(subscripts: str, cpu: str) ->
     A = te.placeholder((m, k), name="A")
     B = te.placeholder((n, k) if subscripts.endswith("nk->mn") else (k, n), name="B")
     r = te.reduce_axis((0, k), name="r")
-    at = (lambda j: (j, r)) if subscripts.endswith("nk->mn") else (lambda j: (r, j))
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[at(j)], axis=r), name="C")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(A[i, r] * (B[j, r] if subscripts.endswith("nk->mn") else B[r, j]), axis=r)
+
+    C = te.compute((m, n), element, name="C")
     choices = tvm.auto_schedule(C, f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}").choices
-    (tile,) = (each.figures["columns"] for each in choices if each.about == "tile")
-    wide = [each.figures["columns"] for each in choices if "columns" in each.text
-            and each.about == "blocks"]  # fmt: skip
-    assert wide and all(width % tile == 0 for width in wide)
+    widths: dict[str, Any] = {
+        each.about: each.figures["columns"] for each in choices if "{columns} columns" in each.text
+        or each.about == "tile"
+    }  # fmt: skip
+    assert widths["blocks"] % widths["tile"] == 0
