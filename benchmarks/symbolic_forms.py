@@ -65,6 +65,8 @@ def _products() -> Iterator[Form]:
     yield from _sized("product NN", partial(_product, "NN"), (512, 16, 512), (1000, 3, 100))
     yield from _sized("product NT", partial(_product, "NT"), (1, 500, 500), (8, 1000, 64))
     yield from _sized("product NN", partial(_product, "NN"), (1, 500, 500), (4, 384, 384))
+    for layout in ("NN", "TN", "NT"):  # too large for the L2 cache
+        yield from _sized(f"product {layout}", partial(_product, layout), (600, 700, 1500))
     yield from _sized("product float64 NN", partial(_product, "NN", dtype="float64"), (100,) * 3)
     yield from _sized("product and bias and relu", _layer, (100, 100, 100), (64, 256, 64))
     yield from _sized(

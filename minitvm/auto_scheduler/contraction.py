@@ -25,6 +25,8 @@ from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
+from minitvm.target import Target
+from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads_everywhere
 from minitvm.te.schedules.operation_graph import read_by_ranges
@@ -530,6 +532,21 @@ def part_of_long_sum(op: ComputeOp) -> int | None:
 def is_uneven(op: ComputeOp) -> bool:
     """Whether the length of a stage's sums depends on other axes, or on data."""
     return bool(uneven_axes(op) or read_by_ranges(op))
+
+
+def running_axis(op: ComputeOp, *, in_order: bool = False) -> IterVar | None:
+    """The data axis along which a reduction gains one term from each element to the next; None if
+    there is none. `in_order`: the new term must come behind all others."""
+    reduce = op.body[0]
+    if not isinstance(reduce, Reduce) or isinstance(reduce.condition, e.IntImm):
+        return None
+    found = (accumulation_of(op, axis) for axis in op.axis)
+    return next((each.axis for each in found if each and (each.in_order or not in_order)), None)
+
+
+def lanes_of(op: ComputeOp, target: Target) -> int:
+    """The number of lanes of a vector of the widest of a stage's results."""
+    return min(target.lanes(body.dtype) for body in op.body)
 
 
 def uneven_axes(op: ComputeOp) -> set[IterVar]:

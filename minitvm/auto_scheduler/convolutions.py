@@ -93,7 +93,7 @@ from minitvm.auto_scheduler.packing import (
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
-from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused, share_of_terms
+from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import balanced, best_tile, in_columns_of_tiles, vectors
 from minitvm.runtime.host import CACHE_LINE
@@ -222,7 +222,7 @@ def _cycles_of_forms(contraction: Contraction, row: IterVar, target: Target) -> 
     _, as_rows = _Form(contraction, [row], width, target).best_tile()
     as_rows *= usual_size(images) // width
     rows = usual_size(axis for axis in contraction.rows if axis is not row)
-    return rows * as_columns * share_of_terms(op, weights), rows * as_rows
+    return rows * as_columns, rows * as_rows
 
 
 def _is_read_through_windows(contraction: Contraction) -> bool:

@@ -462,20 +462,6 @@ def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> floa
     return size / (_COPY_ROWS if in_rows else target.vector_bits / 64)
 
 
-def cycles_of_evicted_pieces(
-    size: int, piece: int, distance: int, count: int, target: Target
-) -> float:
-    """The cycles in which lines come from beyond the L2 cache and go back, for a copy of `size`
-    bytes that stores each line in several pieces of `piece` bytes. Between two pieces of a line,
-    `count` pieces are stored, `distance` bytes apart. If their lines evict each other from L2, a
-    line comes once for each of its pieces."""
-    level = target.level_of(size)
-    if piece >= CACHE_LINE or level < 3 or count <= _lines_in_l2(distance, target):
-        return 0.0
-    came = 2 * CACHE_LINE / target.bytes_per_cycle(level) * in_pieces(level, CACHE_LINE, target)
-    return size / piece * came
-
-
 def packing_cycles(nest: Nest, target: Target) -> float:
     """The cycles in which the columns' factor is copied into panels, block by block in L2."""
     others = usual_product(nest.others)

@@ -33,9 +33,9 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     only_moves,
     rows_in_common,
+    running_axis,
 )
 from minitvm.auto_scheduler.loops import compute_of
-from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long

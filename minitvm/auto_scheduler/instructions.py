@@ -324,12 +324,16 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
     packed = DType.of(by.a), DType.of(by.b)
     made = nest_of(contraction, target, *packed, unit=unit, terms=terms, pads=True)
     *steps, last = map(_size_of, contraction.op.reduce_axis)
+    is_moved, a_bytes = only_moves(contraction.a.tensor.op), made.a_bytes
+    if is_moved and a_bytes is not None:  # tiles read a strip of it, which is made in the caches
+        a_bytes = min(a_bytes, target.cache_bytes(2) // 8)
     return replace(
         made,
         rows=tuple(map(_size_of, contraction.rows)),
         columns=_size_of(contraction.column),
         steps=(*steps, last and _rounded_up(last, unit.depth)),
-        copies_rows=_copies_rows(contraction, by) or only_moves(contraction.a.tensor.op),
+        a_bytes=a_bytes,
+        copies_rows=is_moved or _copies_rows(contraction, by),
     )
 
 

@@ -52,13 +52,13 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
     reduce_of,
+    running_axis,
 )
 from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
     copy_cycles_of_lines,
-    cycles_of_evicted_pieces,
     layout_cycles,
     transfer_cycles,
     usual_bytes_of,
@@ -67,7 +67,6 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import cycles_of_reduction
-from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.strategies import cycles_of_strategy
 from minitvm.auto_scheduler.sums import epilogue_of
@@ -624,14 +623,7 @@ def _copy_of(
     written, read = _line(made, source), _line(source, made)
     # Blocks are as high as a line that is read; a quarter of a vector is enough.
     run = min(usual_size(written), 4 * usual_size(read)) * tensor.dtype.itemsize
-    size, piece = (usual_size(each) * tensor.dtype.itemsize for each in (made, written))
-    cycles = layout_cycles(size, run, target, in_rows=in_rows)
-    if not in_rows and source:
-        # What lies in a line of the source is stored at a distance.
-        inside = usual_size(made[made.index(source[-1]) + 1 :])
-        distance, count = inside * tensor.dtype.itemsize, usual_size(source[-1:])
-        cycles += cycles_of_evicted_pieces(size, piece, distance, count, target)
-    return cycles
+    return layout_cycles(usual_size(made) * tensor.dtype.itemsize, run, target, in_rows=in_rows)
 
 
 def _line(axes: Sequence[IterVar], others: Sequence[IterVar]) -> list[IterVar]:

@@ -19,9 +19,9 @@ one line whose vectors don't end with the rows. The tensor's row is repeated as 
 
 Along an antidiagonal, or up to the diagonal, the pieces of a row compute different expressions. If
 a row is cut into vectors, the vectors in which pieces meet compute all pieces under masks. This is
-cheap where the processor has masked loads, and dear where it hasn't: for narrow elements, and in
-reverse order. Such a row stays one loop. The pass ``partition_loops`` cuts it where the pieces
-meet, and LLVM makes vectors of each::
+cheap where the processor has mask registers, and dear where it hasn't, for narrow elements and in
+reverse order; so it is in each step of a scan, whose rows are short. Such a row stays one loop. The
+pass ``partition_loops`` cuts it where the pieces meet, and LLVM makes vectors of each::
 
     for i on all threads:
         for j up to i: Y[i, j] = X[i, j] + w[i - j]
@@ -258,9 +258,11 @@ def write_short_lines(s: Schedule, stage: Stage, target: Target) -> None:
 # -- Rows in pieces --
 
 
-def write_pieces(s: Schedule, stage: Stage) -> bool:
-    """Schedules an elementwise stage whose rows have pieces; False for any other stage."""
-    if not _is_in_pieces(stage):
+def write_pieces(stage: Stage, target: Target) -> bool:
+    """Schedules an elementwise stage whose rows have pieces, in a scan or for a target without mask
+    registers; False for any other stage."""
+    is_masked = target.has_mask_registers and stage.time is None
+    if is_masked or not _is_in_pieces(stage):
         return False
     *lines, _ = compute_of(stage).axis
     choose(stage, "strategy", "row by row, in pieces that begin elsewhere in each")

@@ -64,6 +64,7 @@ from minitvm.auto_scheduler.contraction import (
     extent_of,
     factors_of,
     is_uneven,
+    long_axes,
     usual_extent,
     usual_iterations,
 )
@@ -150,18 +151,24 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
 
 def _period(op: ComputeOp, reduce: Reduce, axis: IterVar) -> int:
     """The number of phases along an axis; 0 if it has none. Its remainder chooses terms: a
-    condition depends on it, or a read whose element is the same for all quotients."""
+    condition depends on it, or a read whose element is the same for all quotients; and a phase sums
+    several of them."""
     extent = extent_of(axis)
     places = [*_scaled_places_of(axis, *reduce.source, reduce.condition)]
     periods = {n and n // gcd(n, by) for each, by in places for n in [e.const_int(each.b)]}
     period = periods.pop() if len(periods) == 1 else None
     if period is None or period < 2 or extent is None or extent < period * _FEWEST:
         return 0
+    reads = factors_of(op)
+    parts = [reduce.condition, *(index for each in reads for index in each.load.indices)]
+    terms = [each.var for each in long_axes(op.reduce_axis)]
+    if not any(mentions(axis.var, x) and any(mentions(k, x) for k in terms) for x in parts):
+        return 0
 
     def kinds_in(*nodes: PrimExpr) -> set[type]:
         return {type(each) for each, _ in _scaled_places_of(axis, *nodes)}
 
-    kinds = [kinds_in(*each.load.indices) for each in factors_of(op)]
+    kinds = [kinds_in(*each.load.indices) for each in reads]
     others = kinds_in(reduce.condition)
     return period if e.FloorMod in others or {e.FloorMod} in kinds else 0
 
@@ -208,7 +215,7 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     if is_read or len(op.outputs) > 1 or contraction_of(op) is not None:
         return None
     whole = with_inlined(op, s.inlined)
-    digits, planes = _digits_of(whole, target), _planes_of(whole)
+    digits, planes = _digits_of(whole, target), _planes_of(whole, target)
     if digits is None and planes is None:
         return None
     made = cached(s, stage, "global")
@@ -230,11 +237,14 @@ def write_digits(program: Program, stage: Stage) -> list[Stage] | None:
     return [made]
 
 
-def _planes_of(op: ComputeOp) -> list[int] | None:
+def _planes_of(op: ComputeOp, target: Target) -> list[int] | None:
     """For each axis the number of planes that it goes through in turn, 0 for one; None if there are
-    no such axes, or if neighbours along the last axis are read as neighbours."""
+    no such axes, or if neighbours along the last axis are read as neighbours. Vectors of a few
+    planes of known size are shuffled as they lie, where registers are wide."""
     loads = [*all_loads(op)]
     terms = [term for load in loads for term in _terms_of(load)]
+    is_known = not any(None in map(e.const_int, load.producer.shape) for load in loads)
+    least = NEAR if is_known and target.vector_bits > 128 else 1
 
     def planes(axis: IterVar) -> int:
         sizes = _divisors_of(axis, *op.body)
@@ -243,7 +253,7 @@ def _planes_of(op: ComputeOp) -> list[int] | None:
             isinstance(atom, e.FloorMod) and mentions(axis.var, atom) and abs(by) > NEAR
             for atom, by in terms
         )
-        is_long = size > 1 and (extent_of(axis) or FAR) > size
+        is_long = size > least and (extent_of(axis) or FAR) > size
         return size if are_apart and is_long and _is_multiple(axis, size) else 0
 
     if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):

@@ -20,6 +20,16 @@ cache instead, and rows are read whole, a few of them side by side::
             for x in vectors:
                 sums[part, x] += X[row, x]              # for these rows
     Y[x] = the sums of all parts
+
+Each result of a running reduction, such as a prefix sum, reduces one term more than its neighbour.
+If the results lie along the last axis, those in the lanes of a vector are computed from those in
+the lanes before. If they lie along another axis y, the totals of a block of x stay in L1::
+
+    for all other axes, and blocks of x, on all threads
+        for y
+            for x of the block, in vectors
+                total[x] += A[y, x]
+                C[y, x] = total[x]
 """
 
 from __future__ import annotations
@@ -37,6 +47,7 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     are_pieces,
     bare_vars,
+    bytes_of_results,
     contraction_of,
     divisors_along,
     extent_of,
@@ -47,12 +58,14 @@ from minitvm.auto_scheduler.contraction import (
     is_multiple,
     is_rounded,
     is_uneven,
+    lanes_of,
     last_line,
     line_of,
     long_axes,
     part_of_long_sum,
     product_of_extents,
     reduce_of,
+    running_axis,
     slides,
     uneven_axes,
 )
@@ -69,10 +82,8 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
     write_sums,
 )
-from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
 from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
-from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
-from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
 from minitvm.te.schedules.found_blocks import place_found
@@ -88,8 +99,6 @@ from minitvm.tir.functor import walk_once
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
 _MOST_UNROLLED = 16  # steps: more take long to compile
-_MOST_WRITTEN = 128  # steps of neighbouring results
-_BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
@@ -98,6 +107,9 @@ _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
 _WORTH = 0.75  # of the cycles, from which on stages of their own are worth it
+_MOST_PARTS = 8  # of the steps
+_LEAST_STEPS = 64  # of a part
+STEPS = 8  # rows that are read side by side: streams that the prefetcher follows
 LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
 
 
@@ -381,6 +393,37 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     return split_in_parts(s, stage, parts, lanes_of(op, target))
 
 
+def split_in_parts(
+    s: Schedule, stage: Stage, parts: int, lanes: int, axes: Sequence[IterVar] = ()
+) -> Stage:
+    """Combines the results of parts of a reduction's steps along its longest axis, in vectors along
+    the last of its `axes` in this order; returns the stage that computes them."""
+    *others, column = axes or compute_of(stage).axis
+    part, _ = stage.split(longest_axis(compute_of(stage)), nparts=parts)
+    made = factored(s, stage, part)
+    column, lane = stage.split(column, factor=lanes)
+    write_loops(stage, compute_of(stage).reduce_axis, lane, tasks=[*others, column])
+    return made
+
+
+def longest_axis(op: ComputeOp) -> IterVar:
+    """The reduction axis of the most steps, the outermost of several."""
+    return max(op.reduce_axis, key=lambda k: extent_of(k) or 0)
+
+
+def parts_of_rows(op: ComputeOp, target: Target) -> int:
+    """The number of parts of a reduction's steps whose results fit half of the L2 cache. It doesn't
+    depend on the number of cores, and so the bits of the result don't either. A few parts less are
+    better than a remainder."""
+    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
+    if results is None or steps is None:
+        return 1
+    size = max(1, results * bytes_of_results(op))
+    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
+    counts = range(most, most // 2, -1)
+    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % STEPS > 0))
+
+
 # -- Results along the reduction --
 
 
@@ -415,8 +458,10 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
-        is_plain = not partial and compute_of(stage) is op
-        row = fused(stage, _write_out(op, stage, target) if is_plain else axes)
+        if not partial and compute_of(stage) is op and _unrolls_lookups(op):
+            for loop in stage.leaf_iter_vars[len(axes) :]:
+                stage.unroll(loop)
+        row = fused(stage, axes)
         stage.parallel(row)
     for each in partial if axes else ():
         each.compute_at(stage, row if alone else axes[-1])
@@ -451,27 +496,12 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
         stage.unroll(digit)
 
 
-def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
-    """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
-    steps leave a remainder, and can't be masked: LLVM then makes vectors across results. Returns
-    the other data axes. Steps whose elements data choose are unrolled alone: these are read one by
+def _unrolls_lookups(op: ComputeOp) -> bool:
+    """Whether a few steps are written out because data choose their elements: these are read one by
     one, sooner than a vector of them is gathered."""
-    steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
+    steps = product_of_extents(op.reduce_axis)
     is_short = bool(steps) and (steps or 0) <= _MOST_UNROLLED and not is_uneven(op)
-    if is_short and any(is_lookup(each.load) for each in factors_of(op)):
-        for loop in stage.leaf_iter_vars:
-            if loop not in op.axis:
-                stage.unroll(loop)
-        return op.axis
-    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
-    if not steps or steps > most or is_uneven(op):
-        return op.axis
-    results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
-    if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:
-        return op.axis
-    for loop in (*results, *(each for each in stage.leaf_iter_vars if each not in op.axis)):
-        stage.unroll(loop)
-    return op.axis[: len(op.axis) - len(results)]
+    return is_short and any(is_lookup(each.load) for each in factors_of(op))
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
@@ -579,3 +609,76 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
         made.insert(0, total)
         halves //= 2
     return made
+
+
+# -- Running reductions --
+
+
+def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
+    """The number of neighbouring results of some rows, in whole vectors, that fit half of the L1
+    cache."""
+    lanes = lanes_of(op, target)
+    return max(lanes, target.cache_bytes(1) // 2 // (rows * bytes_of_results(op)) // lanes * lanes)
+
+
+def write_running(
+    s: Schedule,
+    stage: Stage,
+    axis: IterVar,
+    line: Sequence[IterVar],
+    target: Target,
+    *,
+    in_order: bool,
+    alone: bool,
+) -> None:
+    """Writes a running reduction along an axis. `line`: the last axes behind it, which are one line
+    of memory. `in_order`: terms are combined one after the other. A stage that is `alone` runs in
+    parallel."""
+    op = compute_of(stage)
+    choose(stage, "strategy", "each result along {axis} goes on from the one before", axis=axis)
+    stage.accumulate(axis)
+    tasks = [each for each in op.axis if each is not axis and each not in line]
+    if line:
+        tasks.append(_write_totals(stage, axis, tasks, line, target, alone=alone))
+    elif not in_order and len(op.reduce_axis) == 1:
+        _write_running_lanes(stage, axis)
+    if alone and tasks:
+        stage.parallel(fused(stage, tasks))
+
+
+def _write_running_lanes(stage: Stage, axis: IterVar) -> None:
+    """Combines in lanes the terms of the cache lines that are fetched together."""
+    width = LINES_AT_ONCE * CACHE_LINE // max(b.dtype.itemsize for b in compute_of(stage).body)
+    extent = extent_of(axis)
+    if extent is not None:
+        width = min(width, 1 << max(0, extent.bit_length() - 1))
+    if width > 1:
+        _, lane = stage.split(axis, factor=width)
+        stage.vectorize(lane)
+
+
+def _write_totals(
+    stage: Stage,
+    axis: IterVar,
+    tasks: Sequence[IterVar],
+    line: Sequence[IterVar],
+    target: Target,
+    *,
+    alone: bool,
+) -> IterVar:
+    """Keeps a block of running results in the L1 cache. Returns the loop over blocks."""
+    op = compute_of(stage)
+    lanes, most = lanes_of(op, target), results_in_cache(op, target)
+    extent = product_of_extents(line)
+    others = prod(extent_of(each) or target.num_cores for each in tasks)
+    if alone and extent is not None and others < target.num_cores:
+        share = -(-extent * max(1, others) // target.num_cores)
+        # Shorter pieces are slow to read.
+        least = target.cache_bytes(1) // target.l1_ways // bytes_of_results(op)
+        most = min(most, max(-(-share // lanes) * lanes, least))
+    if extent is not None:
+        lanes = max(1, min(lanes, extent))
+    block, column = stage.split(fused(stage, line), factor=most)
+    column, lane = stage.split(column, factor=lanes)
+    write_loops(stage, [*tasks, block, axis, column], lane)
+    return block

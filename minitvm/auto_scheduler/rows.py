@@ -30,9 +30,11 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
     is_in_order,
+    lanes_of,
     last_line,
     product_of_extents,
     rows_in_common,
+    running_axis,
 )
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
@@ -54,7 +56,6 @@ from minitvm.auto_scheduler.reductions import (
     write_along,
     write_in_registers,
 )
-from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
 from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import write_streamed
@@ -358,7 +359,7 @@ class _Rows:
         elif self._is_last() and has_short_rows() and self._has_short_lines():
             choose(stage, "strategy", "several rows at a time, as one line in vectors")
             write_short_lines(s, stage, target)
-        elif not write_pieces(s, stage):
+        elif not write_pieces(stage, target):
             self._choose()
             first = self._first_of_vectors(stage)
             vectors = self._write_columns(stage, first)

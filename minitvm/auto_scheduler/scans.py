@@ -21,9 +21,9 @@ from functools import partial
 
 from minitvm.auto_scheduler.attempts import Attempt, Program
 from minitvm.auto_scheduler.choice import choose
+from minitvm.auto_scheduler.contraction import running_axis
 from minitvm.auto_scheduler.layouts import write_operands
 from minitvm.auto_scheduler.packing import write_whole_copy
-from minitvm.auto_scheduler.running import running_axis
 from minitvm.te.schedules.scans import (
     find_scans,
     moved_reduction,

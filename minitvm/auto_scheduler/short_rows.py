@@ -56,8 +56,10 @@ from minitvm.auto_scheduler.contraction import (
     is_in_order,
     is_line,
     is_uneven,
+    lanes_of,
     product_of_extents,
     reduce_of,
+    running_axis,
 )
 from minitvm.auto_scheduler.loops import (
     cached,
@@ -76,7 +78,6 @@ from minitvm.auto_scheduler.reductions import (
     step_operations,
     term_operations,
 )
-from minitvm.auto_scheduler.running import lanes_of, running_axis
 from minitvm.auto_scheduler.some_sizes import has_short_rows
 from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
 from minitvm.auto_scheduler.terms import is_long
@@ -349,6 +350,8 @@ def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
         return None  # LLVM makes better vectors
     results = product_of_extents(op.axis) or 1
     if is_grouped(op, target) or running_axis(op) is not None or results > _MOST_RESULTS:
+        return None
+    if runs_in_columns(op, target) or not all(x.reads(op.axis[-2]) for x in _reads_along(op)):
         return None
 
     def in_line(*indices: Var) -> list[PrimExpr]:

@@ -34,7 +34,6 @@ the results stay in registers. So it does for two groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from minitvm.arith.effects import reads_tensors
@@ -46,11 +45,11 @@ from minitvm.auto_scheduler.contraction import (
     Factor,
     are_pieces,
     bytes_of,
-    bytes_of_results,
     extent_of,
     is_in_order,
     is_near_along,
     is_uneven,
+    lanes_of,
     line_of,
     long_axes,
     part_of_long_sum,
@@ -60,7 +59,12 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Places, cached, compute_of, factored, fused, write_loops
-from minitvm.auto_scheduler.running import lanes_of, results_in_cache
+from minitvm.auto_scheduler.reductions import (
+    STEPS,
+    parts_of_rows,
+    results_in_cache,
+    split_in_parts,
+)
 from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, may_vary
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import ALIKE
@@ -75,10 +79,7 @@ from minitvm.tir.functor import mentions, walk_once
 
 _MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
-_MOST_PARTS = 8  # of the steps
-_LEAST_STEPS = 64  # of a part
 _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
-_STEPS = 8  # rows of B that are read side by side: streams that the prefetcher follows
 
 
 def is_streamed(contraction: Contraction, target: Target) -> bool:
@@ -198,8 +199,8 @@ def streamed_cycles(contraction: Contraction, target: Target) -> float:
     op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
     rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
     steps = usual_size((*op.axis, *op.reduce_axis))
-    stays = rows * _STEPS <= target.vector_registers // 2  # sums need the others
-    loads = 1 / rows + 1 / _STEPS + (0 if stays else 1)
+    stays = rows * STEPS <= target.vector_registers // 2  # sums need the others
+    loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
     came = _came(contraction, results_in_cache(op, target, rows), target)
     computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
     fewer, more = sorted((computed, came))
@@ -290,44 +291,13 @@ def may_be_others(row: IterVar) -> bool:
     return may_vary(row) and extent_of(row) != 1
 
 
-def split_in_parts(
-    s: Schedule, stage: Stage, parts: int, lanes: int, axes: Sequence[IterVar] = ()
-) -> Stage:
-    """Combines the results of parts of a reduction's steps along its longest axis, in vectors along
-    the last of its `axes` in this order; returns the stage that computes them."""
-    *others, column = axes or compute_of(stage).axis
-    part, _ = stage.split(longest_axis(compute_of(stage)), nparts=parts)
-    made = factored(s, stage, part)
-    column, lane = stage.split(column, factor=lanes)
-    write_loops(stage, compute_of(stage).reduce_axis, lane, tasks=[*others, column])
-    return made
-
-
-def longest_axis(op: ComputeOp) -> IterVar:
-    """The reduction axis of the most steps, the outermost of several."""
-    return max(op.reduce_axis, key=lambda k: extent_of(k) or 0)
-
-
-def parts_of_rows(op: ComputeOp, target: Target) -> int:
-    """The number of parts of a reduction's steps whose results fit half of the L2 cache. It doesn't
-    depend on the number of cores, and so the bits of the result don't either. A few parts less are
-    better than a remainder."""
-    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
-    if results is None or steps is None:
-        return 1
-    size = max(1, results * bytes_of_results(op))
-    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
-    counts = range(most, most // 2, -1)
-    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % _STEPS > 0))
-
-
 def _steps(extent: int | None, is_cheap: bool) -> int:
     """The number of rows of B that are read side by side: a divisor of `extent`, if one is near
     enough. `is_cheap`: a remainder costs little, since no vector of columns needs a mask that the
     processor must compute."""
-    sizes = range(_STEPS, _STEPS // 2 - 1, -1)
+    sizes = range(STEPS, STEPS // 2 - 1, -1)
     even = next((each for each in sizes if extent is not None and extent % each == 0), None)
-    return even or (_STEPS if is_cheap or extent is None else 1)
+    return even or (STEPS if is_cheap or extent is None else 1)
 
 
 # -- By groups --

@@ -24,9 +24,9 @@ from minitvm.auto_scheduler.contraction import (
     only_moves,
     plain_axes_of,
     rows_in_common,
+    running_axis,
 )
 from minitvm.auto_scheduler.packing import can_be_copied
-from minitvm.auto_scheduler.running import running_axis
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from itertools import product
-from math import prod
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.arith.work import USUAL_TRIPS, products_in
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, reduce_of
+from minitvm.auto_scheduler.contraction import Contraction, extent_of, reduce_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.mirrored_results import block_of_half
@@ -25,7 +24,7 @@ from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Node, children, mentions, substitute, walk_once
+from minitvm.tir.functor import Node, children, substitute, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
@@ -94,16 +93,6 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         max(sources - bool(fused), sources - 1 + combiners - (len(op.body) == 1), 0),
         _CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
     )
-
-
-def share_of_terms(op: ComputeOp, weights: Factor) -> float:
-    """The part of the terms that is left by conditions on axes that a factor reads alone, such as
-    the ends of windows whose length depends on the phase of a place. Loops one inside the other are
-    clipped by them."""
-    others = [axis.var for axis in (*op.axis, *op.reduce_axis) if not weights.reads(axis)]
-    conditions = [*conjuncts(reduce_of(op).condition)]
-    return prod(_share_where(op, [each]) for each in conditions
-                if not any(mentions(var, each) for var in others))  # fmt: skip
 
 
 def share_of_steps(op: ComputeOp) -> float:

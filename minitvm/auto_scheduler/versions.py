@@ -31,12 +31,17 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.contraction import Contraction, bytes_of, contraction_of, extent_of
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    bytes_of,
+    contraction_of,
+    extent_of,
+    lanes_of,
+)
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.lines import are_short_lines, gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
-from minitvm.auto_scheduler.running import lanes_of
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
     are_short_rows,
@@ -67,7 +72,6 @@ _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
-_LONGER = 2  # a dimension of a factor that fits the L2 cache, by the side of a square one
 _SHORT = 16  # an extent below would be padding for the most part
 _STEPS = 64  # of short rows that are combined step by step
 # Extents that versions are made for, the first ones for which they are right.
@@ -327,39 +331,19 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
 
 
-def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
-    """Whether factors have no more elements than `most` x `most`. A tile's rows stay in the L1
-    cache, and lines don't lie so far apart that the steps take too many pages: where each step is
-    in another line of both factors, long lines are few."""
-    long = _within(contractions, extents, most, _LONGER)
-    if not any(map(_steps_across_both, contractions)):
-        return long
-    half = _within(contractions, extents, most, _LONGER, most // 2)
-    return e.logical_or(_within(contractions, extents, most, 1), half)
-
-
-def _within(
-    contractions: Iterable[Contraction],
-    extents: Iterable[Var],
-    most: int,
-    longer: int,
-    side: int | None = None,
-) -> PrimExpr:
-    """Whether extents are up to `most`, those of rows and of columns `longer` times as many, and
-    factors have no more elements than a square of a `side`, by default `most`."""
-    sides = [
-        ([*each.op.reduce_axis], [x for x in each.op.axis if a.reads(x) and not b.reads(x)])
-        for each in contractions
-        for a, b in ((each.a, each.b), (each.b, each.a))
-    ]
-    long = {domain_of(axis).extent for _, axes in sides for axis in axes}
-    long -= {domain_of(axis).extent for axes, _ in sides for axis in axes}
-    found = [e.less_equal(var, longer * most if var in long else most) for var in extents]
-    for axes in dict.fromkeys((*outer, *inner) for outer, inner in sides):
-        sizes = [domain_of(axis).extent for axis in axes]
-        if longer > 1 and sum(isinstance(each, Var) for each in sizes) > 1:
+def _fits_cache(contractions: Sequence[Contraction], extents: Iterable[Var], most: int) -> PrimExpr:
+    """Whether factors have no more elements than `most` x `most`, and no extent is longer than
+    twice that; where each step is in another line of both factors, these lines are no longer than
+    `most`, or they lie on too many pages."""
+    longest = most if any(map(_steps_across_both, contractions)) else 2 * most
+    found = [e.less_equal(var, longest) for var in extents]
+    pairs = ((x.op, *pair) for x in contractions for pair in ((x.a, x.b), (x.b, x.a)))
+    for op, factor, other in pairs:
+        own = [axis for axis in op.axis if factor.reads(axis) and not other.reads(axis)]
+        sizes = [domain_of(axis).extent for axis in (*op.reduce_axis, *own)]
+        if sum(isinstance(each, Var) for each in sizes) > 1:
             size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
-            found.append(e.less_equal(size, (side or most) ** 2))
+            found.append(e.less_equal(size, most**2))
     return reduce(e.logical_and, found)
 
 

@@ -30,7 +30,7 @@ from minitvm.auto_scheduler.ahead import (
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.columns_in_line import write_columns_in_line
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes
+from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes, running_axis
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
@@ -46,7 +46,6 @@ from minitvm.auto_scheduler.places import (
 )
 from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
-from minitvm.auto_scheduler.running import running_axis
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
 from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines

@@ -263,3 +263,19 @@ def test_steps_of_one_term_are_none() -> None:
     made = simplified(Y.op)
     assert [axis.var.name for axis in made.reduce_axis] == ["rc"]
     assert "cache_access" not in tvm.auto_schedule(Y, AMX).trace()
+
+
+def test_windows_of_a_large_image_are_copied_along_its_channels() -> None:
+    """A strip of rows is made in the caches, however large the matrix of all windows is."""
+    X = te.placeholder((1, 41, 41, 256), "bfloat16", name="X")
+    W = te.placeholder((3, 3, 256, 256), "bfloat16", name="W")
+    r, q, c = (te.reduce_axis((0, n), name=name) for n, name in ((3, "r"), (3, "q"), (256, "c")))
+
+    def element(n: Any, y: Any, x: Any, f: Any) -> Any:
+        read = X[n, y + r * 4, x + q * 4, c].astype("float32")
+        return te.sum(read * W[r, q, c, f].astype("float32"), axis=[r, q, c])
+
+    Y = te.compute((1, 33, 33, 256), element, name="Y")
+    trace = tvm.auto_schedule(Y, AMX).trace()
+    assert "te.matrix_product(" in trace
+    assert "factor=1)" not in trace  # elements one by one, as along the places of the image

@@ -434,3 +434,15 @@ def test_few_rows_are_computed_together() -> None:
     assert "vector_shuffle" in str(lower(auto_schedule(out, HASWELL), [x, out]))
     few = te.compute((2, 3), lambda b, i: te.sum(x[b, i, k], axis=k), name="Z")
     assert "transform_layout" not in auto_schedule(few, HASWELL).trace()  # of a vector of results
+
+
+def test_few_columns_are_no_rows_in_line() -> None:
+    """Rows that all places share, as of a product of few columns, aren't behind each other; and
+    results of which neighbours read neighbours are in vectors already."""
+    a, b = te.placeholder((300, 12), name="A"), te.placeholder((3, 12), name="B")
+    k, q = te.reduce_axis((0, 12), "k"), te.reduce_axis((0, 5), "q")
+    product = te.compute((300, 3), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="Y")
+    image = te.placeholder((40, 84, 3), "int32", name="P")
+    blur = te.compute((40, 80, 3), lambda y, x, c: te.sum(image[y, x + q, c], axis=q), name="Z")
+    for out in (product, blur):
+        assert "digits" not in {each.about for each in auto_schedule(out, HASWELL).choices}

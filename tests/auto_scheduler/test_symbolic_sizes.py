@@ -161,3 +161,24 @@ def test_tiles_of_sizes_with_a_bound_are_whole(text: str) -> None:
         b = np.full(width, -1, "int32")
         function(a, b, value)
         np.testing.assert_array_equal(b, a.sum(0))
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "emeraldrapids", "znver4"])
+@pytest.mark.parametrize("subscripts", ["mk,kn->mn", "mk,nk->mn"])
+def test_blocks_of_unknown_width_have_whole_panels(subscripts: str, cpu: str) -> None:
+    """A tile that began within a panel would read parts of two."""
+    m, n, k = te.var("m"), te.var("n"), te.var("k")
+    A = te.placeholder((m, k), name="A")
+    B = te.placeholder((n, k) if subscripts.endswith("nk->mn") else (k, n), name="B")
+    r = te.reduce_axis((0, k), name="r")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(A[i, r] * (B[j, r] if subscripts.endswith("nk->mn") else B[r, j]), axis=r)
+
+    C = te.compute((m, n), element, name="C")
+    choices = tvm.auto_schedule(C, f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu}").choices
+    widths: dict[str, Any] = {
+        each.about: each.figures["columns"] for each in choices if "{columns} columns" in each.text
+        or each.about == "tile"
+    }  # fmt: skip
+    assert widths["blocks"] % widths["tile"] == 0
