@@ -202,6 +202,10 @@ def _has_near_point(forms: Sequence[Affine]) -> bool:
     elimination. All atoms begin at zero. An atom of a violated constraint, preferably one that it
     bounds from below, is moved until the constraint holds."""
     values = [form.constant for form in forms]  # of the forms, at the point reached
+    forms_of: dict[Atom, list[tuple[int, int]]] = {}  # the forms with an atom, and its coefficients
+    for i, form in enumerate(forms):
+        for atom, coefficient in form.terms.items():
+            forms_of.setdefault(atom, []).append((i, coefficient))
     place = 0
     for moves in range(1, _MAX_MOVES + 2):
         violated = [i for i, value in enumerate(values) if value < 0]
@@ -216,10 +220,8 @@ def _has_near_point(forms: Sequence[Affine]) -> bool:
         distance = -(values[place] // abs(terms[atom]))
         if terms[atom] < 0:
             distance = -distance
-        for i, form in enumerate(forms):
-            coefficient = form.terms.get(atom)
-            if coefficient is not None:
-                values[i] += coefficient * distance
+        for i, coefficient in forms_of[atom]:
+            values[i] += coefficient * distance
         place += 1
     return False
 
