@@ -160,6 +160,9 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
     """
     forms = list(constraints)
     places = _bounded_on_both_sides(forms)
+    apart = _contradictory_bounds(forms, places)
+    if apart is not None:
+        return apart
     left = [forms[place] for place in places]
     if _has_near_point(left):
         return None
@@ -194,6 +197,26 @@ def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
         if not free:
             return places
         places = [place for place in places if free.isdisjoint(forms[place].terms)]
+
+
+def _contradictory_bounds(forms: Sequence[Affine], places: Sequence[int]) -> list[int] | None:
+    """The positions of two constraints, each on a single atom, that contradict each other: an
+    elimination might come to that atom last."""
+    bounds: dict[tuple[Atom, bool], tuple[int, int]] = {}  # the strictest lower and upper ones
+    for place in places:
+        form = forms[place]
+        if len(form.terms) != 1:
+            continue
+        ((atom, coefficient),) = form.terms.items()
+        is_lower = coefficient > 0
+        least = -(form.constant // abs(coefficient))  # of the atom, or of its negation
+        known = bounds.get((atom, is_lower))
+        if known is None or least > known[0]:
+            bounds[atom, is_lower] = least, place
+            other = bounds.get((atom, not is_lower))
+            if other is not None and least + other[0] > 0:
+                return sorted((place, other[1]))
+    return None
 
 
 def _has_near_point(forms: Sequence[Affine]) -> bool:

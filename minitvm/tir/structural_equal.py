@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from minitvm.tir import nodes as n
@@ -127,7 +126,7 @@ class _Comparison:
         return True
 
     def _same_node(self, a: Any, b: Any) -> bool:
-        outside, binder, inside = _fields_around(type(a))
+        outside, binder, inside = _FIELDS_AROUND[type(a)]
         return (
             self._same_fields(a, b, outside)
             and all(self._bind_each(getattr(a, n), getattr(b, n)) for n in binder)
@@ -173,16 +172,23 @@ class _Comparison:
         )  # fmt: skip
 
 
-@cache
-def _fields_around(cls: type) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+_Names = Sequence[str]
+
+
+class _FieldsAround(dict[type, tuple[_Names, _Names, _Names]]):
     """The fields of a class that lie outside of the scope of its variables, those that bind
     variables, and those in their scope."""
-    names = [each.name for each in fields(cls)]
-    binder = BINDERS.get(cls, ())
-    others = [name for name in names if name not in binder]
-    if "body" not in others or not binder:
-        return (), binder, others
-    return [name for name in others if name != "body"], binder, ["body"]
+
+    def __missing__(self, cls: type) -> tuple[_Names, _Names, _Names]:
+        binder = BINDERS.get(cls, ())
+        others = [each.name for each in fields(cls) if each.name not in binder]
+        inside = ["body"] if binder and "body" in others else others
+        outside = [name for name in others if name not in inside]
+        made = self[cls] = outside, binder, inside
+        return made
+
+
+_FIELDS_AROUND = _FieldsAround()
 
 
 # The origin of a function is no part of its meaning.
