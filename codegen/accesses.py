@@ -348,8 +348,7 @@ def emit_load(emitter: Emitter, node: e.BufferLoad) -> Value:
         loaded = _load_if(emitter, emitter.emit(predicate), node)
     else:
         where = address(emitter, node.buffer, node.indices)
-        around = _row_around(emitter, node) if predicate is None else (0, 0)
-        picked = _load_picked(emitter, dtype, where, predicate, around)
+        picked = _load_picked(emitter, node, where, predicate)
         if picked is None:
             picked = _looked_up(emitter, node, where)
         if picked is None:
@@ -504,24 +503,22 @@ def _row_around(emitter: Emitter, node: e.BufferLoad) -> tuple[int, int]:
 
 
 def _load_picked(
-    emitter: Emitter,
-    dtype: DType,
-    where: Address,
-    predicate: PrimExpr | None,
-    around: tuple[int, int],
+    emitter: Emitter, node: e.BufferLoad, where: Address, predicate: PrimExpr | None
 ) -> Value | None:
     """The elements at constant places, picked from a few vectors of neighbours. Each of these lies
     between two elements that are read, so in the same object; or, where these are fewer vectors,
-    between those that lie `around` all of them. None for other places."""
+    between those of the row around all of them. None for other places."""
     if where.places is None:
         return None
     holds = [1] * where.lanes if predicate is None else constant_lanes(emitter, predicate)
     if holds is None:
         return None
-    text, align, scalar = emitter.text, dtype.element.itemsize, memory_type(dtype)
+    text, dtype = emitter.text, node.buffer.dtype
+    align, scalar = dtype.element.itemsize, memory_type(dtype)
     read = [place for place, each in zip(where.places, holds, strict=True) if each]
     if not read:
         return zero(vector_type(scalar, where.lanes))
+    around = _row_around(emitter, node) if predicate is None else (0, 0)
     vectors = _vectors_over_all(read, where.lanes, around)
     if not vectors:
         return None

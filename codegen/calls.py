@@ -65,7 +65,7 @@ def _emit_if_then_else(emitter: Emitter, node: e.Call) -> Value:
         raise CompileError(f"if_then_else: expected a scalar condition, got {condition}")
     if all(_is_cheap_and_safe(b) for b in branches):
         return text.select(chosen, *(emit_branch(emitter, condition, each) for each in branches))
-    for each in choices_in_both(*branches):
+    for each in choices_in_both(branches[0], branches[1], emitter.choices):
         emitter.emit(each)
     yes, no, join = text.blocks("then", "else", "endif")
     text.branch_if(chosen, yes, no)

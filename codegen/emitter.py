@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
+from minitvm.arith.effects import SureChoices
 from minitvm.codegen.conversion import Conversions
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, i64, literal
@@ -48,6 +49,7 @@ class Emitter:
         self.constants: dict[Var, list[int] | None] = {}  # the lanes of masks, where all are known
         # How many of the first lanes a mask chooses, where it chooses first ones.
         self.first_lanes: dict[Var, PrimExpr] = {}
+        self.choices: SureChoices = {}
         self.stored: frozenset[Var] = frozenset()  # the memory that the function may write
         self.nontemporal: Buffer | None = None  # whose vectors are aligned, and bypass the caches
         self.stores_past_caches = False  # whether the function has such stores

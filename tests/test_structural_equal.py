@@ -6,6 +6,7 @@ import pytest
 
 from minitvm import lower, te
 from minitvm.runtime.dtype import FLOAT32, HANDLE, INT64
+from minitvm.tir import structural_equal as structural_equality
 from minitvm.tir.expr import (
     Add,
     Buffer,
@@ -145,6 +146,19 @@ def test_shared_expressions_are_compared_once() -> None:
     assert structural_equal(nested(x), nested(x))
     assert structural_equal(nested(x), nested(y), map_free_vars=True)
     assert not structural_equal(nested(x) * x, nested(y) * x, map_free_vars=True)
+
+
+def test_one_node_and_nodes_of_other_classes_are_compared_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: object, map_free_vars: bool) -> None:
+        raise AssertionError("compared")
+
+    monkeypatch.setattr(structural_equality._Comparison, "__init__", refuse)
+    value = (i + 1) * j
+    assert structural_equal(value, value)
+    assert not structural_equal(value, (i + 1) // j)
+    assert not structural_equal(value, BufferStore(buffer("b", j), const(1.0), (i,)))
 
 
 def test_a_name_that_is_bound_later_is_another_one() -> None:

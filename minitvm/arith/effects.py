@@ -4,7 +4,7 @@ stable."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from minitvm.arith.atoms import is_pure
 from minitvm.tir.expr import (
@@ -53,10 +53,10 @@ def is_lazy(node: Node) -> TypeGuard[Call]:
     return isinstance(node, Call) and node.op == "if_then_else"
 
 
-def surely_evaluated(node: PrimExpr) -> Iterator[PrimExpr]:
-    """Every distinct node of an expression outside of the branches of lazy choices."""
+def surely_evaluated(*nodes: PrimExpr) -> Iterator[PrimExpr]:
+    """Every distinct node of some expressions outside of the branches of lazy choices."""
     seen: set[PrimExpr] = set()
-    stack = [node]
+    stack = [*nodes]
     while stack:
         top = stack.pop()
         if top not in seen:
@@ -82,18 +82,21 @@ def outermost_choices(node: PrimExpr) -> list[PrimExpr]:
     return made
 
 
-def choices_in_both(a: PrimExpr, b: PrimExpr) -> list[Call]:
+SureChoices: TypeAlias = dict[PrimExpr, dict[Call, None]]
+"""The lazy choices that expressions evaluate in any case, as far as they are known."""
+
+
+def choices_in_both(a: PrimExpr, b: PrimExpr, known: SureChoices) -> list[Call]:
     """The lazy choices that both of two expressions evaluate in any case. Where `a` and `b` are the
     branches of a choice, these are evaluated before it, once: otherwise a chain of choices, each of
     which has the one before in both branches, would be evaluated exponentially often."""
     if not (contains(Call, a) and contains(Call, b)):
         return []
-    known: dict[PrimExpr, dict[Call, None]] = {}
     others = _sure_choices(b, known)
     return [each for each in _sure_choices(a, known) if each in others]
 
 
-def _sure_choices(node: PrimExpr, known: dict[PrimExpr, dict[Call, None]]) -> dict[Call, None]:
+def _sure_choices(node: PrimExpr, known: SureChoices) -> dict[Call, None]:
     """The lazy choices that an expression evaluates in any case, inner ones first: also those in
     both branches of a choice."""
     found = known.get(node)
@@ -149,44 +152,40 @@ class Effects:
     on the way down ask for it."""
 
     def __init__(self) -> None:
-        self._memory: dict[PrimExpr | Stmt, frozenset[Var]] = {}
+        self._stored: dict[PrimExpr | Stmt, frozenset[Var]] = {}
+        self._loaded: dict[PrimExpr | Stmt, frozenset[Var]] = {}
 
     def is_stable(self, value: PrimExpr, body: PrimExpr | Stmt) -> bool:
         """See :func:`is_stable`."""
-        if not contains((BufferLoad, Call), value):
-            return True
-        read: set[Var] = set()
-        for each in find((BufferLoad, Call), value):
-            if isinstance(each, BufferLoad):
-                read.add(each.buffer.data)
-            elif each.op in _CALLS_OUT:
-                return False
-        if not read:
-            return True
-        written = self._written(body)
+        read = _memory_of(value, _READING, self._loaded)
+        if not read or _ANY in read:
+            return not read
+        written = _memory_of(body, _WRITING, self._stored)
         return _ANY not in written and read.isdisjoint(written)
 
-    def _written(self, node: PrimExpr | Stmt) -> frozenset[Var]:
-        """The memory that `node` may write, as the pointers to it; `_ANY` among them stands for all
-        memory."""
-        known = self._memory.get(node)
-        if known is None:
-            known = self._memory[node] = self._found(node)
-        return known
 
-    def _found(self, node: PrimExpr | Stmt) -> frozenset[Var]:
-        if isinstance(node, Stmt):
-            parts = [self._written(child) for child in children(node)]
-            if isinstance(node, BufferStore):
-                parts.append(frozenset([node.buffer.data]))
-            return frozenset().union(*parts)
-        found: set[Var] = set()
-        for each in find((BufferRef, Call), node):
-            if isinstance(each, BufferRef):
-                found.add(each.buffer.data)
-            elif each.op in _CALLS_OUT:
-                found.add(_ANY)
-        return frozenset(found)
+_READING = (BufferLoad, Call)
+_WRITING = (BufferStore, BufferRef, Call)
+
+
+def _memory_of(
+    node: PrimExpr | Stmt,
+    kinds: tuple[type, ...],
+    known: dict[PrimExpr | Stmt, frozenset[Var]],
+) -> frozenset[Var]:
+    """The memory of the buffers that nodes of some kinds in `node` read or write, as the pointers
+    to it; `_ANY` among them, of a call out of the program, stands for all memory."""
+    found = known.get(node)
+    if found is None:
+        parts = list[frozenset[Var]]()
+        if contains(kinds, node):
+            parts += [_memory_of(child, kinds, known) for child in children(node)]
+        if isinstance(node, BufferLoad | BufferStore | BufferRef) and type(node) in kinds:
+            parts.append(frozenset([node.buffer.data]))
+        elif isinstance(node, Call) and node.op in _CALLS_OUT:
+            parts.append(frozenset([_ANY]))
+        found = known[node] = frozenset[Var]().union(*parts)
+    return found
 
 
 def read_buffers(body: Stmt) -> frozenset[Buffer]:

@@ -160,6 +160,9 @@ def conflict(constraints: Iterable[Affine], work: Work | None = None) -> list[in
     """
     forms = list(constraints)
     places = _bounded_on_both_sides(forms)
+    apart = _contradictory_bounds(forms, places)
+    if apart is not None:
+        return apart
     left = [forms[place] for place in places]
     if _has_near_point(left):
         return None
@@ -196,12 +199,36 @@ def _bounded_on_both_sides(forms: Sequence[Affine]) -> list[int]:
         places = [place for place in places if free.isdisjoint(forms[place].terms)]
 
 
+def _contradictory_bounds(forms: Sequence[Affine], places: Sequence[int]) -> list[int] | None:
+    """The positions of two constraints, each on a single atom, that contradict each other: an
+    elimination might come to that atom last."""
+    bounds: dict[tuple[Atom, bool], tuple[int, int]] = {}  # the strictest lower and upper ones
+    for place in places:
+        form = forms[place]
+        if len(form.terms) != 1:
+            continue
+        ((atom, coefficient),) = form.terms.items()
+        is_lower = coefficient > 0
+        least = -(form.constant // abs(coefficient))  # of the atom, or of its negation
+        known = bounds.get((atom, is_lower))
+        if known is None or least > known[0]:
+            bounds[atom, is_lower] = least, place
+            other = bounds.get((atom, not is_lower))
+            if other is not None and least + other[0] > 0:
+                return sorted((place, other[1]))
+    return None
+
+
 def _has_near_point(forms: Sequence[Affine]) -> bool:
     """Whether integers that satisfy all constraints are found in a few steps. Most satisfiable
     systems of programs have such a point, and finding it takes a tenth of the time of an
     elimination. All atoms begin at zero. An atom of a violated constraint, preferably one that it
     bounds from below, is moved until the constraint holds."""
     values = [form.constant for form in forms]  # of the forms, at the point reached
+    forms_of: dict[Atom, list[tuple[int, int]]] = {}  # the forms with an atom, and its coefficients
+    for i, form in enumerate(forms):
+        for atom, coefficient in form.terms.items():
+            forms_of.setdefault(atom, []).append((i, coefficient))
     place = 0
     for moves in range(1, _MAX_MOVES + 2):
         violated = [i for i, value in enumerate(values) if value < 0]
@@ -216,10 +243,8 @@ def _has_near_point(forms: Sequence[Affine]) -> bool:
         distance = -(values[place] // abs(terms[atom]))
         if terms[atom] < 0:
             distance = -distance
-        for i, form in enumerate(forms):
-            coefficient = form.terms.get(atom)
-            if coefficient is not None:
-                values[i] += coefficient * distance
+        for i, coefficient in forms_of[atom]:
+            values[i] += coefficient * distance
         place += 1
     return False
 

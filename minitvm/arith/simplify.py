@@ -13,7 +13,7 @@ from operator import is_
 from typing import Any
 
 from minitvm.arith.atoms import Atoms, Terms, is_impure, structural_key
-from minitvm.arith.effects import choices_in_both, is_stable, outermost_choices
+from minitvm.arith.effects import SureChoices, choices_in_both, outermost_choices
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.rules import CONSTANTS, RULES, Rule
@@ -74,6 +74,7 @@ class Simplifier(ScopedMutator):
         self._pure: dict[PrimExpr, bool] = {}
         self._terms = Terms()
         self._values: dict[int, PrimExpr] = {}  # by the numbers of their terms
+        self._choices: SureChoices = {}
         self._scopes = 0  # the number of choices around the current part of the expression
         self._in_choice = False
 
@@ -439,7 +440,7 @@ class Simplifier(ScopedMutator):
         if condition.dtype.lanes > 1 or isinstance(condition, IntImm):
             return self.expr(a), self.expr(b)
         done = {each: self.expr(each) for each in outermost_choices(original)}
-        done |= {each: self.expr(each) for each in choices_in_both(a, b)}
+        done |= {each: self.expr(each) for each in choices_in_both(a, b, self._choices)}
         return self._where(condition, a, done), self._where(e.logical_not(condition), b, done)
 
     def _where(
@@ -451,7 +452,8 @@ class Simplifier(ScopedMutator):
         would compute the one before in a way of their own."""
         outermost = not self._in_choice
         self._scopes = 0 if outermost else self._scopes + 1
-        if self._scopes > _MAX_SCOPES or not is_stable(condition, value):
+        is_stable = self._prover.effects.is_stable(condition, value)
+        if self._scopes > _MAX_SCOPES or not is_stable:
             return self.expr(value)
         self._in_choice = True
         with self.assuming(condition, value):

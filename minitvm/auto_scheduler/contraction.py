@@ -38,6 +38,7 @@ from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute
 from minitvm.tir.structural_equal import structural_equal
+from minitvm.tir.tree import BITS, kinds_of
 
 _LONGEST_PIECE = 8  # elements of a piece that shares vectors with other ones
 NEAR = 4  # elements so far apart are picked from vectors of neighbours
@@ -608,14 +609,18 @@ def _flat_index(load: ProducerLoad) -> PrimExpr | None:
     return Analyzer().simplify(place_in_memory(load.indices, shape))
 
 
+_LINEAR = BITS[Var, e.IntImm, e.Add, e.Sub, e.Mul]
+
+
 def _coefficients(index: PrimExpr, axes: Mapping[Var, Range]) -> dict[Var, int]:
     """The coefficients of the axes in an index. An axis inside of a quotient or remainder, such as
     the group of a channel, counts as one by itself; inside of anything else, as :data:`FAR`."""
     if isinstance(index, Var):
         return {index: 1} if index in axes else {}
     prover = Prover()
-    for axis, dom in axes.items():
-        prover.bind(axis, dom)
+    if kinds_of(index) & ~_LINEAR:  # the ranges of axes tell nothing of a sum of their multiples
+        for axis, dom in axes.items():
+            prover.bind(axis, dom)
     found: dict[Var, int] = {}
     for atom, coefficient in prover.affine(index).terms.items():
         is_quotient = isinstance(atom, e.FloorDiv | e.FloorMod)

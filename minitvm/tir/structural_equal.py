@@ -4,7 +4,7 @@ ones."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,6 +12,7 @@ from minitvm.tir import nodes as n
 from minitvm.tir.depth import deep_expressions
 from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
+from minitvm.tir.tree import kinds_of
 
 _Entity = Var | Buffer  # which may be bound
 
@@ -35,6 +36,11 @@ def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:
     CompileError
         When they are nested too deeply to compare.
     """
+    if isinstance(lhs, (PrimExpr, Stmt)) and isinstance(rhs, (PrimExpr, Stmt)):
+        if lhs is rhs:
+            return True
+        if kinds_of(lhs) != kinds_of(rhs):  # most are of different classes, and this takes no walk
+            return False
     with deep_expressions("structural_equal", lhs):
         return _Comparison(map_free_vars).same(lhs, rhs)
 
@@ -120,16 +126,11 @@ class _Comparison:
         return True
 
     def _same_node(self, a: Any, b: Any) -> bool:
-        names = [f.name for f in fields(a)]
-        binder = BINDERS.get(type(a))
-        if binder is None:
-            return self._same_fields(a, b, names)
-        outside = [n for n in names if n not in ("body", *binder)]
-        inside = [n for n in names if n == "body"]
+        outside, binder, inside = _FIELDS_AROUND[type(a)]
         return (
-            self._same_fields(a, b, outside if inside else [])
+            self._same_fields(a, b, outside)
             and all(self._bind_each(getattr(a, n), getattr(b, n)) for n in binder)
-            and self._same_fields(a, b, inside or [n for n in names if n not in binder])
+            and self._same_fields(a, b, inside)
         )
 
     def _bind_each(self, a: Any, b: Any) -> bool:
@@ -169,6 +170,25 @@ class _Comparison:
             if isinstance(x, Var) and isinstance(y, Var)
             and x not in self._there and y not in self._back
         )  # fmt: skip
+
+
+_Names = Sequence[str]
+
+
+class _FieldsAround(dict[type, tuple[_Names, _Names, _Names]]):
+    """The fields of a class that lie outside of the scope of its variables, those that bind
+    variables, and those in their scope."""
+
+    def __missing__(self, cls: type) -> tuple[_Names, _Names, _Names]:
+        binder = BINDERS.get(cls, ())
+        others = [each.name for each in fields(cls) if each.name not in binder]
+        inside = ["body"] if binder and "body" in others else others
+        outside = [name for name in others if name not in inside]
+        made = self[cls] = outside, binder, inside
+        return made
+
+
+_FIELDS_AROUND = _FieldsAround()
 
 
 # The origin of a function is no part of its meaning.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from minitvm.arith.atoms import structural_key
-from minitvm.arith.effects import calls_out, choices_in_both
+from minitvm.arith.effects import SureChoices, calls_out, choices_in_both
 from minitvm.arith.facts import System
 from minitvm.arith.linear import Affine, Atom, find_witness, is_empty, is_infeasible, project
 from minitvm.arith.prover import Prover
@@ -147,6 +147,7 @@ class _Checker(ScopedMutator):
         self._name = func.name
         self._sizes: set[Var] = set()
         self._inputs = set(func.params)  # the variables known at entry
+        self._choices: SureChoices = {}
         self._values: dict[Var, PrimExpr] = {}  # of lets in the current expression
         self._scanned: set[PrimExpr] = set()  # in the current expression, here or outside
         self._calls_out = False  # whether the current statement does, and so may write any memory
@@ -242,7 +243,7 @@ class _Checker(ScopedMutator):
     def _scan_lazy(self, node: Call, guards: tuple[PrimExpr, ...]) -> list[_Check]:
         condition, a, b = node.args
         checks = self._scan(condition, guards)
-        for each in choices_in_both(a, b):
+        for each in choices_in_both(a, b, self._choices):
             checks += self._scan(each, guards)
         for branch, holds in ((a, condition), (b, e.logical_not(condition))):
             with self.assuming(holds, branch), self._scanning_apart(set(self._scanned)):

@@ -282,9 +282,8 @@ class Hold(Without):
     """Removes conditions that hold, also from choices in expressions, and replaces nodes of indices
     by their pieces."""
 
-    def __init__(self, forms: Conditions, uses: Uses, held: Iterable[PrimExpr]) -> None:
+    def __init__(self, uses: Uses, held: Iterable[PrimExpr]) -> None:
         super().__init__(held)
-        self._forms = forms
         self._failed = {uses.conditions[each].negates for each in self._held} - {None}
         self._values = {
             each.node: each.value for each in uses.pieces if self._held.issuperset(each.conditions)
@@ -293,8 +292,8 @@ class Hold(Without):
     def expr(self, node: PrimExpr) -> PrimExpr:
         if node in self._values:
             return self._values[node]
-        has_any = self._values or self._forms.choices(node)
-        return Mutator.expr(self, node) if has_any else node
+        may_change = self._values or contains((e.Select, Call), node)
+        return Mutator.expr(self, node) if may_change else node
 
     def condition(self, node: PrimExpr) -> PrimExpr:
         return const(False) if node in self._failed else super().condition(node)

@@ -283,7 +283,7 @@ class _Partition(ScopedMutator):
             return None
         self._budget -= sum(sizes)
         extent = e.cast(node.loop_var.dtype, last - first)
-        hold = Hold(self._forms, region.uses, region.held)
+        hold = Hold(region.uses, region.held)
         main = with_fields(node, min=first, extent=extent)
         body = self._choose(main, region, hold.stmt(node.body))
         head, tail = (self._edge(node, *part, region, masked) for part in parts)
@@ -414,7 +414,7 @@ class _Partition(ScopedMutator):
 
     def _choose(self, node: s.For, region: _Region, body: Stmt) -> Stmt:
         """`body` without the chosen conditions where they all hold in this iteration."""
-        hold = Hold(self._forms, region.uses, region.chosen)
+        hold = Hold(region.uses, region.chosen)
         main = self._inside(node, hold.stmt(body))
         if not region.rows:
             return main
@@ -430,7 +430,7 @@ class _Partition(ScopedMutator):
         last = _only_last(node, rows)
         opposites = self._opposites(region, rows)
         if opposites:
-            rest = self._inside(node, Hold(self._forms, region.uses, opposites).stmt(body))
+            rest = self._inside(node, Hold(region.uses, opposites).stmt(body))
         elif last is None:
             rest = _Clip(self._prover).stmt(body)
         else:

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, final
 
-from minitvm.arith.effects import choices_in_both, is_stable, loads, surely_evaluated
+from minitvm.arith.effects import (
+    SureChoices,
+    choices_in_both,
+    is_stable,
+    loads,
+    surely_evaluated,
+)
 from minitvm.arith.fused_index import joined
 from minitvm.arith.guards import Without, limits
 from minitvm.arith.prover import Prover
@@ -309,6 +315,7 @@ class _Lanes(LaneArithmetic):
         self._folds = folds
         self._private: dict[Buffer, Buffer] = {}
         self._region = _Region()
+        self._choices: SureChoices = {}
 
     def body(self) -> Stmt:
         """The vector form of the loop."""
@@ -442,10 +449,10 @@ class _Lanes(LaneArithmetic):
             if self._is_vector(a) or self._is_vector(b):
                 a, b = self._vector(a), self._vector(b)
             return Call(a.dtype, node.op, (chosen, a, b))
-        shared = choices_in_both(a, b)
+        shared = choices_in_both(a, b, self._choices)
         for each in shared:
             self.expr(each)
-        evaluated = chain.from_iterable(map(surely_evaluated, (condition, *shared)))
+        evaluated = surely_evaluated(condition, *shared)
         known = {each: self._made[each] for each in evaluated if each in self._made}
         values = [self._under(chosen, a, known), self._under(e.Not(chosen), b, known)]
         return e.Select(chosen, *map(self._vector, values))

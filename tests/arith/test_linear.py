@@ -67,6 +67,19 @@ def test_constraints_that_a_near_point_satisfies_need_no_elimination(
     assert is_infeasible([Affine({}, -1)])
 
 
+def test_bounds_of_one_atom_that_contradict_each_other_need_no_elimination(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(rows: object, column: int) -> None:
+        raise AssertionError("eliminated")
+
+    monkeypatch.setattr(linear, "_eliminate", refuse)
+    others = [X - Y * 2, Y * 2 - X + 1, Y, Z - X]
+    assert linear.conflict([*others, Z * 3 - 10, -Z * 2 + 7]) == [4, 5]  # 4 <= Z <= 3
+    assert linear.conflict([Y * -1 - 1, *others]) == [0, 3]
+    assert linear.conflict([*others, Z * 3 - 9, -Z * 2 + 7]) is None
+
+
 def test_numbers_alone_are_decided() -> None:
     assert is_infeasible([less(X, X)])
     assert is_infeasible([Affine({}, -1), X])

@@ -478,3 +478,28 @@ def test_each_stage_has_one_strategy(make: Callable[[int, int], Tensor]) -> None
         choices = auto_schedule(make(*shape), "llvm -mcpu=haswell -num-cores=4").choices
         noted = [each.stage for each in choices if each.about == "strategy"]
         assert len({*noted}) == len(noted), [*map(str, choices)]
+
+
+@pytest.mark.parametrize(("count", "vectors"), [(10, 4), (40, 2)])
+def test_values_that_are_kept_over_branches(count: int, vectors: int) -> None:
+    """The derivative of sines of sines reads all of them again, and each has a rare branch."""
+    X = te.placeholder((1000,), name="X")
+
+    def sines(i: te.Var) -> te.PrimExpr:
+        value = X[i]
+        for _ in range(count):
+            value = te.sin(value)
+        return value
+
+    Y, k = te.compute((1000,), sines, name="Y"), te.reduce_axis((0, 1000), name="k")
+    L = te.compute((), lambda: te.sum(Y[k], axis=k), name="L")
+    (G,) = te.gradient(L, [X])
+    target = "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell"
+    assert f"factor={vectors * 8})" in auto_schedule(G, target).trace()
+    assert "factor=32)" in auto_schedule(Y, target).trace()  # each is read once
+    x = np.linspace(0, 7, 1000, dtype="float32")
+    g, values = np.empty_like(x), [x.astype("float64")]
+    build([G], [X, G])(x, g)
+    for _ in range(count):
+        values.append(np.sin(values[-1]))
+    np.testing.assert_allclose(g, np.prod(np.cos(values[:-1]), axis=0), rtol=1e-3, atol=1e-6)

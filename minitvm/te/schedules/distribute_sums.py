@@ -37,7 +37,7 @@ from minitvm.te.tensor import ComputeOp, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import substitute, walk_once
+from minitvm.tir.functor import find, substitute, walk_once
 from minitvm.tir.intrinsics import IMPURE_CALLS
 from minitvm.tir.op import all as all_of
 from minitvm.tir.structural_equal import structural_equal
@@ -117,8 +117,13 @@ def _joined(
         return {}
     found = dict[IterVar, IterVar]()
     steps = [axis for axis in kept if axis in op.reduce_axis]
+    # The variables of each index: where an index has one of two without the other, their sum isn't
+    # all that matters, and nothing has to be simplified.
+    used = [{*find(Var, x)} for load in find(ProducerLoad, *terms) for x in load.indices]
     for axis in (each for each in kept if each in op.axis):
         for step in (each for each in steps if each not in found.values()):
+            if any((axis.var in each) != (step.var in each) for each in used):
+                continue
             apart = {axis.var: axis.var - step.var}
             if not any(_uses(Analyzer().simplify(substitute(x, apart)), [step.var]) for x in terms):
                 found[axis] = step
