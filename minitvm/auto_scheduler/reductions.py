@@ -478,7 +478,7 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     """The reduction loops, those of the largest distances outermost if the order is free. Loops
     along one line of memory are fused."""
     op, axes = compute_of(stage), [*compute_of(stage).reduce_axis]
-    if not in_order:
+    if len(axes) > 1 and not in_order and can_exchange_terms(reduce_of(op)):
         reads = factors_of(op)
         axes.sort(key=lambda k: -max([0, *(each.along(k) for each in reads)]))
         if axes != [*op.reduce_axis]:

@@ -391,3 +391,43 @@ def test_an_input_of_the_step_before_is_transposed_as_a_whole(size: int) -> None
     np.testing.assert_array_equal(found, wanted)
     if size > 1:
         assert "X_global = s.cache_read(X" in tvm.auto_schedule(H, HASWELL).trace()
+
+
+@pytest.mark.parametrize("target", [HASWELL, "llvm"])
+@pytest.mark.parametrize(
+    ("form", "is_copied"), [("along time", True), ("in order", False), ("both", False)]
+)
+def test_operands_are_copied_in_the_order_of_the_steps(
+    form: str, is_copied: bool, target: str
+) -> None:
+    """An input whose neighbours lie along time, each element of which is read for several results,
+    is copied once, before the first step; one that lies in order is read as it lies, and so is one
+    that is read in both orders."""
+    steps, n, m = 17, 17, 5
+    shape = (steps, n) if form == "in order" else (n, steps)
+    X = te.placeholder(shape, name="X")
+    state = te.placeholder((steps, m, n), name="state")
+
+    def given(t: Any, i: Any) -> Any:
+        across, along = X[i, t], X[t, i]
+        return {"along time": across, "in order": along, "both": across - 2.0 * along}[form]
+
+    first = te.compute((1, m, n), lambda t, j, i: given(t, i), name="first")
+    step = te.compute(
+        (steps, m, n), lambda t, j, i: te.max(state[t - 1, j, i] * -0.5, given(t, i)), name="step"
+    )
+    H = te.scan(first, step, state, name="H")
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+    terms = {"along time": x.T, "in order": x, "both": x.T - 2 * x if n == steps else x}[form]
+    expected = np.empty((steps, m, n), "float32")
+    expected[0] = terms[0]
+    for t in range(1, steps):
+        expected[t] = np.maximum(expected[t - 1] * np.float32(-0.5), terms[t])
+    h = np.empty((steps, m, n), "float32")
+    tvm.build([H], [X, H], target)(x, h)
+    np.testing.assert_array_equal(h, expected)
+    s = tvm.auto_schedule(H, target)
+    assert ("X_global = s.cache_read(X" in s.trace()) == is_copied
+    if is_copied:
+        text = str(tvm.lower(s, [X, H]))
+        assert text.index("X.global[") < text.index("for H.idx")

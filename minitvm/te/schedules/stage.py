@@ -626,7 +626,8 @@ class Stage(LoopNest, Attachable):
                     f"of a reduction axis fulfils, whose result is stored, got {condition}"
                 )
             condition = held
-        own = {axis.var for axis in self.all_iter_vars}
+        time = () if self.time is None else (self.time,)
+        own = {axis.var for axis in (*self.all_iter_vars, *time)}
         for var in free_vars(condition):
             if var.axis and var not in own:
                 raise CompileError(
