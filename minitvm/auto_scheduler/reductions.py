@@ -72,6 +72,7 @@ from minitvm.auto_scheduler.loops import (
 from minitvm.auto_scheduler.running import lanes_of, running_axis, write_running
 from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
 from minitvm.auto_scheduler.streams import parts_of_rows, split_in_parts
+from minitvm.runtime.dtype import UINT8
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
@@ -93,7 +94,7 @@ _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
-_LANES_OF_PIECES = 192  # three of the widest vectors: loops over more aren't unrolled
+_VECTORS_OF_PIECES = 3  # of bytes: loops over more lanes aren't unrolled
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
@@ -263,8 +264,8 @@ def columns_of(op: ComputeOp, target: Target) -> int:
         vectors = 2 if _is_window(op, columns) else _VECTORS
         columns = min(columns, lanes_of(op, target) * vectors)
     if _line_of(op) > 1 and are_pieces(op):
-        size = extent_of(op.axis[-1]) or 1
-        columns = size << max(0, (min(columns, _LANES_OF_PIECES) // size).bit_length() - 1)
+        size, most = extent_of(op.axis[-1]) or 1, _VECTORS_OF_PIECES * target.lanes(UINT8)
+        columns = size << max(0, (min(columns, most) // size).bit_length() - 1)
     return columns if extent is None else max(1, min(columns, extent))
 
 

@@ -431,3 +431,106 @@ def test_operands_are_copied_in_the_order_of_the_steps(
     if is_copied:
         text = str(tvm.lower(s, [X, H]))
         assert text.index("X.global[") < text.index("for H.idx")
+
+
+def cone(
+    shape: tuple[int, ...], offsets: list[tuple[int, ...]], reads: list[tuple[int, ...]], how: str
+) -> tuple[Tensor, Tensor, Callable[[Array], Array]]:
+    """Steps that add neighbours, the indices of which are clamped or asked for; of the last step
+    only some places are read. With two steps back, the first neighbour is that of t - 2."""
+    steps = 12
+    X = te.placeholder(shape, name="X")
+    state = te.placeholder((steps, *shape), name="state")
+    back = 2 if how == "two steps back" else 1
+
+    def neighbour(t: Any, at: tuple[Any, ...], by: tuple[int, ...], before: int) -> Any:
+        places = [i + d for i, d in zip(at, by, strict=True)]
+        clamped = [te.max(te.min(i, n - 1), 0) for i, n in zip(places, shape, strict=True)]
+        if how != "asked":
+            return state(t - before, *clamped)
+        inside = [te.all(i >= 0, i < n) for i, n in zip(places, shape, strict=True)]
+        return te.if_then_else(te.all(*inside), state(t - 1, *places), te.const(0.0))
+
+    def element(t: Any, *at: Any) -> Any:
+        first, *others = (
+            neighbour(t, at, by, back if place == 0 else 1) for place, by in enumerate(offsets)
+        )
+        return sum(others, first) * 0.5
+
+    first = te.compute((back, *shape), lambda t, *at: X(*at) + t.astype("float32"), name="first")
+    step = te.compute((steps, *shape), element, name="step")
+    scan = te.scan(first, step, state, name="H")
+    last = te.compute(
+        (len(reads),),
+        lambda i: sum((scan(steps - 1, *r) * (i.equal(n)).astype("float32")
+                       for n, r in enumerate(reads[1:], 1)),
+                      scan(steps - 1, *reads[0]) * (i.equal(0)).astype("float32")),
+        name="L",
+    )  # fmt: skip
+
+    def moved(x: Array, by: tuple[int, ...]) -> Array:
+        places = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")
+        made = [p + d for p, d in zip(places, by, strict=True)]
+        clamped = [np.clip(p, 0, n - 1) for p, n in zip(made, shape, strict=True)]
+        inside = np.all([(p >= 0) & (p < n) for p, n in zip(made, shape, strict=True)], axis=0)
+        return np.where(inside | (how != "asked"), x[tuple(clamped)], 0)
+
+    def expected(x: Array) -> Array:
+        parts = [x.astype("float64") + t for t in range(back)]
+        for _ in range(back, steps):
+            neighbours = [
+                moved(parts[-back if place == 0 else -1], by) for place, by in enumerate(offsets)
+            ]
+            parts.append(np.sum(neighbours, axis=0) * 0.5)
+        return np.array([parts[-1][each] for each in reads])
+
+    return X, last, expected
+
+
+@pytest.mark.parametrize("how", ["clamped", "asked", "two steps back"])
+@pytest.mark.parametrize(
+    ("shape", "offsets", "reads", "is_cone"),
+    [
+        ((14,), [(0,), (1,)], [(0,)], True),  # a tree: up to n - t
+        ((45,), [(-1,), (0,), (1,)], [(20,), (23,)], True),
+        ((45,), [(-1,), (0,)], [(44,)], True),
+        ((6, 29), [(0, 0), (0, 2)], [(3, 0), (5, 1)], True),  # and those of rows from 3 on
+        ((9, 14), [(0, 0), (1, 1)], [(0, 0)], True),
+        ((14,), [(-3,), (3,)], [(7,)], False),  # nearly all are needed
+        ((14,), [(0,)], [(5,)], True),
+    ],
+    ids=str,
+)
+def test_steps_compute_the_elements_that_later_ones_read(
+    shape: tuple[int, ...],
+    offsets: list[tuple[int, ...]],
+    reads: list[tuple[int, ...]],
+    is_cone: bool,
+    how: str,
+) -> None:
+    X, last, expected = cone(shape, offsets, reads, how)
+    x = np.random.default_rng(0).integers(-9, 10, shape).astype("float32")
+    wanted = expected(x)
+    s = tvm.auto_schedule(last, HASWELL)
+    assert ("set_store_predicate(" in s.trace()) == is_cone
+    again = te.replay(s.trace(), [last.op])
+    for schedule in (s, again, [last]):
+        found = np.empty(len(reads), "float32")
+        tvm.build(schedule, [X, last])(x, found)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_results_of_a_scan_are_whole() -> None:
+    """All steps are the caller's, or are read by another stage."""
+    X, _, _ = cone((14,), [(0,), (1,)], [(0,)], "clamped")
+    state = te.placeholder((5, 14), name="state")
+    first = te.compute((1, 14), lambda t, i: X[i], name="first")
+    step = te.compute(
+        (5, 14), lambda t, i: state[t - 1, i] + state[t - 1, te.min(i + 1, 13)], name="step"
+    )
+    H = te.scan(first, step, state, name="H")
+    L = te.compute((5,), lambda t: H[t, 0], name="L")
+    M = te.compute((1,), lambda i: H[4, 0], name="M")
+    for outputs in ([L], [H, M], [M, L]):
+        assert "set_store_predicate" not in tvm.auto_schedule(outputs, HASWELL).trace()
+    assert "set_store_predicate" in tvm.auto_schedule([M], HASWELL).trace()

@@ -598,7 +598,8 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def set_store_predicate(self, predicate: Any) -> None:
-        """Store only where a condition on the axes holds.
+        """Store only where a condition on the axes holds. It may ask for the time of a step of a
+        scan that has no axis of time.
 
         A thread axis that a loop of this stage is bound to stands for this loop. All threads of a
         reduction axis hold the result of the reduction. The condition ``tx.var.equal(0)`` lets the
