@@ -52,12 +52,10 @@ def places_needed(schedule: StageGraph[Stage], scan: Stage) -> PrimExpr | None:
                      for bound in (_most_before, _most_behind))  # fmt: skip
         extent = const_int(domain_of(axis).extent) or 0
         first, final = last[place - 1]
-        for grows, room, is_needed in (
-            (high, extent - 1 - final, lambda n, axis=axis, final=final: axis.var <= final + n),
-            (low, first, lambda n, axis=axis, first=first: axis.var >= first - n),
-        ):
-            if _unneeded(grows, room, count) >= _WORTH * extent * count:
-                conditions.append(is_needed((end - begin) * int(grows)))
+        if _unneeded(high, extent - 1 - final, count) >= _WORTH * extent * count:
+            conditions.append(axis.var <= final + (end - begin) * int(high))
+        if _unneeded(low, first, count) >= _WORTH * extent * count:
+            conditions.append(axis.var >= first - (end - begin) * int(low))
     return reduce(e.logical_and, conditions) if conditions else None
 
 
