@@ -534,3 +534,25 @@ def test_results_of_a_scan_are_whole() -> None:
     for outputs in ([L], [H, M], [M, L]):
         assert "set_store_predicate" not in tvm.auto_schedule(outputs, HASWELL).trace()
     assert "set_store_predicate" in tvm.auto_schedule([M], HASWELL).trace()
+
+
+def test_any_number_of_trees() -> None:
+    """Along an axis of symbolic extent, all places are needed."""
+    n, steps = te.var("n"), 20
+    X, state = te.placeholder((steps, n), name="X"), te.placeholder((steps, steps, n), name="state")
+    first = te.compute((1, steps, n), lambda t, i, b: X[i, b], name="first")
+    step = te.compute(
+        (steps, steps, n),
+        lambda t, i, b: state[t - 1, i, b] - state[t - 1, te.min(i + 1, steps - 1), b],
+        name="step",
+    )
+    H = te.scan(first, step, state, name="H")
+    L = te.compute((n,), lambda b: H[steps - 1, 0, b], name="L")
+    trace = tvm.auto_schedule(L, HASWELL).trace()
+    assert trace.count("set_store_predicate(i.var <= ") == 1 and "b.var" not in trace
+    f = tvm.build([L], [X, L])
+    for size in (1, 7, 40):
+        x = np.random.default_rng(0).integers(-3, 4, (steps, size)).astype("float32")
+        found = np.empty(size, "float32")
+        f(x, found)
+        np.testing.assert_array_equal(found, (-1.0) ** (steps - 1) * np.diff(x, steps - 1, 0)[0])

@@ -165,8 +165,8 @@ def normals_of(x: Any) -> Any:
 def test_results_of_one_place_are_computed_by_places(
     is_symbolic: bool, target: str, dtype: str
 ) -> None:
-    sizes = (te.var("h"), te.var("w")) if is_symbolic else (17, 45)
-    X, N = normals(*sizes, dtype)
+    h, w = (te.var("h"), te.var("w")) if is_symbolic else (17, 45)
+    X, N = normals(h, w, dtype)
     assert "s.unstack(N, c)" in auto_schedule(N, target).trace()
     f = build([N], [X, N])
     rng = np.random.default_rng(0)
@@ -189,24 +189,25 @@ def test_a_stage_reads_results_by_places() -> None:
     np.testing.assert_allclose(t, expected * (expected**2).sum(2, keepdims=True), rtol=1e-5)
 
 
-def few_operations() -> Tensor:
+def few_operations() -> Any:
     """The products of complex numbers: one loop stores them as they lie."""
     A, B = te.placeholder((100, 2), name="A"), te.placeholder((100, 2), name="B")
-    real, imaginary = (
-        lambda i: A[i, 0] * B[i, 0] - A[i, 1] * B[i, 1],
-        lambda i: A[i, 0] * B[i, 1] + A[i, 1] * B[i, 0],
-    )
-    return te.compute((100, 2), lambda i, c: one_of(c, [real(i), imaginary(i)]), name="C")
+
+    def element(i: Any, c: Any) -> Any:
+        real = A[i, 0] * B[i, 0] - A[i, 1] * B[i, 1]
+        return one_of(c, [real, A[i, 0] * B[i, 1] + A[i, 1] * B[i, 0]])
+
+    return te.compute((100, 2), element, name="C")
 
 
-def neighbours_along_the_axis() -> Tensor:
+def neighbours_along_the_axis() -> Any:
     A = te.placeholder((100, 4), name="A")
     return te.compute(
         (100, 4), lambda i, c: te.if_then_else(c == 3, A[i, c], te.exp(A[i, c])), name="C"
     )
 
 
-def places_along_two_axes() -> Tensor:
+def places_along_two_axes() -> Any:
     A = te.placeholder((100, 2), name="A")
 
     def element(i: Any, a: Any, b: Any) -> Any:
@@ -216,10 +217,13 @@ def places_along_two_axes() -> Tensor:
     return te.compute((100, 2, 2), element, name="C")
 
 
-def planes() -> Tensor:
+def planes() -> Any:
     A = te.placeholder((100, 3), name="A")
-    values = [lambda i: te.exp(A[i, 0]), lambda i: te.sin(A[i, 1]), lambda i: te.cos(A[i, 2])]
-    return te.compute((3, 100), lambda c, i: one_of(c, [each(i) for each in values]), name="C")
+
+    def element(c: Any, i: Any) -> Any:
+        return one_of(c, [te.exp(A[i, 0]), te.sin(A[i, 1]), te.cos(A[i, 2])])
+
+    return te.compute((3, 100), element, name="C")
 
 
 @pytest.mark.parametrize(

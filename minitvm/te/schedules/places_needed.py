@@ -52,17 +52,17 @@ def places_needed(schedule: StageGraph[Stage], scan: Stage) -> PrimExpr | None:
                      for bound in (_most_before, _most_behind))  # fmt: skip
         extent = const_int(domain_of(axis).extent) or 0
         first, final = last[place - 1]
-        if _unneeded(high, extent - 1 - final, count) >= _WORTH * extent * count:
-            conditions.append(axis.var <= final + (end - begin) * int(high))
-        if _unneeded(low, first, count) >= _WORTH * extent * count:
-            conditions.append(axis.var >= first - (end - begin) * int(low))
+        if _unneeded(high, extent - 1 - final, count) > _WORTH * extent * count:
+            conditions.append(axis.var <= int(final) + (end - begin) * int(high))
+        if _unneeded(low, first, count) > _WORTH * extent * count:
+            conditions.append(axis.var >= int(first) - (end - begin) * int(low))
     return reduce(e.logical_and, conditions) if conditions else None
 
 
-def _unneeded(grows: float, room: int, count: int) -> float:
+def _unneeded(grows: float, room: float, count: int) -> float:
     """The elements along an axis that `count` steps don't need, of `room` that are not needed at
-    the last step, if each step before needs `grows` more."""
-    if grows == inf:
+    the last step, if each step before needs `grows` more. None of an unknown extent."""
+    if grows == inf or room <= 0 or room == inf:
         return 0
     steps = min(count, room / grows) if grows else count
     return steps * room - grows * steps * steps / 2
@@ -70,9 +70,9 @@ def _unneeded(grows: float, room: int, count: int) -> float:
 
 def _last_reads(
     schedule: StageGraph[Stage], scan: Stage, op: ScanOp
-) -> list[tuple[int, int]] | None:
-    """Between which places along each axis the last step of a scan is read; None if other steps
-    are read, too, or all results are the caller's."""
+) -> list[tuple[float, float]] | None:
+    """Between which places along each axis the last step of a scan is read, as far as that is
+    known; None if other steps are read, too, or all results are the caller's."""
     if scan.is_output:
         return None
     last = domain_of(op.scan_axis).min + domain_of(op.scan_axis).extent - 1
@@ -92,9 +92,7 @@ def _last_reads(
             ranges = [known.interval(known.affine(each)) for each in places]
             found = [(min(a, low), max(b, high))
                      for (a, b), (low, high) in zip(found, ranges, strict=True)]  # fmt: skip
-    if any(inf in map(abs, each) for each in found):
-        return None
-    return [(int(low), int(high)) for low, high in found]
+    return found
 
 
 def _most_behind(known: Prover, axis: IterVar, indices: Iterable[PrimExpr]) -> float:
