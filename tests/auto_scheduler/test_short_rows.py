@@ -434,3 +434,15 @@ def test_few_rows_are_computed_together() -> None:
     assert "vector_shuffle" in str(lower(auto_schedule(out, HASWELL), [x, out]))
     few = te.compute((2, 3), lambda b, i: te.sum(x[b, i, k], axis=k), name="Z")
     assert "transform_layout" not in auto_schedule(few, HASWELL).trace()  # of a vector of results
+
+
+@pytest.mark.parametrize("combine", ["sum", "max"])
+@pytest.mark.parametrize("rows", [64, 37, 8])
+def test_functions_of_several_rows_share_a_vector(rows: int, combine: str) -> None:
+    """A vector has more lanes than a row has terms, and the rows lie one behind the other."""
+    x, values = te.placeholder((rows, 4), name="X"), numbers(rows, 4)
+    out = row_of(x, getattr(te, combine), lambda i, k: te.exp(x[i, k]) * 0.5)
+    check(out, [x], [values], getattr(np.exp(values.astype("float64")) * 0.5, combine)(1))
+    loops = str(lower(auto_schedule(out, HASWELL), [x, out])).splitlines()
+    lanes = {"broadcast(0.5, 8)" in each for each in loops if "exp(" in each}
+    assert lanes == {True}
