@@ -15,7 +15,7 @@ from minitvm.codegen.extrema import extremum, operands_of
 from minitvm.codegen.integers import Integers
 from minitvm.codegen.llvm_text import FunctionText, Value, floating, i64, integer, like, literal
 from minitvm.codegen.options import CodegenOptions
-from minitvm.runtime.dtype import INT32
+from minitvm.runtime.dtype import INT32, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr
@@ -176,6 +176,8 @@ def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
     """A conversion. Narrow lanes that are shifted right, each by a number of its own, are widened
     before: instructions that shift so have lanes of 32 bits or more on most processors."""
     value = node.value
+    if (low := _low_half(node)) is not None:
+        return emitter.emit(low)
     if (
         isinstance(value, e.Call)
         and value.op == "shift_right"
@@ -189,6 +191,31 @@ def _emit_cast(emitter: Emitter, node: e.Cast) -> Value:
         made = emitter.emit(value)
         return emitter.conversions.float_to_int(made, node.dtype.element, _limits(value))
     return emitter.cast(value, node.dtype)
+
+
+def _low_half(node: e.Cast) -> PrimExpr | None:
+    """The low half of a product of vectors that were widened, as a product of narrow ones; None for
+    any other conversion. Where the program needs the high half, too, LLVM would pick the low one
+    from the wide product, lane by lane."""
+    product, dtype = node.value, node.dtype
+    if not isinstance(product, e.Mul) or dtype.lanes == 1 or not dtype.is_integral:
+        return None
+    if not product.dtype.is_integral or product.dtype.bits != 2 * dtype.bits:
+        return None
+    sides = [
+        each.value if isinstance(each, e.Cast) else each
+        for each in (product.a, product.b)
+        if _is_widened(each, dtype)
+    ]
+    return e.Mul(*(e.cast(dtype, each) for each in sides)) if len(sides) == 2 else None
+
+
+def _is_widened(node: PrimExpr, dtype: DType) -> bool:
+    """Whether a vector is one of half its width that was widened, or a constant."""
+    if isinstance(node, e.Broadcast):
+        return e.const_int(node.value) is not None
+    source = node.value.dtype if isinstance(node, e.Cast) else None
+    return source is not None and source.is_integral and source.bits == dtype.bits
 
 
 def _limits(

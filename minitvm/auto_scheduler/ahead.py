@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain, combinations
-from math import lcm, prod
+from math import inf, lcm, prod
 from typing import TypeAlias
 
 from minitvm.arith.atoms import structural_key
@@ -35,6 +35,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
+    Contraction,
     contraction_of,
     extent_of,
     factors_of,
@@ -62,7 +63,7 @@ from minitvm.te.schedules.factors import factors_in
 from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.layout import layout_of
-from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric
+from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric, mirrored
 from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.rewrite_operations import in_steps
 from minitvm.te.schedules.simplify_operations import simplified
@@ -81,6 +82,7 @@ _SHARE = 0.1  # of the computation's cycles
 _MOST = 10  # reduction axes of a search
 _TOGETHER = 6  # reduction axes up to which groups of several axes are tried: 3^6 pairs of sets
 _CYCLES_OF_STEP = 2  # of windows, whose vectors lie in two lines of the cache
+_NARROW_BLOCKS = (1, 2, 3)  # tiles of columns in a block of symmetric results
 _GAIN = 1.25  # the factor in cycles from which on another stage pays
 
 _Axes: TypeAlias = frozenset[IterVar]
@@ -232,18 +234,33 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
     cycles = cycles_in_tiles(found, target, strict=program.strict)
     if cycles is None or block_of_half(reduce_of(op).condition, op.axis) is not None:
         return None
-    tile = best_tile(nest_of(found, target), target)
-    block = lcm(tile.rows, tile.columns, CACHE_LINE // op.output(0).dtype.itemsize)
-    count = -(-usual_iterations([found.column]) // block)
+    tile, line = (
+        best_tile(nest_of(found, target), target),
+        CACHE_LINE // op.output(0).dtype.itemsize,
+    )
+    narrow = lcm(tile.columns, line)
+    # Small blocks leave out more of the half, but few tiles fit them.
+    sizes = {lcm(tile.rows, narrow), *(narrow * n for n in _NARROW_BLOCKS)}
+    half, block = min((_cycles_of_half(found, each, program), each) for each in sorted(sizes))
     size = usual_iterations(op.axis) * op.output(0).dtype.itemsize
     # The half comes, is stored and is read beside the result.
     copied = layout_cycles(size, size, target, in_rows=False) + 3 * _moving(size, target)
-    if cycles * (count - 1) / (2 * count) < max(_GAIN * copied, _SHARE * (cycles + copied)):
+    if cycles - half < max(_GAIN * copied, _SHARE * (cycles + copied)):
         return None
     i, j = found.rows[-1], found.column
     choose(stage, "symmetry", "the same if {i} and {j} are exchanged: blocks of {block} on one "
            "side are computed, and mirrored", i=i, j=j, block=block)  # fmt: skip
     return [s[s.mirror(op.output(0), [i, j], block)]]
+
+
+def _cycles_of_half(whole: Contraction, block: int, program: Program) -> float:
+    """The cycles of the half of symmetric results that is computed in square blocks."""
+    axes = [whole.rows[-1], whole.column]
+    half = contraction_of(mirrored(whole.op, axes, block)[0])
+    cycles = cycles_in_tiles(half, program.target, strict=program.strict) if half else None
+    count, rest = divmod(usual_iterations(axes[:1]), block)
+    on_diagonal = count * block * block + rest * rest
+    return inf if cycles is None else cycles * (1 + on_diagonal / usual_iterations(axes)) / 2
 
 
 # -- The order of sums --

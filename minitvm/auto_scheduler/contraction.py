@@ -34,7 +34,7 @@ from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
 from minitvm.tir import expr as e
-from minitvm.tir.commutation import is_operator
+from minitvm.tir.commutation import can_exchange_terms, is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute
 from minitvm.tir.structural_equal import structural_equal
@@ -373,9 +373,11 @@ def steps_of(op: ComputeOp, a: Factor) -> list[IterVar]:
 
 def order_of_steps(contraction: Contraction, *, in_order: bool = False) -> list[int]:
     """The places of the reduction axes, outermost first. `in_order`: steps are summed in the order
-    of the program."""
-    axes = contraction.op.reduce_axis
-    return [*map(axes.index, axes if in_order else steps_of(contraction.op, contraction.a))]
+    of the program, as those are whose terms can't be exchanged."""
+    op, axes = contraction.op, contraction.op.reduce_axis
+    if in_order or len(axes) == 1 or not can_exchange_terms(reduce_of(op)):
+        return [*range(len(axes))]
+    return [*map(axes.index, steps_of(op, contraction.a))]
 
 
 def slides(op: ComputeOp, factor: Factor) -> bool:

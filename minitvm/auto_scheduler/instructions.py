@@ -476,11 +476,9 @@ def _write_panels(
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return panels, loops[-2]
     lanes = _lanes_of_rows(factor.dtype, group, width, target)
-    if (
-        is_whole
-        and k == last
-        and (_size_of(op.reduce_axis[-1]) or 0) % (lanes * group) == 0 < lanes
-    ):
+    is_even = lanes > 0 and (_size_of(op.reduce_axis[-1]) or 1) % (lanes * group) == 0
+    is_short = INT32 == column.var.dtype == op.reduce_axis[-1].var.dtype
+    if is_whole and is_even and is_short and k == last:
         groups, several = panels.split(loops[-2], factor=lanes)
         columns, lane = panels.split(loops[-1], factor=lanes * group)
         panels.reorder(columns, groups, several, lane)

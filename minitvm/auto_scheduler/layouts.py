@@ -457,7 +457,10 @@ def _has_axes(contraction: Contraction, factor: Factor) -> bool:
 
 def _can_be_copied(contraction: Contraction, factor: Factor) -> bool:
     """Whether a factor can be copied in another order: its dimensions are axes, or its numbers are
-    narrow, so that instructions may multiply a copy whose dimensions are axes."""
+    narrow, so that instructions may multiply a copy whose dimensions are axes. Two elements of one
+    tensor have no copies of their own."""
+    if sum(each.tensor is factor.tensor for each in contraction.factors) > 1:
+        return False
     is_narrow = factor.tensor.dtype.itemsize < contraction.op.output(0).dtype.itemsize
     return _has_axes(contraction, factor) or (
         is_narrow and is_copied_by_its_axes(contraction, factor)
@@ -646,7 +649,6 @@ def _may_change(contraction: Contraction, target: Target) -> bool:
     return (
         len(op.outputs) == 1
         and not is_uneven(op)
-        and len({each.tensor for each in factors}) == len(factors)
         and (_have_axes(contraction) or are_copied or _is_small(contraction))
         and all(any(each.reads(axis) for each in factors) for axis in long_axes(op.axis))
     )

@@ -72,6 +72,7 @@ from minitvm.auto_scheduler.loops import cached, compute_of, divided
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in, element_of, reads_of
+from minitvm.te.schedules.hoist_values import operations_of, outside_of_loads
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
@@ -82,6 +83,7 @@ from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
 _MOST_PLACES = 4  # that are computed by stages of their own
+_LEAST_IN_VAIN = 16.0  # operations in whose time results are stored by places, and interleaved
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
 
@@ -90,35 +92,59 @@ _FEWEST = 4  # places of a phase, from which on phases are worth the copy that i
 
 def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets other stages compute the places along an axis; returns them. None where all places sum
-    alike terms."""
+    alike terms, or where one loop over all of them computes little in vain."""
     op = compute_of(stage)
     axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
     if axis is None or stage.time is not None:
         return None
+    if not op.reduce_axis and _computed_in_vain(op, axis) < _LEAST_IN_VAIN:
+        return None
     s = program.schedule
-    choose(stage, "places", "each place along {axis} sums other terms, and is computed by itself",
+    choose(stage, "places", "each place along {axis} has other terms, and is computed by itself",
            axis=axis)  # fmt: skip
     return [s[each] for each in s.unstack(op.output(0), axis)]
 
 
 def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
-    """Whether conditions on a short axis alone choose between terms that don't lie along it."""
+    """Whether conditions on a short axis alone choose between terms that don't lie along it, or
+    between values of neighbours of an elementwise stage."""
     reduce, extent = op.body[0], extent_of(axis)
-    if not isinstance(reduce, Reduce) or reduce.init or len(op.body) > 1 or len(op.axis) < 2:
+    if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= _MOST_PLACES:
         return False
-    if extent is None or not 1 < extent <= _MOST_PLACES:
+    terms = reduce.source if isinstance(reduce, Reduce) else (reduce,)
+    if (isinstance(reduce, Reduce) and reduce.init) or not (op.reduce_axis or axis is op.axis[-1]):
         return False
-    chosen = [
-        [*find(ProducerLoad, *values)]
-        for condition, *values in choices_in(*reduce.source)
-        if {*find((Var, ProducerLoad), condition)} == {axis.var}
-    ]
-    indices = (index for each in find(ProducerLoad, *reduce.source) for index in each.indices)
+    chosen = _chosen_along(axis, *terms)
+    indices = (index for each in find(ProducerLoad, *terms) for index in each.indices)
     steps = [step_of(index, axis.var) for index in indices]
-    is_reversed = any(step is None or step < 0 for step in steps)
+    is_reversed = bool(op.reduce_axis) and any(step is None or step < 0 for step in steps)
     return bool(chosen) and (
         is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
     )
+
+
+def _chosen_along(axis: IterVar, *terms: PrimExpr) -> list[list[ProducerLoad]]:
+    """The elements read in the values between which each condition on an axis alone chooses."""
+    return [
+        [*find(ProducerLoad, *values)]
+        for condition, *values in choices_in(*terms)
+        if {*find((Var, ProducerLoad), condition)} == {axis.var}
+    ]
+
+
+def _computed_in_vain(op: ComputeOp, axis: IterVar) -> float:
+    """The operations for a result that one loop over all places along an axis computes for other
+    places only. The stages of all places share a loop, which computes each value once. None
+    are counted where another short axis chooses terms, too: there would be more stages than share
+    a loop."""
+    (value,) = op.body
+    size, count = value.dtype.itemsize, extent_of(axis) or 1
+    others = [x for x in op.axis if x is not axis and (extent_of(x) or FAR) <= _MOST_PLACES]
+    if any(_chosen_along(each, value) for each in others):
+        return 0.0
+    nodes = (each for each in outside_of_loads(value) if isinstance(each, PrimExpr))
+    operations = sum(operations_of(each) * each.dtype.itemsize for each in nodes)
+    return operations / size * (1 - 1 / count)
 
 
 # -- Phases --

@@ -83,6 +83,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
 )
 from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
+from minitvm.runtime.dtype import UINT8
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
@@ -102,7 +103,7 @@ _MOST_UNROLLED = 16  # steps: more take long to compile
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
-_LANES_OF_PIECES = 192  # three of the widest vectors: loops over more aren't unrolled
+_VECTORS_OF_PIECES = 3  # of bytes: loops over more lanes aren't unrolled
 _ROWS_OF_LANE = 4  # sums of a lane
 _CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
@@ -275,8 +276,8 @@ def columns_of(op: ComputeOp, target: Target) -> int:
         vectors = 2 if _is_window(op, columns) else _VECTORS
         columns = min(columns, lanes_of(op, target) * vectors)
     if _line_of(op) > 1 and are_pieces(op):
-        size = extent_of(op.axis[-1]) or 1
-        columns = size << max(0, (min(columns, _LANES_OF_PIECES) // size).bit_length() - 1)
+        size, most = extent_of(op.axis[-1]) or 1, _VECTORS_OF_PIECES * target.lanes(UINT8)
+        columns = size << max(0, (min(columns, most) // size).bit_length() - 1)
     return columns if extent is None else max(1, min(columns, extent))
 
 
@@ -508,7 +509,7 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     """The reduction loops, those of the largest distances outermost if the order is free. Loops
     along one line of memory are fused."""
     op, axes = compute_of(stage), [*compute_of(stage).reduce_axis]
-    if not in_order:
+    if len(axes) > 1 and not in_order and can_exchange_terms(reduce_of(op)):
         reads = factors_of(op)
         axes.sort(key=lambda k: -max([0, *(each.along(k) for each in reads)]))
         if axes != [*op.reduce_axis]:

@@ -24,6 +24,7 @@ from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import running_axis
 from minitvm.auto_scheduler.layouts import write_operands
 from minitvm.auto_scheduler.packing import write_whole_copy
+from minitvm.te.schedules.places_needed import places_needed
 from minitvm.te.schedules.scans import (
     find_scans,
     moved_reduction,
@@ -84,4 +85,7 @@ def _write_step(program: Program, scan: Stage) -> bool | None:
         for copy in write_operands(program, stage, in_step=True) or ():
             write_whole_copy(s, copy, program.target)
     s.drop_time(scan.op.output(0), [stage.op.output(0) for stage in stages])
+    if (needed := places_needed(s, scan)) is not None:
+        choose(scan, "places", "a step computes what later ones read: {needed}", needed=needed)
+        stages[-1].set_store_predicate(needed)
     return True

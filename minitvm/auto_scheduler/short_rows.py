@@ -296,8 +296,22 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
         write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
     elif _is_loop(op, target):
         write_loops(vectors, [step], lane, unrolled=[row])
+    elif calls_functions(s, vectors) and _are_whole_vectors(op, target):  # of several rows
+        part, lane = vectors.split(vectors.fuse(row, lane), factor=lanes_of(op, target))
+        write_loops(vectors, [], lane, unrolled=[step, part])
     else:
         write_loops(vectors, [], lane, unrolled=[step, row])
+
+
+def _are_whole_vectors(op: ComputeOp, target: Target) -> bool:
+    """Whether rows of fewer steps than a vector has lanes fill whole vectors, one behind the
+    other."""
+    size, row, line = product_of_extents(op.reduce_axis), op.axis[-1], _line_of_steps(op)
+    return (
+        size == _width_of(op, target) < lanes_of(op, target)
+        and len(line) == len(op.reduce_axis)
+        and all(each.along(row) == size and each.along(line[-1]) == 1 for each in _reads_along(op))
+    )
 
 
 def _write_steps(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target: Target) -> None:

@@ -30,9 +30,9 @@ def clip_loops(func: PrimFunc) -> PrimFunc:
 
     Only loops of constant extent that lie between other loops are clipped, such as the middle loops
     that splits by constants leave. The guards must be stable in the loop. A guard on the loop's own
-    variable alone is removed. Loops with little work keep their extents: :func:`partition_loops`
-    makes a main part in which these are constants. Long ones end with a symbolic extent, which may
-    be a small part of them.
+    variable alone is removed. Serial loops with little work keep their extents:
+    :func:`partition_loops` makes a main part in which these are constants. Long ones end with a
+    symbolic extent, which may be a small part of them.
     """
     return with_body(func, _ClipLoops(prover_of(func)).stmt(func.body))
 
@@ -59,7 +59,7 @@ class _ClipLoops(ScopedMutator):
         extent = e.const_int(node.extent)
         if node.kind not in _CLIPPED or e.const_int(node.min) != 0 or extent is None:
             return node
-        if statements_run(node.body) >= _MANY:
+        if node.kind is ForKind.PARALLEL or statements_run(node.body) >= _MANY:
             return clipped(self._prover, node, cutting(self._prover, node))
         if extent < _MANY:
             return node

@@ -450,6 +450,31 @@ def test_several_factors() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(61, 3), (130, 2)])
+def test_pairs_of_points_of_one_tensor(n: int, d: int, is_cut: bool, target: str) -> None:
+    """Two factors are elements of one tensor: the points are the columns, not their coordinates."""
+    X, k = te.placeholder((n, d), name="X"), te.reduce_axis((0, n), name="k")
+
+    def force(i: Any, c: Any) -> Any:
+        apart = [X[i, a] - X[k, a] for a in range(d)]
+        far = sum((each * each for each in apart[1:]), apart[0] * apart[0])
+        term = 1.0 / (1.0 + far) * (X[i, c] - X[k, c])
+        return te.if_then_else(far < 9.0, term, te.const(0.0)) if is_cut else term
+
+    F = te.compute((n, d), lambda i, c: te.sum(force(i, c), axis=k), name="F")
+    x = np.random.default_rng(0).integers(-3, 4, (n, d)).astype("float32")
+    apart = x[:, None].astype("float64") - x
+    far = (apart * apart).sum(2)
+    weight = np.where(far < 9, 1 / (1 + far), 0) if is_cut else 1 / (1 + far)
+    terms = weight[..., None] * apart
+    f = np.empty((n, d), "float32")
+    tvm.build(F, [X, F], target, name="f")(x, f)
+    assert (abs(f - terms.sum(1)) <= (n + 8) * 2.0**-24 * abs(terms).sum(1)).all()
+    assert any("[c, i]" in str(each) for each in tvm.auto_schedule(F, target).choices)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_short_rows_that_another_operand_cuts(target: str) -> None:
     """An image with its channels last, times a number for each channel of a row."""
     text = "ab,acbd->dacb"

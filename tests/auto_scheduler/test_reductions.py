@@ -533,6 +533,46 @@ def test_places_where_several_are_equal(kind: str, shape: tuple[int, int], dtype
     np.testing.assert_array_equal(values, given_values[np.arange(shape[0]), expected])
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0), (2, 1, 0)])
+@pytest.mark.parametrize("shape", [(3, 40, 33), (1, 5, 800), (2, 7, 3)])
+@pytest.mark.parametrize("is_one", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_places_along_several_axes(
+    is_last: bool, is_one: bool, shape: tuple[int, int, int], order: tuple[int, ...]
+) -> None:
+    """Of equal elements, the first or the last in the order of the axes, however they lie."""
+    n, rows, width = shape
+    memory = [shape[axis] for axis in order]
+    x = te.placeholder(memory, name="X")
+    k, step = te.reduce_axis((0, rows), name="k"), te.reduce_axis((0, width), name="l")
+
+    def chosen(a: Any, b: Any) -> Any:
+        is_first = a[-1] > b[-1] if is_last else a[-1] >= b[-1]
+        return tuple(te.if_then_else(is_first, *each) for each in zip(a, b, strict=True))
+
+    def nothing(*dtypes: Any) -> Any:
+        return *map(minus_one, dtypes[:-1]), te.min_value(dtypes[-1])
+
+    reducer = te.comm_reducer(chosen, nothing, name="place")
+    places = (k * width + step,) if is_one else (k.var, step.var)
+
+    def element(i: Any) -> Any:
+        at = (i, k, step)
+        return reducer((*places, x(*(at[axis] for axis in order))), axis=[k, step])
+
+    outputs = te.compute((n,), element, name="A")
+    given_values = np.random.default_rng(0).integers(1, 4, memory).astype("float32")
+    rows_of = given_values.transpose(np.argsort(order)).reshape(n, -1)
+    place = last_of(rows_of) if is_last else rows_of.argmax(1)
+    expected = [place] if is_one else [*np.divmod(place, width)]
+    found = [np.empty(n, str(each.dtype)) for each in outputs]
+    build([*outputs], [x, *outputs])(given_values, *found)
+    for one, other in zip(found, [*expected, rows_of.max(1)], strict=True):
+        np.testing.assert_array_equal(one, other)
+    if order == (0, 1, 2) and width == 800:
+        assert "s.rfactor(A" in auto_schedule([*outputs], "llvm -mcpu=haswell").trace()
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_the_block_of_a_place_is_found_first(dtype: str) -> None:
     reducer, _ = PLACES["first"]

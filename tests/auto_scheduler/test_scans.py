@@ -391,3 +391,168 @@ def test_an_input_of_the_step_before_is_transposed_as_a_whole(size: int) -> None
     np.testing.assert_array_equal(found, wanted)
     if size > 1:
         assert "X_global = s.cache_read(X" in tvm.auto_schedule(H, HASWELL).trace()
+
+
+@pytest.mark.parametrize("target", [HASWELL, "llvm"])
+@pytest.mark.parametrize(
+    ("form", "is_copied"), [("along time", True), ("in order", False), ("both", False)]
+)
+def test_operands_are_copied_in_the_order_of_the_steps(
+    form: str, is_copied: bool, target: str
+) -> None:
+    """An input whose neighbours lie along time, each element of which is read for several results,
+    is copied once, before the first step; one that lies in order is read as it lies, and so is one
+    that is read in both orders."""
+    steps, n, m = 17, 17, 5
+    shape = (steps, n) if form == "in order" else (n, steps)
+    X = te.placeholder(shape, name="X")
+    state = te.placeholder((steps, m, n), name="state")
+
+    def given(t: Any, i: Any) -> Any:
+        across, along = X[i, t], X[t, i]
+        return {"along time": across, "in order": along, "both": across - 2.0 * along}[form]
+
+    first = te.compute((1, m, n), lambda t, j, i: given(t, i), name="first")
+    step = te.compute(
+        (steps, m, n), lambda t, j, i: te.max(state[t - 1, j, i] * -0.5, given(t, i)), name="step"
+    )
+    H = te.scan(first, step, state, name="H")
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
+    terms = {"along time": x.T, "in order": x, "both": x.T - 2 * x if n == steps else x}[form]
+    expected = np.empty((steps, m, n), "float32")
+    expected[0] = terms[0]
+    for t in range(1, steps):
+        expected[t] = np.maximum(expected[t - 1] * np.float32(-0.5), terms[t])
+    h = np.empty((steps, m, n), "float32")
+    tvm.build([H], [X, H], target)(x, h)
+    np.testing.assert_array_equal(h, expected)
+    s = tvm.auto_schedule(H, target)
+    assert ("X_global = s.cache_read(X" in s.trace()) == is_copied
+    if is_copied:
+        text = str(tvm.lower(s, [X, H]))
+        assert text.index("X.global[") < text.index("for H.idx")
+
+
+def cone(
+    shape: tuple[int, ...], offsets: list[tuple[int, ...]], reads: list[tuple[int, ...]], how: str
+) -> tuple[Tensor, Tensor, Callable[[Array], Array]]:
+    """Steps that add neighbours, the indices of which are clamped or asked for; of the last step
+    only some places are read. With two steps back, the first neighbour is that of t - 2."""
+    steps = 12
+    X = te.placeholder(shape, name="X")
+    state = te.placeholder((steps, *shape), name="state")
+    back = 2 if how == "two steps back" else 1
+
+    def neighbour(t: Any, at: tuple[Any, ...], by: tuple[int, ...], before: int) -> Any:
+        places = [i + d for i, d in zip(at, by, strict=True)]
+        clamped = [te.max(te.min(i, n - 1), 0) for i, n in zip(places, shape, strict=True)]
+        if how != "asked":
+            return state(t - before, *clamped)
+        inside = [te.all(i >= 0, i < n) for i, n in zip(places, shape, strict=True)]
+        return te.if_then_else(te.all(*inside), state(t - 1, *places), te.const(0.0))
+
+    def element(t: Any, *at: Any) -> Any:
+        first, *others = (
+            neighbour(t, at, by, back if place == 0 else 1) for place, by in enumerate(offsets)
+        )
+        return sum(others, first) * 0.5
+
+    first = te.compute((back, *shape), lambda t, *at: X(*at) + t.astype("float32"), name="first")
+    step = te.compute((steps, *shape), element, name="step")
+    scan = te.scan(first, step, state, name="H")
+    last = te.compute(
+        (len(reads),),
+        lambda i: sum((scan(steps - 1, *r) * (i.equal(n)).astype("float32")
+                       for n, r in enumerate(reads[1:], 1)),
+                      scan(steps - 1, *reads[0]) * (i.equal(0)).astype("float32")),
+        name="L",
+    )  # fmt: skip
+
+    def moved(x: Array, by: tuple[int, ...]) -> Array:
+        places = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")
+        made = [p + d for p, d in zip(places, by, strict=True)]
+        clamped = [np.clip(p, 0, n - 1) for p, n in zip(made, shape, strict=True)]
+        inside = np.all([(p >= 0) & (p < n) for p, n in zip(made, shape, strict=True)], axis=0)
+        return np.where(inside | (how != "asked"), x[tuple(clamped)], 0)
+
+    def expected(x: Array) -> Array:
+        parts = [x.astype("float64") + t for t in range(back)]
+        for _ in range(back, steps):
+            neighbours = [
+                moved(parts[-back if place == 0 else -1], by) for place, by in enumerate(offsets)
+            ]
+            parts.append(np.sum(neighbours, axis=0) * 0.5)
+        return np.array([parts[-1][each] for each in reads])
+
+    return X, last, expected
+
+
+@pytest.mark.parametrize("how", ["clamped", "asked", "two steps back"])
+@pytest.mark.parametrize(
+    ("shape", "offsets", "reads", "is_cone"),
+    [
+        ((14,), [(0,), (1,)], [(0,)], True),  # a tree: up to n - t
+        ((45,), [(-1,), (0,), (1,)], [(20,), (23,)], True),
+        ((45,), [(-1,), (0,)], [(44,)], True),
+        ((6, 29), [(0, 0), (0, 2)], [(3, 0), (5, 1)], True),  # and those of rows from 3 on
+        ((9, 14), [(0, 0), (1, 1)], [(0, 0)], True),
+        ((14,), [(-3,), (3,)], [(7,)], False),  # nearly all are needed
+        ((14,), [(0,)], [(5,)], True),
+    ],
+    ids=str,
+)
+def test_steps_compute_the_elements_that_later_ones_read(
+    shape: tuple[int, ...],
+    offsets: list[tuple[int, ...]],
+    reads: list[tuple[int, ...]],
+    is_cone: bool,
+    how: str,
+) -> None:
+    X, last, expected = cone(shape, offsets, reads, how)
+    x = np.random.default_rng(0).integers(-9, 10, shape).astype("float32")
+    wanted = expected(x)
+    s = tvm.auto_schedule(last, HASWELL)
+    assert ("set_store_predicate(" in s.trace()) == is_cone
+    again = te.replay(s.trace(), [last.op])
+    for schedule in (s, again, [last]):
+        found = np.empty(len(reads), "float32")
+        tvm.build(schedule, [X, last])(x, found)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_results_of_a_scan_are_whole() -> None:
+    """All steps are the caller's, or are read by another stage."""
+    X, _, _ = cone((14,), [(0,), (1,)], [(0,)], "clamped")
+    state = te.placeholder((5, 14), name="state")
+    first = te.compute((1, 14), lambda t, i: X[i], name="first")
+    step = te.compute(
+        (5, 14), lambda t, i: state[t - 1, i] + state[t - 1, te.min(i + 1, 13)], name="step"
+    )
+    H = te.scan(first, step, state, name="H")
+    L = te.compute((5,), lambda t: H[t, 0], name="L")
+    M = te.compute((1,), lambda i: H[4, 0], name="M")
+    for outputs in ([L], [H, M], [M, L]):
+        assert "set_store_predicate" not in tvm.auto_schedule(outputs, HASWELL).trace()
+    assert "set_store_predicate" in tvm.auto_schedule([M], HASWELL).trace()
+
+
+def test_any_number_of_trees() -> None:
+    """Along an axis of symbolic extent, all places are needed."""
+    n, steps = te.var("n"), 20
+    X, state = te.placeholder((steps, n), name="X"), te.placeholder((steps, steps, n), name="state")
+    first = te.compute((1, steps, n), lambda t, i, b: X[i, b], name="first")
+    step = te.compute(
+        (steps, steps, n),
+        lambda t, i, b: state[t - 1, i, b] - state[t - 1, te.min(i + 1, steps - 1), b],
+        name="step",
+    )
+    H = te.scan(first, step, state, name="H")
+    L = te.compute((n,), lambda b: H[steps - 1, 0, b], name="L")
+    trace = tvm.auto_schedule(L, HASWELL).trace()
+    assert trace.count("set_store_predicate(i.var <= ") == 1 and "b.var" not in trace
+    f = tvm.build([L], [X, L])
+    for size in (1, 7, 40):
+        x = np.random.default_rng(0).integers(-3, 4, (steps, size)).astype("float32")
+        found = np.empty(size, "float32")
+        f(x, found)
+        np.testing.assert_array_equal(found, (-1.0) ** (steps - 1) * np.diff(x, steps - 1, 0)[0])

@@ -446,3 +446,15 @@ def test_few_columns_are_no_rows_in_line() -> None:
     blur = te.compute((40, 80, 3), lambda y, x, c: te.sum(image[y, x + q, c], axis=q), name="Z")
     for out in (product, blur):
         assert "digits" not in {each.about for each in auto_schedule(out, HASWELL).choices}
+
+
+@pytest.mark.parametrize("combine", ["sum", "max"])
+@pytest.mark.parametrize("rows", [64, 37, 8])
+def test_functions_of_several_rows_share_a_vector(rows: int, combine: str) -> None:
+    """A vector has more lanes than a row has terms, and the rows lie one behind the other."""
+    x, values = te.placeholder((rows, 4), name="X"), numbers(rows, 4)
+    out = row_of(x, getattr(te, combine), lambda i, k: te.exp(x[i, k]) * 0.5)
+    check(out, [x], [values], getattr(np.exp(values.astype("float64")) * 0.5, combine)(1))
+    loops = str(lower(auto_schedule(out, HASWELL), [x, out])).splitlines()
+    lanes = {"broadcast(0.5, 8)" in each for each in loops if "exp(" in each}
+    assert lanes == {True}

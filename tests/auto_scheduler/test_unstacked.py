@@ -118,3 +118,116 @@ def test_strict_terms_are_computed_as_written() -> None:
     for n in range(16):
         expected = expected + (a[:, n, None] * b[n] - a[:, n, None] * a[n])
     np.testing.assert_array_equal(r, expected)
+
+
+# -- Elementwise stages --
+
+
+def one_of(c: Any, values: list[Any]) -> Any:
+    *others, last = values
+    for place, value in reversed([*enumerate(others)]):
+        last = te.if_then_else(c == place, value, last)
+    return last
+
+
+def normals(height: Any, width: Any, dtype: str = "float32") -> tuple[Tensor, Tensor]:
+    """The normals of a field of heights, of unit length; integers are the slopes and their sum."""
+    X = te.placeholder((height + 2, width + 2), dtype, name="X")
+
+    def element(i: Any, j: Any, c: Any) -> Any:
+        at = [X[i + p, j + q] for p, q in ((1, 2), (1, 0), (2, 1), (0, 1))]
+        if not X.dtype.is_float:
+            across, along, *_ = (
+                each.astype("int32") - other.astype("int32") for each, other in (at[:2], at[2:])
+            )
+            slopes = [te.abs(across) * 3 >> 2, te.abs(along) * 5 >> 3]
+            return one_of(c, [*slopes, te.min(slopes[0] + slopes[1], 255)]).astype(dtype)
+        across, along = at[0] - at[1], at[2] - at[3]
+        scale = 1.0 / te.sqrt(across * across + along * along + 4.0)
+        return one_of(c, [-across * scale, -along * scale, scale * 2.0])
+
+    return X, te.compute((height, width, 3), element, name="N")
+
+
+def normals_of(x: Any) -> Any:
+    wide = x.astype("int64" if x.dtype.kind in "iu" else "float64")
+    across, along = wide[1:-1, 2:] - wide[1:-1, :-2], wide[2:, 1:-1] - wide[:-2, 1:-1]
+    if x.dtype.kind in "iu":
+        slopes = [abs(across) * 3 >> 2, abs(along) * 5 >> 3]
+        return np.stack([*slopes, np.minimum(slopes[0] + slopes[1], 255)], 2).astype(x.dtype)
+    scale = 1 / np.sqrt(across**2 + along**2 + 4)
+    return np.stack([-across * scale, -along * scale, 2 * scale], 2)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("target", ["llvm -mcpu=haswell", "llvm"])
+@pytest.mark.parametrize("is_symbolic", [False, True])
+def test_results_of_one_place_are_computed_by_places(
+    is_symbolic: bool, target: str, dtype: str
+) -> None:
+    h, w = (te.var("h"), te.var("w")) if is_symbolic else (17, 45)
+    X, N = normals(h, w, dtype)
+    assert "s.unstack(N, c)" in auto_schedule(N, target).trace()
+    f = build([N], [X, N])
+    rng = np.random.default_rng(0)
+    for shape in ((17, 45), (1, 1), (3, 100)) if is_symbolic else ((17, 45),):
+        x = (100 * rng.random([n + 2 for n in shape])).astype(dtype)
+        n = np.empty((*shape, 3), dtype)
+        f(x, n)
+        np.testing.assert_allclose(n, normals_of(x), rtol=0 if dtype == "uint8" else 1e-5)
+
+
+def test_a_stage_reads_results_by_places() -> None:
+    X, N = normals(20, 33)
+    k = te.reduce_axis((0, 3), name="k")
+    S = te.compute((20, 33), lambda i, j: te.sum(N[i, j, k] * N[i, j, k], axis=k), name="S")
+    T = te.compute((20, 33, 3), lambda i, j, c: N[i, j, c] * S[i, j], name="T")
+    x = np.random.default_rng(0).random((22, 35), "float32")
+    t = np.empty((20, 33, 3), "float32")
+    build([T], [X, T])(x, t)
+    expected = normals_of(x)
+    np.testing.assert_allclose(t, expected * (expected**2).sum(2, keepdims=True), rtol=1e-5)
+
+
+def few_operations() -> Any:
+    """The products of complex numbers: one loop stores them as they lie."""
+    A, B = te.placeholder((100, 2), name="A"), te.placeholder((100, 2), name="B")
+
+    def element(i: Any, c: Any) -> Any:
+        real = A[i, 0] * B[i, 0] - A[i, 1] * B[i, 1]
+        return one_of(c, [real, A[i, 0] * B[i, 1] + A[i, 1] * B[i, 0]])
+
+    return te.compute((100, 2), element, name="C")
+
+
+def neighbours_along_the_axis() -> Any:
+    A = te.placeholder((100, 4), name="A")
+    return te.compute(
+        (100, 4), lambda i, c: te.if_then_else(c == 3, A[i, c], te.exp(A[i, c])), name="C"
+    )
+
+
+def places_along_two_axes() -> Any:
+    A = te.placeholder((100, 2), name="A")
+
+    def element(i: Any, a: Any, b: Any) -> Any:
+        s, c = te.sin(A[i, 0]), te.cos(A[i, 1])
+        return one_of(a, [one_of(b, [c, s]), one_of(b, [-s, c])])
+
+    return te.compute((100, 2, 2), element, name="C")
+
+
+def planes() -> Any:
+    A = te.placeholder((100, 3), name="A")
+
+    def element(c: Any, i: Any) -> Any:
+        return one_of(c, [te.exp(A[i, 0]), te.sin(A[i, 1]), te.cos(A[i, 2])])
+
+    return te.compute((3, 100), element, name="C")
+
+
+@pytest.mark.parametrize(
+    "program", [few_operations, neighbours_along_the_axis, places_along_two_axes, planes]
+)
+def test_one_loop_over_all_places_stays(program: Any) -> None:
+    assert "s.unstack(" not in auto_schedule(program(), "llvm -mcpu=haswell").trace()

@@ -320,3 +320,34 @@ def test_divisors_as_large_as_the_type(dtype: str, form: Callable[..., Any]) -> 
         with np.errstate(over="ignore"):
             expected = form(x, lambda value: np.array(value, dtype))
     assert y.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("narrow", "wide"), [("uint32", "uint64"), ("int16", "int32")])
+@pytest.mark.parametrize("factor", [None, 0xD2511F53])
+def test_both_halves_of_a_widened_product(narrow: str, wide: str, factor: int | None) -> None:
+    """The low half is a product of narrow lanes: none are picked from the wide product."""
+    n, bits = 45, np.dtype(narrow).itemsize * 8
+    shift = te.const(bits, wide)
+    known = None if factor is None else int(np.array(factor, "uint64").astype(narrow))
+    X, Y = (te.placeholder((n,), narrow, name=name) for name in "XY")
+
+    def product_at(i: Any) -> Any:
+        other = Y[i] if known is None else te.const(known, narrow)
+        return X[i].astype(wide) * other.astype(wide)
+
+    high = te.compute((n,), lambda i: (product_at(i) >> shift).astype(narrow), name="high")
+    low = te.compute((n,), lambda i: product_at(i).astype(narrow), name="low")
+    both = te.compute((n,), lambda i: high[i] ^ low[i], name="both")
+    limits = np.iinfo(narrow)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(limits.min, limits.max, n, narrow, endpoint=True) for _ in "xy")
+    x[:2] = limits.min, limits.max
+    found, target = np.empty(n, narrow), "llvm -mcpu=haswell"
+    build([both], [X, Y, both])(x, y, found)
+    exact = x.astype(wide) * (y.astype(wide) if known is None else np.array(known, wide))
+    expected = (exact >> np.array(bits, wide)).astype(narrow) ^ exact.astype(narrow)
+    assert found.tolist() == expected.tolist()
+    text = build([both], [X, Y, both], target, name="f").get_source("ll")
+    lanes = f"<{256 // bits} x i{bits}>"
+    assert f"mul {lanes}" in text
+    assert text.count(f"to {lanes}") == text.count(f"mul {lanes}")  # of the high half alone

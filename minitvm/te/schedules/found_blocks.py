@@ -29,12 +29,14 @@ def place_found(op: ComputeOp) -> int | None:
     """The component of a reduction's operands that is the place of a step, if the other components
     alone decide which operand is chosen; None if there is none."""
     reduce = op.body[0]
-    place = place_among(op, reduce) if isinstance(reduce, Reduce) else None
-    if place is None or not isinstance(reduce, Reduce):
+    if not isinstance(reduce, Reduce) or len(op.reduce_axis) > 1:
         return None
-    others = _without(place, reduce.combiner.result)
+    place, *others = place_among(op, reduce) or (None,)
+    if place is None or others:
+        return None
+    results = _without(place, reduce.combiner.result)
     names = reduce.combiner.lhs[place], reduce.combiner.rhs[place]
-    return None if any(mentions(name, *others) for name in names) else place
+    return None if any(mentions(name, *results) for name in names) else place
 
 
 def found_in_blocks(op: ComputeOp, size: Any) -> tuple[ComputeOp, ComputeOp, ComputeOp]:

@@ -541,38 +541,67 @@ def can_be_reordered(op: ComputeOp) -> bool:
     """Whether the steps of a reduction may be combined in any order: its terms can be exchanged, or
     a component of the operands tells which of them comes first."""
     reduce = cast(Reduce, op.body[0])
-    return can_exchange_terms(reduce) or place_among(op, reduce) is not None
+    return can_exchange_terms(reduce) or bool(place_among(op, reduce))
 
 
-def place_among(op: ComputeOp, reduce: Reduce) -> int | None:
-    """The component that tells which operand comes first, if the order matters: the combination is
-    one of its operands, this component counts the steps, and the identity comes before all
-    steps."""
-    if len(op.reduce_axis) != 1 or reduce.init or not is_choice(reduce.combiner):
-        return None
+def place_among(op: ComputeOp, reduce: Reduce) -> tuple[int, ...]:
+    """The components that tell which operand comes first, the one that decides before the others
+    first, if the order matters: the combination is one of its operands, these components count the
+    steps, and the identity comes before all steps. None of them otherwise."""
+    if not op.reduce_axis or reduce.init or not is_choice(reduce.combiner):
+        return ()
     prover = Prover()
     for axis in (*op.axis, *op.reduce_axis):
         prover.bind(axis.var, domain_of(axis))
     begins = map(e.const_int, reduce.combiner.identity)
-    step = op.reduce_axis[0].var
-    for i, (source, begin) in enumerate(zip(reduce.source, begins, strict=True)):
-        if begin is None:
-            continue
-        counted = prover.affine(source)
-        others = [atom for atom in counted.terms if atom is not step]
-        grows = counted.terms.get(step) == 1 and not mentions(step, *others)
-        if grows and begin <= prover.interval(counted)[0]:
-            return None if is_commutative(reduce.combiner) else i
-    return None
+    counts = [
+        begin is not None and begin <= prover.interval(prover.affine(source))[0]
+        for source, begin in zip(reduce.source, begins, strict=True)
+    ]
+    found, axes = list[int](), list(op.reduce_axis)
+    while axes:
+        runs = (
+            (n, i)
+            for n in range(len(axes), 0, -1)
+            for i, source in enumerate(reduce.source)
+            if counts[i] and i not in found and _grows(source, axes[:n], axes[n:], prover)
+        )
+        length, place = next(runs, (0, -1))
+        if not length:
+            return ()
+        found.append(place)
+        axes = axes[length:]
+    return () if is_commutative(reduce.combiner) else tuple(found)
 
 
-def _in_order(combiner: CommReducer, place: int | None) -> CommReducer:
+def _grows(
+    place: PrimExpr, axes: Sequence[IterVar], others: Sequence[IterVar], prover: Prover
+) -> bool:
+    """Whether a number grows from each step to the next along nested axes, and is the same along
+    others."""
+    if not place.dtype.is_integral or any(mentions(each.var, place) for each in others):
+        return False
+    for i, axis in enumerate(axes):
+        inner = [(each.var, domain_of(each)) for each in axes[i + 1 :]]
+        last = {var: dom.min + dom.extent - 1 for var, dom in inner}
+        first = {var: dom.min for var, dom in inner}
+        begin = substitute(place, {axis.var: axis.var + 1, **first})
+        growth = prover.affine(begin) - prover.affine(substitute(place, last))
+        if not prover.proves(growth - 1):
+            return False
+    return True
+
+
+def _in_order(combiner: CommReducer, places: Sequence[int]) -> CommReducer:
     """A combiner that exchanges its operands where the second comes first."""
-    if place is None:
+    if not places:
         return combiner
     pairs = [*zip(combiner.lhs, combiner.rhs, strict=True)]
     exchange = Substitution(dict(pairs) | {b: a for a, b in pairs})
-    is_first = combiner.lhs[place] <= combiner.rhs[place]
+    is_first: PrimExpr = const(True)
+    for place in reversed(places):
+        a, b = combiner.lhs[place], combiner.rhs[place]
+        is_first = a <= b if place == places[-1] else e.logical_or(a < b, all_of(a == b, is_first))
     result = tuple(
         e.intrinsic("if_then_else", each.dtype, is_first, each, exchange.expr(each))
         for each in combiner.result

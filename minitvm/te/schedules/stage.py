@@ -598,7 +598,8 @@ class Stage(LoopNest, Attachable):
 
     @primitive
     def set_store_predicate(self, predicate: Any) -> None:
-        """Store only where a condition on the axes holds.
+        """Store only where a condition on the axes holds. It may ask for the time of a step of a
+        scan that has no axis of time.
 
         A thread axis that a loop of this stage is bound to stands for this loop. All threads of a
         reduction axis hold the result of the reduction. The condition ``tx.var.equal(0)`` lets the
@@ -626,7 +627,8 @@ class Stage(LoopNest, Attachable):
                     f"of a reduction axis fulfils, whose result is stored, got {condition}"
                 )
             condition = held
-        own = {axis.var for axis in self.all_iter_vars}
+        time = () if self.time is None else (self.time,)
+        own = {axis.var for axis in (*self.all_iter_vars, *time)}
         for var in free_vars(condition):
             if var.axis and var not in own:
                 raise CompileError(

@@ -321,8 +321,9 @@ class Trace:
 
     def _root_axes(self) -> list[IterVar]:
         """The axes of the operations that have names."""
-        ops = self._named_operations()
-        return [each for op, _ in ops for field in _AXES for each in getattr(op, field, ())]
+        ops = [op for op, _ in self._named_operations()]
+        times = [op.scan_axis for op in ops if hasattr(op, "scan_axis")]
+        return [*(each for op in ops for field in _AXES for each in getattr(op, field, ())), *times]
 
     def _function(self, function: Callable[..., Any], indices_wanted: int) -> str:
         """A function of some indices; the primitive refuses a function of another number."""
