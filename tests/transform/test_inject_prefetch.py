@@ -265,7 +265,8 @@ def test_shares_of_rows_that_begin_elsewhere_in_each_row() -> None:
 
     def rows(i: Var, j: Var) -> PrimExpr:
         k = te.reduce_axis(Range.from_min_extent(j * 4, 4), name="k")
-        return te.sum(P[i, k, 3], axis=k)
+        sums: PrimExpr = te.sum(P[i, k, 3], axis=k)
+        return sums
 
     C = te.compute((6, 8), rows, name="C")
     E = te.compute((6, 16), lambda i, j: Q[j] * 2.0, name="E")
