@@ -256,6 +256,7 @@ AS_IT_IS = "nounwind noinline optnone "
 OWN_COPIES = 'nounwind "no-builtin-memcpy" "no-builtin-memmove" '
 """The attributes of a function of loops, which LLVM doesn't replace by calls of ``memcpy``."""
 
+_LONGEST_HINT = 64  # characters of a name; LLVM refuses those of more than 1024
 _OWN_FILLS = '"no-builtin-memset" '  # of a function with tiles, which every call loses
 
 _KEEPING = ("sdiv", "srem")  # give numbers that aren't negative from such numbers
@@ -319,7 +320,7 @@ class FunctionText:
     def block(self, hint: str) -> Block:
         """A new block, not yet placed."""
         self._counter += 1
-        plain = re.sub(r"[^\w.$]", "_", hint, flags=re.ASCII)
+        plain = re.sub(r"^(?=\d)|[^\w.$]", "_", hint[:_LONGEST_HINT], flags=re.ASCII)
         return Block(f"{plain}.{self._counter}")
 
     def blocks(self, *hints: str) -> list[Block]:

@@ -300,15 +300,17 @@ class _Lowering:
 
     # -- Places -----------------------------------------------------------------------------------
 
-    def runs_around(self, stage: Stage, loop: IterVar) -> bool:
-        """Whether a loop around a stage has several iterations."""
-        place = self._inferred.places.get(stage)
-        while place is not None and not any(loop is each for each in _down_to(*place)):
+    def runs_around(self, stage: Stage, leaf: IterVar, loop: IterVar) -> bool:
+        """Whether a loop around a loop of a stage has several iterations."""
+        place: Loop | None = stage, leaf
+        while place is not None and not any(
+            loop is each and each is not leaf for each in _down_to(*place)
+        ):
             place = self._inferred.places.get(place[0])
         if place is None:
             raise CompileError(
-                f"{stage.name}: prefetch: expected a loop around {stage.name}, found that "
-                f"{loop.name} is none: compute {stage.name} inside of it"
+                f"{stage.name}: prefetch: expected a loop around {leaf.name} of {stage.name}, "
+                f"found that {loop.name} is none: reorder, or compute {stage.name} inside of it"
             )
         return not isinstance(self._inferred.bounds[place[0]].values[loop], e.IntImm)
 
@@ -718,7 +720,7 @@ class _Nest:
             buffer = self._memory.real(tensor)
             if of is None:
                 loop = AttrStmt(buffer, SCOPE, offset, loop)
-            elif self._lowering.runs_around(self._stage, of):
+            elif self._lowering.runs_around(self._stage, leaf, of):
                 loop = AttrStmt(buffer, SHARES, of.var + e.cast(of.var.dtype, offset), loop)
         for name, value in attrs.pragmas:
             loop = AttrStmt(leaf, f"pragma_{name}", value, loop)

@@ -180,14 +180,26 @@ def _share(requests: Stmt, number: PrimExpr, total: int) -> Stmt:
         return seq()
     var = Var("share", number.dtype)
     rest: PrimExpr = e.floordiv(number * count, total) + var
-    values = dict[Var, PrimExpr]()
+    digits = list[PrimExpr]()
     for each in reversed(loops):
         digit = rest if each is loops[0] else e.floormod(rest, each.extent)
-        values[each.loop_var] = each.min + e.cast(each.loop_var.dtype, digit)
+        digits.insert(0, e.cast(each.loop_var.dtype, digit))
         rest = e.floordiv(rest, each.extent)
+    values = dict[Var, PrimExpr]()
+    for each, digit in zip(loops, digits, strict=True):  # a loop may begin where one around it is
+        values[each.loop_var] = substitute(each.min, values) + digit
     each_share = const(-(-count // total), number.dtype)
-    body = substitute(body, values)
+    body = _OwnLoops().stmt(substitute(body, values))
     return For(var, const(0, number.dtype), each_share, ForKind.UNROLLED, body)
+
+
+class _OwnLoops(Mutator):
+    """Loops get variables of their own: those of a request may be around it."""
+
+    def visit_For(self, node: For) -> Stmt:
+        var = Var(node.loop_var.name, node.loop_var.dtype)
+        body = substitute(node.body, {node.loop_var: var})
+        return with_fields(node, loop_var=var, body=self.stmt(body))
 
 
 def _further_on(loop: For, around: For | None, at: PrimExpr) -> dict[Var, PrimExpr]:

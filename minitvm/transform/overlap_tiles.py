@@ -7,6 +7,7 @@ from typing import final
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import written_buffers
 from minitvm.arith.guards import Without, quotient
+from minitvm.arith.linear import Affine
 from minitvm.arith.scopes import ScopedMutator, prover_of
 from minitvm.arith.simplify import Simplifier
 from minitvm.arith.work import code_size
@@ -221,7 +222,7 @@ class _Overlap(ScopedMutator):
                 first = substitute(loop.body, {var: e.const(0, var.dtype)})
                 return s.IfThenElse(fits, whole_loop, s.IfThenElse(loop.extent > 0, first))
             return s.IfThenElse(fits, whole_loop, loop)
-        count = quotient(self._prover, tiles.last + size, size, var.dtype)
+        count = self._number(loop, tiles.last + size, size)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
         within = count < loop.extent
@@ -231,6 +232,14 @@ class _Overlap(ScopedMutator):
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _number(self, loop: s.For, form: Affine, size: int) -> PrimExpr:
+        """``form // size`` in the type of a loop's variable: where this may not hold it, moved to
+        the loop's extent, or to -1."""
+        count, dtype = quotient(self._prover, form, size, loop.loop_var.dtype), loop.loop_var.dtype
+        if count.dtype == dtype:
+            return count
+        return e.cast(dtype, e.maximum(e.minimum(count, loop.extent), -1))
 
     def _repeats_as_little(self, loop: s.For, tiles: Tiles) -> bool:
         """Whether a tile of symbolic columns takes as long under its guards as without them: it has
@@ -262,7 +271,7 @@ class _Overlap(ScopedMutator):
         var, size, half = loop.loop_var, tiles.size, tiles.size // 2
         dtype = var.dtype
         columns = e.cast(dtype, self._prover.expression(tiles.last + size, dtype))
-        count = quotient(self._prover, tiles.last + size + half - 1, size, dtype)
+        count = self._number(loop, tiles.last + size + half - 1, size)
         wide = Var(f"{var.name}.whole", dtype)
         name, begin = Var(var.name, dtype), Var(f"{var.name}.begin", dtype)
         body = Moved(var, tiles, begin, tiles.divisor).stmt(Without(tiles.guards).stmt(narrow))

@@ -15,14 +15,14 @@ from minitvm import te, tir
 from minitvm.runtime import PackedFunc
 
 LONE, ZERO = "a\ud800b", "a\0b"
-GOOD = ("ünï ☃", "a b", '"%s%n\\', "𝔸", "\t\n", "x" * 5000, "define i32 @f()", "\x7f\x01")
+GOOD = ("ünï ☃", "a b", '"%s%n\\', "𝔸", "\t\n", "x" * 5000, "define i32 @f()", "\x7f\x01", "1")
 
 
 def program(**names: str) -> None:
     """Builds and calls a program in which one thing is so called, and reads what it says."""
     n = te.var(names.get("variable", "n"))
     a = te.placeholder((n, n), name=names.get("input", "A"))
-    k = te.reduce_axis((0, n), name="k")
+    k = te.reduce_axis((0, n), name=names.get("axis", "k"))
     p = te.compute((n,), lambda i: te.sum(a[i, k], axis=k), name="P")
     b = te.compute((n,), lambda i: p[i] + 1.0, name=names.get("output", "B"))
     f = tvm.build(te.create_schedule(b.op), [a, b], name=names.get("function", "f"))
@@ -71,7 +71,7 @@ def named(name: str) -> None:
     str(refused.value).encode()
 
 
-OF_A_PROGRAM = ("variable", "input", "output", "function")
+OF_A_PROGRAM = ("variable", "input", "output", "function", "axis")
 PLACES: dict[str, Callable[[str], None]] = {
     **{
         place: functools.partial(lambda place, name: program(**{place: name}), place)

@@ -1025,6 +1025,26 @@ def test_factor_out(golden: Golden) -> None:
     np.testing.assert_allclose(got, v[:4] * terms, rtol=1e-5)
 
 
+def test_windows_under_a_condition_on_their_place() -> None:
+    """The inner sums are those of each place, not those of each sum of a place and a step."""
+    a, v = te.placeholder((9, 6, 5), "int32", name="A"), te.placeholder((3,), "int32", name="V")
+    w, k, j = (te.reduce_axis((0, n), name) for n, name in ((3, "w"), (6, "k"), (5, "j")))
+    condition: Any = lambda i, k: (i + k) % 3 != 1  # noqa: E731  # of axes and of arrays
+    terms: list[Any] = [lambda i: a[i + w, k, j] * v[w], lambda i: a[i + w, k, j]]
+    x = np.random.default_rng(0).integers(-99, 99, (9, 6, 5)).astype("int32")
+    for term, factors in zip(terms, ([1, 2, 3], [1, 1, 1]), strict=True):
+        b = te.compute(
+            (7,), lambda i, f=term: te.sum(f(i), [w, k, j], where=condition(i, k)), name="B"
+        )
+        s = te.create_schedule(b.op)
+        if term is terms[0]:
+            s.factor_out(b, [j])
+        got, mask = np.zeros(7, "int32"), condition(np.arange(7)[:, None], np.arange(6))
+        tvm.build(s, [a, v, b])(x, np.array(factors, "int32"), got)
+        sums = [(x[i : i + 3].sum(2) * mask[i]).sum(1) @ factors for i in range(7)]
+        np.testing.assert_array_equal(got, sums)
+
+
 def test_omit_zeros(golden: Golden) -> None:
     a, b, k = (
         te.placeholder((7, 7), name="A"),

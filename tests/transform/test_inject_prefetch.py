@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import minitvm as tvm
 from minitvm import te, tir
 from minitvm.arith.analyzer import Analyzer
 from minitvm.error import TVMError
-from minitvm.tir.expr import Call, PrimExpr, Var, as_expr, const, const_int
+from minitvm.tir.expr import Call, PrimExpr, Range, Var, as_expr, const, const_int
 from minitvm.tir.functor import substitute, walk
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import (
@@ -232,5 +233,62 @@ def test_of_a_schedule() -> None:
     f(p, q, result)
     np.testing.assert_array_equal(result, p @ q)
     s[sums].prefetch(P, part, 1, of=row)
-    with pytest.raises(TVMError, match=r"expected a loop around R\.local, found that"):
+    with pytest.raises(TVMError, match=r"expected a loop around \S+ of R\.local, found that"):
         tvm.lower(s, [P, Q, R])
+
+
+@pytest.mark.parametrize("place", ["own", "around"])
+def test_shares_in_the_loops_that_read(place: str) -> None:
+    """Requests for a row stand inside of the loop along the row, with a loop of their own."""
+    P, k = te.placeholder((6, 8, 40), name="P"), te.reduce_axis((0, 40), name="k")
+    C = te.compute((6, 8), lambda i, j: te.sum(P[i, j, k], axis=k), name="C")
+    D = te.compute((6, 8), lambda i, j: C[i, j] + 1.0, name="D")
+    s = te.create_schedule(D.op)
+    made, result = C.op, D.op
+    assert isinstance(made, te.ComputeOp)
+    assert isinstance(result, te.ComputeOp)
+    if place == "around":
+        s[C].compute_at(s[D], result.axis[0])
+    s[C].prefetch(P, k, 1, of=made.axis[0] if place == "own" else result.axis[0])
+    lowered = tvm.lower(s, [P, D], name="f")["f"]
+    assert "prefetch(P[i + 1, j, k_1 * 16])" in str(lowered)
+    p = np.random.default_rng(2).integers(-9, 9, (6, 8, 40)).astype("f4")
+    for function in (tvm.build(s, [P, D]), partial(interpret, lowered)):
+        sums = np.zeros((6, 8), "f4")
+        function(p, sums)
+        np.testing.assert_array_equal(sums, p.sum(2) + 1)
+
+
+def test_shares_of_rows_that_begin_elsewhere_in_each_row() -> None:
+    """The loops of the requests aren't those around the shares."""
+    P, Q = te.placeholder((6, 32, 9), name="P"), te.placeholder((16,), name="Q")
+
+    def rows(i: Var, j: Var) -> PrimExpr:
+        k = te.reduce_axis(Range.from_min_extent(j * 4, 4), name="k")
+        sums: PrimExpr = te.sum(P[i, k, 3], axis=k)
+        return sums
+
+    C = te.compute((6, 8), rows, name="C")
+    E = te.compute((6, 16), lambda i, j: Q[j] * 2.0, name="E")
+    D = te.compute((6, 8), lambda i, j: C[i, j] + E[i, j] * E[i, j + 8], name="D")
+    s = te.create_schedule(D.op)
+    result, other = D.op, E.op
+    assert isinstance(result, te.ComputeOp)
+    assert isinstance(other, te.ComputeOp)
+    for stage in (C, E):
+        s[stage].compute_at(s[D], result.axis[0])
+    s[E].prefetch(P, other.axis[1], 1, of=result.axis[0])
+    assert "prefetch(P[i + 1, j_1 * 2 + share, 3])" in str(tvm.lower(s, [P, Q, D]))
+
+
+def test_shares_in_a_loop_that_is_not_inside() -> None:
+    P, k = te.placeholder((6, 40), name="P"), te.reduce_axis((0, 40), name="k")
+    C = te.compute((6,), lambda i: te.sum(P[i, k], axis=k), name="C")
+    s = te.create_schedule(C.op)
+    made = C.op
+    assert isinstance(made, te.ComputeOp)
+    s[C].prefetch(P, made.axis[0], 1, of=made.reduce_axis[0])
+    with pytest.raises(
+        TVMError, match=r"C: prefetch: expected a loop around i of C, found that k "
+    ):
+        tvm.lower(s, [P, C])

@@ -184,6 +184,27 @@ def test_blocks_behind_the_end_have_no_tiles(n: int) -> None:
     np.testing.assert_array_equal(b, a * 2 + 1)
 
 
+@pytest.mark.parametrize("size", [LANES, 3 * LANES])
+def test_tiles_behind_blocks_of_an_extent_of_another_width(size: int) -> None:
+    """The blocks of columns, which int32 numbers, are fused with rows, which int64 numbers."""
+    rows, columns = te.var("rows", "int64"), te.var("columns")
+    A = te.placeholder((rows, columns), name="A")
+    B = te.compute((rows, columns), lambda i, j: A[i, j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    assert isinstance(B.op, ComputeOp)
+    row, column = B.op.axis
+    block, rest = s[B].split(column, factor=48)
+    _, lane = s[B].split(rest, factor=size)
+    s[B].vectorize(lane)
+    s[B].fuse(row, block)
+    assert overlapped(s, [A, B])
+    f = tvm.build(s, [A, B], debug="bounds")
+    for n in (0, 1, 7, 8, 24, 25, 47, 48, 49, 100):
+        a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.zeros((3, n), "float32")
+        f(a, b)
+        np.testing.assert_array_equal(b, a + 1)
+
+
 def axis_of(tensor: Tensor) -> IterVar:
     assert isinstance(tensor.op, ComputeOp)
     return tensor.op.axis[0]

@@ -210,7 +210,19 @@ def _accumulate(s: Any, random: Random) -> None:
 def _request(s: Any, random: Random) -> None:
     stage, axis = _root(s, random)
     tensors = [*stage.op.input_tensors, *stage.op.outputs]
-    stage.prefetch(random.choice(tensors), axis, random.choice([0, 1, 2, 8]))
+    around = [*_around(stage, axis)]
+    of = random.choice(around) if around and random.random() < 0.5 else None
+    stage.prefetch(random.choice(tensors), axis, random.choice([0, 1, 2, 8]), of=of)
+
+
+def _around(stage: Any, axis: Any) -> list[Any]:
+    """The loops around a loop of a stage."""
+    loops = list(stage.leaf_iter_vars)
+    outer = loops[: loops.index(axis)]
+    place = stage.attach_stage
+    return (
+        outer if place is None else [*_around(place, stage.attach_ivar), stage.attach_ivar, *outer]
+    )
 
 
 def _pragma(s: Any, random: Random) -> None:

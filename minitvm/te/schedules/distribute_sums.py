@@ -68,6 +68,8 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
         for axis in (*op.axis, *op.reduce_axis)
         if inside is not None and axis not in axes and _uses_any((inside, *within), [axis.var])
     ]
+    # Any other condition may guard the existence of elements, so it stays with their reads.
+    within += [each for each in others if _is_of(op, axes, each, kept)]
     joined = {} if inside is None else _joined(op, kept, (inside, *within))
     if times is None and not taken and not joined:
         raise CompileError(
@@ -79,8 +81,6 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
         _refuse(op, axes, "terms with a factor that they don't change, and one that they do")
     if outside is not None and not has_terms(op, axes):
         _refuse(op, axes, "a term in each of the inner sums")
-    # Any other condition may guard the existence of elements, so it stays with their reads.
-    within += [each for each in others if _is_of(op, axes, each, kept)]
     alone = [axis for axis in kept if axis not in joined.values()]
     extents = [
         domain_of(axis).extent + (domain_of(joined[axis]).extent - 1 if axis in joined else 0)

@@ -435,10 +435,10 @@ class LoopNest(Traced):
         `offset` later reads; or writes, if this stage computes the tensor. Of several reads, those
         that go along a line of memory in the loop are left to the processor.
 
-        With `of`, a loop at which this stage is computed, directly or within another stage: the
-        elements that the iteration `offset` later of that loop reads are prefetched, an equal share
-        in each iteration of `var`. Behind the last iteration of `of` follows the first one of the
-        next iteration of the loop around::
+        With `of`, a loop around `var`: of this stage, or one at which this stage is computed,
+        directly or within another one. The elements that the iteration `offset` later of that loop
+        reads are prefetched, an equal share in each iteration of `var`. Behind the last iteration
+        of `of` follows the first one of the next iteration of the loop around::
 
             before                          after s[P].prefetch(B, k, 1, of=j)
             for j in range(4):              for j in range(4):
@@ -451,7 +451,8 @@ class LoopNest(Traced):
         ------
         CompileError
             When `var` is none of the loops, or this stage neither reads nor computes `tensor`
-            (with `of`, another stage inside of that loop may read it).
+            (with `of`, another stage inside of that loop may read it). Lowering the schedule checks
+            that `of` is around `var`.
         """
         where = f"{self.name}: prefetch"
         self.leaf_index(where, var)
