@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import pairwise
 from itertools import product as product_of
 from typing import Any
 
@@ -356,6 +357,20 @@ def test_blocks_of_columns_are_whole_tiles(dtype: str, total: str, depth: int, c
     s = tvm.auto_schedule(tensors[-1], AVX512.replace("cores=2", f"cores={cores}"))
     assert "te.dot_product(" in s.trace().split("s.specialize")[0]
     assert "llvm.x86.avx512" in str(tvm.lower(s, tensors, vector_bytes=64, mask_registers=True))
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "sapphirerapids", "znver4"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_blocks_of_columns_of_any_number_are_whole_tiles(cpu: str, dtype: str) -> None:
+    """A tile that lies in two panels would compute each place's panel."""
+    target = f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -num-cores=1"
+    for depth in (64, 256, te.var("k")):
+        m, n, _ = sizes()
+        *_, C = product(m, n, depth, dtype, dtype)
+        general = tvm.auto_schedule(C, target).trace().split("s.specialize")[0]
+        found = re.findall(r"split\(j\w*, factor=(\d+)\)", general)
+        for block, tile in pairwise(map(int, found)):
+            assert block % tile == 0
 
 
 def test_the_number_of_products_of_narrow_numbers_needs_no_multiple() -> None:
