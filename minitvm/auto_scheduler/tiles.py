@@ -211,7 +211,9 @@ def blocks_of(
         panels = max(1, _panels_bytes(nest, target) // (steps * tile.columns * itemsize))
         strip = strip_of(nest, tile, steps, target) if copied else None
         panels = min(panels, -(-USUAL_COLUMNS // tile.columns))
-        return Blocks(None, panels * tile.columns, depth, cut, strip, shares_rows=across and not copied)
+        return Blocks(
+            None, panels * tile.columns, depth, cut, strip, shares_rows=across and not copied
+        )
 
     def search(cut: tuple[int | None, int], on: Target) -> tuple[float, Blocks]:
         return _blocks_with(nest, tile, *cut, on, across=across, copied=copied)

@@ -64,6 +64,7 @@ from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
+_STEPS_OF_FEW = 32  # of a sum, for each of few rows: adding lanes takes as long as packing a factor
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
@@ -301,7 +302,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
-        yield _Version(f"{_FEW} {rows.name} or fewer", _are_few(rows, found), (few,))
+        if (are_few := _are_few(rows, found, target)) is not None:
+            yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -397,16 +399,23 @@ def _has_long_windows(contraction: Contraction) -> bool:
     )
 
 
-def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
-    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of a few
-    sums are added in the end, which takes long for short sums: then less rows are few."""
-    steps = [each.op.reduce_axis[-1] for each in contractions if _lies_along_the_sum(each)]
-    extents = [domain_of(axis).extent for axis in steps if extent_of(axis) is None]
-    condition = e.less_equal(rows, _FEW)
-    if not extents:
-        return condition
-    are_long = reduce(e.logical_and, (e.greater_equal(n, 2 * _LEAST) for n in extents))
-    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, are_long))
+def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> PrimExpr | None:
+    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of each sum
+    are added in the end, which takes long for short sums: the fewer rows, the shorter sums pay.
+    None if two rows are too many, or an instruction adds neighbouring steps anyway. Elsewhere tiles
+    of few rows are long, and the columns and steps must not be few as well."""
+    conditions = [e.less_equal(rows, _FEW)]
+    for each in contractions:
+        steps = domain_of(each.op.reduce_axis[-1]).extent
+        if _lies_along_the_sum(each):
+            is_short = (e.const_int(steps) or 2 * _STEPS_OF_FEW) < 2 * _STEPS_OF_FEW
+            if is_short or has_instruction(each, target):
+                return None
+            conditions.append(e.less_equal(rows, e.floordiv(steps, _STEPS_OF_FEW)))
+        else:
+            extents = (domain_of(each.column).extent, steps)
+            conditions += [e.less_equal(_LEAST, n) for n in extents if e.const_int(n) is None]
+    return Analyzer().simplify(reduce(e.logical_and, dict.fromkeys(conditions)))
 
 
 def _lies_along_the_sum(contraction: Contraction) -> bool:

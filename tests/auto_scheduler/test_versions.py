@@ -44,7 +44,7 @@ def conditions(C: Tensor, target: str) -> list[str]:
 
 
 def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> None:
-    few = ["m == 1", "m <= 8"]
+    few = ["m == 1", "m <= 8 and n >= 64 and k >= 64"]
     narrow, small = "m < 64 or k < 64 or n < 64", "m <= 512 and k <= 256 and n <= 512 and "
     small += "int64(k) * int64(m) <= 65536 and int64(k) * int64(n) <= 65536"
     assert conditions(product(*sizes())[-1], AVX512) == [*few, narrow, small]
@@ -53,11 +53,16 @@ def test_products_of_matrices_have_versions_for_few_rows_and_small_sizes() -> No
 def test_few_rows_by_rows_of_short_sums_are_tiles() -> None:
     """The lanes of a few sums are added in the end: that takes long for short sums."""
     m, n, k = sizes()
-    A, B, r = te.placeholder((m, k)), te.placeholder((n, k)), te.reduce_axis((0, k))
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r))
-    assert "m <= 4 or m <= 8 and k >= 128" in conditions(C, AVX2)
+
+    def by_rows(k: Any) -> list[Tensor]:
+        A, B, r = te.placeholder((m, k)), te.placeholder((n, k)), te.reduce_axis((0, k))
+        return [A, B, te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[j, r], axis=r))]
+
+    A, B, C = by_rows(k)
+    assert "m <= 8 and m <= k // 32" in conditions(C, AVX2)
+    assert not any("m <= 8" in each for each in conditions(by_rows(48)[-1], AVX2))
     f = tvm.build(C, [A, B, C], AVX2, name="f")
-    for rows, steps in product_of((0, 1, 4, 5, 8, 9), (0, 1, 127, 128)):
+    for rows, steps in product_of((0, 1, 4, 5, 8, 9), (0, 1, 63, 64, 128, 255, 256)):
         a, b, got = whole(rows, steps), whole(33, steps), np.full((rows, 33), 77, "float32")
         f(a, b, got)
         np.testing.assert_array_equal(got, a @ b.T)
