@@ -176,6 +176,10 @@ def _write_version(
         if made is None:
             return None
         text = made.trace()
+        if s.versions and text == s.versions[-1][1].trace() and _is_for_any(version):
+            condition, before = s.versions.pop()
+            s.specialize(e.logical_or(condition, version.condition), before)
+            return True
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         if version.rows is not None and len(made.stages) >= len(s.stages):
