@@ -68,9 +68,9 @@ _STEPS_OF_FEW = 32  # of a sum, for each of few rows: adding lanes takes as long
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
-_LONGER = 2  # a dimension of a factor that fits the L2 cache, by the side of a square one
 _SHORT = 16  # an extent below would be padding for the most part
 _STEPS = 64  # of short rows that are combined step by step
+_WAITING = 512  # elements of rows whose sums wait for each other: those of several rows overlap
 # Extents that versions are made for, the first ones for which they are right.
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
@@ -334,39 +334,27 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
 
 
 def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
-    """Whether factors have no more elements than `most` x `most`. A tile's rows stay in the L1
-    cache, and lines don't lie so far apart that the steps take too many pages: where each step is
-    in another line of both factors, long lines are few."""
-    long = _within(contractions, extents, most, _LONGER)
+    """Whether factors have no more elements than `most` x `most`. Where each step is in another
+    line of both factors, lines don't lie so far apart that the steps take too many pages: long
+    lines are few."""
     if not any(map(_steps_across_both, contractions)):
-        return long
-    half = _within(contractions, extents, most, _LONGER, most // 2)
-    return e.logical_or(_within(contractions, extents, most, 1), half)
+        return _within(contractions, most)
+    short = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
+    return e.logical_or(short, _within(contractions, most // 2))
 
 
-def _within(
-    contractions: Iterable[Contraction],
-    extents: Iterable[Var],
-    most: int,
-    longer: int,
-    side: int | None = None,
-) -> PrimExpr:
-    """Whether extents are up to `most`, those of rows and of columns `longer` times as many, and
-    factors have no more elements than a square of a `side`, by default `most`."""
-    sides = [
-        ([*each.op.reduce_axis], [x for x in each.op.axis if a.reads(x) and not b.reads(x)])
-        for each in contractions
-        for a, b in ((each.a, each.b), (each.b, each.a))
-    ]
-    long = {domain_of(axis).extent for _, axes in sides for axis in axes}
-    long -= {domain_of(axis).extent for axes, _ in sides for axis in axes}
-    found = [e.less_equal(var, longer * most if var in long else most) for var in extents]
-    for axes in dict.fromkeys((*outer, *inner) for outer, inner in sides):
-        sizes = [domain_of(axis).extent for axis in axes]
-        if longer > 1 and sum(isinstance(each, Var) for each in sizes) > 1:
-            size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
-            found.append(e.less_equal(size, (side or most) ** 2))
-    return reduce(e.logical_and, found)
+def _within(contractions: Iterable[Contraction], side: int) -> PrimExpr:
+    """Whether the factors of symbolic size have no more elements than a square of a `side`."""
+    sizes = dict[tuple[int, ...], PrimExpr]()
+    for each in contractions:
+        for a, b in ((each.a, each.b), (each.b, each.a)):
+            rows = [axis for axis in each.op.axis if a.reads(axis) and not b.reads(axis)]
+            extents = [domain_of(axis).extent for axis in (*each.op.reduce_axis, *rows)]
+            if any(isinstance(n, Var) for n in extents):
+                key = tuple(sorted(map(id, extents)))
+                sizes[key] = reduce(e.multiply, (e.cast("int64", n) for n in extents))
+    fit = (e.less_equal(size, side**2) for size in sizes.values())
+    return reduce(e.logical_and, fit, e.const(True))
 
 
 def _steps_across_both(contraction: Contraction) -> bool:
@@ -449,11 +437,17 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less_equal(length, _STEPS if in_steps else min(map(longest, sums)))
+            most = _WAITING if _wait_for_each_other(sums) else min(map(longest, sums))
+            is_short = e.less_equal(length, _STEPS if in_steps else most)
             if op is ops[-1] and not in_steps:
                 has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
                 is_short = e.logical_and(is_short, has_rest)
             yield e.logical_and(is_short, e.greater_equal(rows, lanes))
+
+
+def _wait_for_each_other(sums: Sequence[Operation]) -> bool:
+    """Whether a sum of a row needs another one of the same row, as a variance needs the mean."""
+    return any(other is not each and other in in_order([each]) for each in sums for other in sums)
 
 
 def _near_tensors(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
