@@ -7,7 +7,7 @@ some size, applied to the program with symbolic extents, for which it is right a
 
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 8: ...                                # for 4 x 512 x 512
-    elif m, n or k < 64: ...                        # for 64 x 64 x 64
+    elif n or k < 64: ...                           # for 64 x 64 x 64
     elif both factors fit the L2 cache: ...         # for 128 x 128 x 128
     else: ...                                       # for large extents
 
@@ -327,8 +327,10 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version("few rows", e.const(True), sizes, rows=rows)
         return
     mine = tiled or extents
-    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
-    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
+    # Few rows by a large factor want the tiles of many; rests of rows cost little.
+    below = [e.less(var, _LEAST) for var in mine if var is not rows]
+    if below:
+        yield _Version(f"an extent below {_LEAST}", reduce(e.logical_or, below), narrow)
     is_small = _fits_cache(found, mine, most)
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
 

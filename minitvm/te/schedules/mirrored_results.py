@@ -41,9 +41,9 @@ def is_symmetric(op: ComputeOp, i: IterVar, j: IterVar) -> bool:
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or reduce.init or len(op.body) > 1 or i is j:
         return False
-    extents = [domain_of(axis).extent for axis in (i, j)]
+    height, width = (domain_of(axis).extent for axis in (i, j))
     ranges = (domain_of(axis) for axis in op.reduce_axis)
-    if not structural_equal(*extents):
+    if not structural_equal(height, width):
         return False
     if any(mentions(v.var, r.min, r.extent) for r in ranges for v in (i, j)):
         return False
