@@ -39,7 +39,7 @@ from minitvm.codegen.parallel import (
     without_pragmas,
 )
 from minitvm.codegen.row_copies import emit_copy, is_whole
-from minitvm.codegen.tile_blocks import is_block_of_tiles
+from minitvm.codegen.tile_blocks import is_part_of_tiles
 from minitvm.codegen.versions import MOST, versions_of
 from minitvm.runtime.dtype import INT64
 from minitvm.runtime.errors import CompileError
@@ -108,7 +108,7 @@ class StatementEmitter:
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
         self.apart: Set[Stmt] = frozenset()  # loops that are emitted as functions
-        self.are_blocks_apart = False  # whether blocks of tiles are emitted as functions
+        self.are_blocks_apart = False  # whether parts with blocks of tiles are emitted as functions
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
         self._table: dict[type, Callable[[Any], None]] = {
@@ -131,7 +131,7 @@ class StatementEmitter:
         if self.expressions.has_called_out:
             self.expressions.has_called_out = False
             self.text.forget()
-        if self.are_blocks_apart and is_block_of_tiles(node):
+        if self.are_blocks_apart and is_part_of_tiles(node):
             self._emit_apart(node)
         else:
             emit(node)
@@ -397,11 +397,11 @@ class StatementEmitter:
         return made
 
     def _emit_apart(self, node: Stmt) -> None:
-        """A nest that is like others, or a block of tiles, as a function."""
+        """A nest that is like others, or a part with blocks of tiles, as a function."""
 
         def emit(inside: Inside) -> Value:
             emitter = self._within(inside)
-            if isinstance(node, s.For):
+            if node in self.apart and isinstance(node, s.For):
                 emitter.are_blocks_apart = self.are_blocks_apart
                 emitter._emit_serial(node)
             else:

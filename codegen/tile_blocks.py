@@ -1,9 +1,10 @@
-"""Blocks of AMX that become functions of their own.
+"""Parts of a function with blocks of AMX that become functions of their own.
 
 A tile register has one shape in all of a function: LLVM gives each register rows and bytes a row,
 and never a register of one shape to a tile of another. If it runs out of registers, it ends the
 process. A block never needs more registers than there are, but blocks of other shapes do together:
-those of several products, or of the versions of one.
+those of several products, or of the versions of one. Then the largest parts whose blocks do with
+the registers are functions. Each loads the shapes once, which takes as long as some products.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from minitvm.codegen.gil import needs_the_gil
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.functor import children, find
@@ -21,15 +23,25 @@ _LANES = 256  # of a tile, as a vector of words
 
 
 def are_blocks_apart(body: Stmt) -> bool:
-    """Whether the blocks of tiles in a function are functions: together they need more registers
+    """Whether parts of a function are functions: its blocks of tiles together need more registers
     than there are."""
+    return _needed(body) > _REGISTERS
+
+
+def is_part_of_tiles(node: Stmt) -> bool:
+    """Whether the blocks of tiles in a statement do with the registers that there are."""
+    return 0 < _needed(node) <= _REGISTERS and not needs_the_gil(node)
+
+
+def _needed(node: Stmt) -> int:
+    """The registers that the blocks of tiles in a statement need together."""
     needed = Counter[tuple[int, int]]()
-    for block in _blocks(body):
+    for block in _blocks(node):
         needed |= _tiles(block)
-    return needed.total() > _REGISTERS
+    return needed.total()
 
 
-def is_block_of_tiles(node: Stmt) -> bool:
+def _is_block(node: Stmt) -> bool:
     """Whether a statement makes tiles that no statement around it uses."""
     match node:
         case s.Evaluate():
@@ -40,7 +52,7 @@ def is_block_of_tiles(node: Stmt) -> bool:
 
 
 def _blocks(node: Stmt) -> Iterator[Stmt]:
-    if is_block_of_tiles(node):
+    if _is_block(node):
         yield node
         return
     for each in children(node):

@@ -606,7 +606,8 @@ def _step(
         meanwhile += came
     if is_requested:
         loads += lines / CACHE_LINE
-    if panel > 1 and cpu.l2_latency:  # columns that pass through L1 evict the rows
+    # Columns that pass through L1 evict the rows. A unit of several rows loads them at once.
+    if panel > 1 and cpu.l2_latency and unit.rows == 1:
         came = _rows_bytes(nest, Tile(rows, columns)) * unit.depth / target.bytes_per_cycle(2)
         in_the_way += _UNASKED * came
     return in_the_way + max(

@@ -7,7 +7,7 @@ some size, applied to the program with symbolic extents, for which it is right a
 
     if m == 1: ...                                  # the schedule for 1 x 128 x 128
     elif m <= 8: ...                                # for 4 x 512 x 512
-    elif m, n or k < 64: ...                        # for 64 x 64 x 64
+    elif n or k < 64: ...                           # for 64 x 64 x 64
     elif both factors fit the L2 cache: ...         # for 128 x 128 x 128
     else: ...                                       # for large extents
 
@@ -69,11 +69,13 @@ from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
+_STEPS_OF_FEW = 32  # of a sum, for each of few rows: adding lanes takes as long as packing a factor
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
 _WHOLE = 64  # multiples of it need no padding for instructions for matrices
 _WHOLE_SIZES = (128, 256, 64)  # that a version for multiples is made for, as far as they divide it
 _SHORT = 16  # an extent below would be padding for the most part
 _STEPS = 64  # of short rows that are combined step by step
+_WAITING = 512  # elements of rows whose sums wait for each other: those of several rows overlap
 # Extents that versions are made for, the first ones for which they are right.
 _NARROW = (64, 128, 192)
 _SMALL = (128, 64, 192)
@@ -179,6 +181,10 @@ def _write_version(
         if made is None:
             return None
         text = made.trace()
+        if s.versions and text == s.versions[-1][1].trace() and _is_for_any(version):
+            condition, before = s.versions.pop()
+            s.specialize(e.logical_or(condition, version.condition), before)
+            return True
         if text in (trace, *(other.trace() for _, other in s.versions)):
             return None
         if version.rows is not None and len(made.stages) >= len(s.stages):
@@ -305,7 +311,8 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
         few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
-        yield _Version(f"{_FEW} {rows.name} or fewer", _are_few(rows, found), (few,))
+        if (are_few := _are_few(rows, found, target)) is not None:
+            yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     if any(has_instruction(each, target) for each in found):
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -325,26 +332,36 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version("few rows", e.const(True), sizes, rows=rows)
         return
     mine = tiled or extents
-    is_narrow = reduce(e.logical_or, (e.less(var, _LEAST) for var in mine))
-    yield _Version(f"an extent below {_LEAST}", is_narrow, narrow)
+    # Few rows by a large factor want the tiles of many; rests of rows cost little.
+    below = [e.less(var, _LEAST) for var in mine if var is not rows]
+    if below:
+        yield _Version(f"an extent below {_LEAST}", reduce(e.logical_or, below), narrow)
     is_small = _fits_cache(found, mine, most)
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
 
 
-def _fits_cache(contractions: Sequence[Contraction], extents: Iterable[Var], most: int) -> PrimExpr:
-    """Whether factors have no more elements than `most` x `most`, and no extent is longer than
-    twice that; where each step is in another line of both factors, these lines are no longer than
-    `most`, or they lie on too many pages."""
-    longest = most if any(map(_steps_across_both, contractions)) else 2 * most
-    found = [e.less_equal(var, longest) for var in extents]
-    pairs = ((x.op, *pair) for x in contractions for pair in ((x.a, x.b), (x.b, x.a)))
-    for op, factor, other in pairs:
-        own = [axis for axis in op.axis if factor.reads(axis) and not other.reads(axis)]
-        sizes = [domain_of(axis).extent for axis in (*op.reduce_axis, *own)]
-        if sum(isinstance(each, Var) for each in sizes) > 1:
-            size = reduce(e.multiply, (e.cast("int64", each) for each in sizes))
-            found.append(e.less_equal(size, most**2))
-    return reduce(e.logical_and, found)
+def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
+    """Whether factors have no more elements than `most` x `most`. Where each step is in another
+    line of both factors, lines don't lie so far apart that the steps take too many pages: long
+    lines are few."""
+    if not any(map(_steps_across_both, contractions)):
+        return _within(contractions, most)
+    short = reduce(e.logical_and, (e.less_equal(var, most) for var in extents))
+    return e.logical_or(short, _within(contractions, most // 2))
+
+
+def _within(contractions: Iterable[Contraction], side: int) -> PrimExpr:
+    """Whether the factors of symbolic size have no more elements than a square of a `side`."""
+    sizes = dict[tuple[int, ...], PrimExpr]()
+    for each in contractions:
+        for a, b in ((each.a, each.b), (each.b, each.a)):
+            rows = [axis for axis in each.op.axis if a.reads(axis) and not b.reads(axis)]
+            extents = [domain_of(axis).extent for axis in (*each.op.reduce_axis, *rows)]
+            if any(isinstance(n, Var) for n in extents):
+                key = tuple(sorted(map(id, extents)))
+                sizes[key] = reduce(e.multiply, (e.cast("int64", n) for n in extents))
+    fit = (e.less_equal(size, side**2) for size in sizes.values())
+    return reduce(e.logical_and, fit, e.const(True))
 
 
 def _steps_across_both(contraction: Contraction) -> bool:
@@ -381,16 +398,23 @@ def _has_long_windows(contraction: Contraction) -> bool:
     )
 
 
-def _are_few(rows: Var, contractions: Iterable[Contraction]) -> PrimExpr:
-    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of a few
-    sums are added in the end, which takes long for short sums: then less rows are few."""
-    steps = [each.op.reduce_axis[-1] for each in contractions if _lies_along_the_sum(each)]
-    extents = [domain_of(axis).extent for axis in steps if extent_of(axis) is None]
-    condition = e.less_equal(rows, _FEW)
-    if not extents:
-        return condition
-    are_long = reduce(e.logical_and, (e.greater_equal(n, 2 * _LEAST) for n in extents))
-    return e.logical_or(e.less_equal(rows, _USUAL_FEW), e.logical_and(condition, are_long))
+def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> PrimExpr | None:
+    """Whether rows are few. Where the factors lie side by side along the sum, the lanes of each sum
+    are added in the end, which takes long for short sums: the fewer rows, the shorter sums pay.
+    None if two rows are too many, or an instruction adds neighbouring steps anyway. Elsewhere tiles
+    of few rows are long, and the columns and steps must not be few as well."""
+    conditions = [e.less_equal(rows, _FEW)]
+    for each in contractions:
+        steps = domain_of(each.op.reduce_axis[-1]).extent
+        if _lies_along_the_sum(each):
+            is_short = (e.const_int(steps) or 2 * _STEPS_OF_FEW) < 2 * _STEPS_OF_FEW
+            if is_short or has_instruction(each, target):
+                return None
+            conditions.append(e.less_equal(rows, e.floordiv(steps, _STEPS_OF_FEW)))
+        else:
+            extents = (domain_of(each.column).extent, steps)
+            conditions += [e.less_equal(_LEAST, n) for n in extents if e.const_int(n) is None]
+    return Analyzer().simplify(reduce(e.logical_and, dict.fromkeys(conditions)))
 
 
 def _lies_along_the_sum(contraction: Contraction) -> bool:
@@ -420,11 +444,17 @@ def _many_short_rows(ops: Sequence[Operation], target: Target) -> Iterator[PrimE
         (length, *others) = [domain_of(axis).extent for axis in op.reduce_axis]
         if not others and isinstance(length, Var) and are_short_rows(op, target, strict=False):
             rows, lanes = domain_of(op.axis[-1]).extent, lanes_of(op, target)
-            is_short = e.less_equal(length, _STEPS if in_steps else min(map(longest, sums)))
+            most = _WAITING if _wait_for_each_other(sums) else min(map(longest, sums))
+            is_short = e.less_equal(length, _STEPS if in_steps else most)
             if op is ops[-1] and not in_steps:
                 has_rest = e.not_equal(e.floormod(length, lanes * AT_ONCE), 0)
                 is_short = e.logical_and(is_short, has_rest)
             yield e.logical_and(is_short, e.greater_equal(rows, lanes))
+
+
+def _wait_for_each_other(sums: Sequence[Operation]) -> bool:
+    """Whether a sum of a row needs another one of the same row, as a variance needs the mean."""
+    return any(other is not each and other in in_order([each]) for each in sums for other in sums)
 
 
 def _near_tensors(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:

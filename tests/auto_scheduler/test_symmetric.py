@@ -44,6 +44,22 @@ def test_gram_matrices(shape: tuple[int, int], dtype: str, is_last: bool) -> Non
     np.testing.assert_array_equal(got, expected)
 
 
+def test_gram_matrices_of_any_size() -> None:
+    m, k = te.var("m"), te.var("k")
+    X, r = te.placeholder((m, k), name="X"), te.reduce_axis((0, k), name="k")
+    C = te.compute((m, m), lambda i, j: te.sum(X[i, r] * X[j, r], axis=r), name="C")
+    s = auto_schedule(C, HASWELL)
+    assert "mirror(" in s.trace().split("s.specialize")[0]
+    f = build([C], [X, C], HASWELL)
+    for rows in (0, 1, 2, 7, 47, 48, 49, 64, 65, 97, 130):
+        for steps in (0, 1, 3, 64, 100, 300):
+            x = np.random.default_rng(0).integers(-9, 10, (rows, steps)).astype("float32")
+            around = np.full((rows + 2, rows), 77, "float32")
+            f(x, around[1:-1])
+            np.testing.assert_array_equal(around[1:-1], x @ x.T)
+            assert (around[[0, -1]] == 77).all()
+
+
 def test_batches_and_parts_of_factors() -> None:
     X, M = te.placeholder((3, 100, 160), name="X"), te.placeholder((3, 160), name="M")
     k = te.reduce_axis((0, 100), name="k")

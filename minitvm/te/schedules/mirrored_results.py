@@ -30,6 +30,7 @@ from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import children, mentions
+from minitvm.tir.structural_equal import structural_equal
 
 _ORDERLESS = (e.Add, e.Mul, e.Min, e.Max, e.And, e.Or, e.EQ, e.NE)
 
@@ -40,9 +41,9 @@ def is_symmetric(op: ComputeOp, i: IterVar, j: IterVar) -> bool:
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or reduce.init or len(op.body) > 1 or i is j:
         return False
-    extents = [e.const_int(domain_of(axis).extent) for axis in (i, j)]
+    height, width = (domain_of(axis).extent for axis in (i, j))
     ranges = (domain_of(axis) for axis in op.reduce_axis)
-    if None in extents or extents[0] != extents[1]:
+    if not structural_equal(height, width):
         return False
     if any(mentions(v.var, r.min, r.extent) for r in ranges for v in (i, j)):
         return False
