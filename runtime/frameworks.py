@@ -147,7 +147,12 @@ def _is_fake(tensor: Any) -> bool:
 
 
 def _is_batched(tensor: Any) -> bool:
-    return bool(sys.modules["torch"]._C._functorch.is_batchedtensor(tensor))
+    """Whether a tensor stands for a batch: of ``torch.vmap``, or of the older transform by which
+    autograd batches gradients (``is_grads_batched``)."""
+    c = sys.modules["torch"]._C
+    if c._functorch.is_batchedtensor(tensor):
+        return True
+    return bool(c._dispatch_keys(tensor).has(c._dispatch_key_parse("Batched")))
 
 
 _TORCH: tuple[tuple[Callable[[Any], bool], str], ...] = (

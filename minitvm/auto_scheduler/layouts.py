@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, product
 from math import inf, prod
 from typing import Any, TypeAlias, final
@@ -518,7 +517,10 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
     if not _may_change(contraction, target) or _is_product(contraction, target):
         return None
     in_order = is_in_order(contraction.op, strict)
-    cycles_by = partial(cycles_of_strategy, target=target, strict=strict)
+
+    def cycles_by(each: Contraction) -> float:
+        return cycles_of_strategy(each, target=target, strict=strict) + _cycles_of_others(each)
+
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
@@ -535,6 +537,18 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
+
+
+def _cycles_of_others(contraction: Contraction) -> float:
+    """The cycles in which each step reads the elements of further factors whose neighbours along
+    the columns lie apart: one by one."""
+    a, b, column = contraction.a, contraction.b, contraction.column
+    total = 0.0
+    for factor in contraction.factors:
+        if factor not in (a, b) and factor.along(column) not in (0, 1):
+            axes = [axis for axis in contraction.op.axis if factor.reads(axis)]
+            total += copy_cycles_apart(usual_size([*axes, *contraction.op.reduce_axis]))
+    return total
 
 
 def _ways(

@@ -36,10 +36,8 @@ Rows that data choose, as of ``T[i, j] = X[I[i], j]``, are requested some steps 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
-from itertools import chain
 from math import gcd, lcm, prod
 from typing import cast
 
@@ -59,8 +57,9 @@ from minitvm.auto_scheduler.contraction import (
     line_of,
     product_of_extents,
 )
-from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused
+from minitvm.auto_scheduler.loops import compute_of, fused
 from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_far
+from minitvm.auto_scheduler.terms import is_long
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
@@ -70,12 +69,11 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
-from minitvm.tir.functor import children, contains, find, mentions, walk_once
-from minitvm.tir.intrinsics import INTRINSICS
+from minitvm.tir.functor import contains, find, mentions, walk_once
 from minitvm.tir.structural_equal import structural_equal
 
 _SIDE_BY_SIDE = 4  # vectors of long functions: of more, registers are spilled
-_MOST_KEPT = 24  # values that are kept over branches: of more, half as many vectors are as fast
+_MOST_CALLS = 200  # of functions in a step, of some 40 instructions each
 _LEAST_REQUESTED = 256  # bytes of a row
 _MOST_REPEATED = 8192  # bytes of a row's copies, which stay in the L1 cache
 _LEAST_TIMES = 4  # lines of several rows: for fewer, copying a row takes longer
@@ -113,8 +111,9 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     if None not in extents:
         lanes = max(1, min(lanes, prod(each or 1 for each in extents)))
     vectors = 0 if is_line(op, line) else _vectors(op, line, lanes, target)
-    if not vectors and calls_functions(s, stage):
-        lanes *= _vectors_at_once(op, product_of_extents(line), lanes)
+    calls = sum(map(is_long, walk_once(*op.body)))
+    if not vectors and calls:
+        lanes *= _vectors_at_once(product_of_extents(line), lanes, calls)
     factor = max(1, vectors) * lanes
     outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:
@@ -124,29 +123,18 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     return outer
 
 
-def _vectors_at_once(op: ComputeOp, extent: int | None, lanes: int) -> int:
+def _vectors_at_once(extent: int | None, lanes: int, calls: int) -> int:
     """The number of vectors of functions side by side. Each step of a function waits for the one
     before, so that several take little more time than one. Few of their elements lie behind the end
-    of a line. Around branches, all values that are read later are in memory: of many, LLVM would
-    take a minute to choose the registers of four vectors."""
+    of a line. The code of many calls is long as it is, and takes long to compile."""
+    number = _SIDE_BY_SIDE if extent is not None else _SIDE_BY_SIDE // 2
+    while number > 1 and number * calls > _MOST_CALLS:
+        number //= 2
     if extent is None:
-        return _SIDE_BY_SIDE // 2
-    number = _SIDE_BY_SIDE // 2 if _kept_over_branches(op) > _MOST_KEPT else _SIDE_BY_SIDE
+        return number
     while number > 1 and (number * lanes > extent or -extent % (number * lanes) * _WASTE > extent):
         number //= 2
     return number
-
-
-def _kept_over_branches(op: ComputeOp) -> int:
-    """The values of functions with branches that are read several times."""
-    read = Counter(chain.from_iterable(map(children, walk_once(*op.body))))
-    return sum(
-        count > 1
-        and isinstance(each, Call)
-        and each.op in INTRINSICS
-        and INTRINSICS[each.op].is_branching
-        for each, count in read.items()
-    )
 
 
 def _vectors(op: ComputeOp, line: Sequence[IterVar], lanes: int, target: Target) -> int:

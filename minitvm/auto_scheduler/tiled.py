@@ -100,8 +100,8 @@ from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar
-from minitvm.tir.functor import mentions
+from minitvm.tir.expr import IterVar, Var
+from minitvm.tir.functor import find, mentions
 
 _SURE = 1.05  # times the cycles, where the time in which a factor comes decides: memories differ
 
@@ -199,12 +199,17 @@ def _request_ahead(
 
 
 def _along_columns(s: Schedule, op: ComputeOp, column: IterVar) -> list[Tensor]:
-    """The tensors in memory that an operation reads at places along its columns."""
+    """The tensors in memory that each step of an operation reads along its columns, at places of
+    its own."""
+    steps = {axis.var for axis in op.reduce_axis}
     return [
         each
         for each in op.input_tensors
         if not s[each].inlined
-        and any(mentions(column.var, *load.indices) for load in reads_of(op, each))
+        and any(
+            mentions(column.var, *load.indices) and not steps.isdisjoint(find(Var, *load.indices))
+            for load in reads_of(op, each)
+        )
     ]
 
 

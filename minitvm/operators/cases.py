@@ -35,7 +35,8 @@ class ChoosingOperator(Choosing):
         self._fillings = 0
         defaults = {each.position: each.default for each in parameters if each.has_default}
         positional = sum(not each.is_keyword for each in parameters)
-        self._let_choose([each.name for each in parameters], defaults, positional)
+        names = ["" if each.is_nameless else each.name for each in parameters]
+        self._let_choose(names, defaults, positional)
 
     def _learn(
         self, signature: Signature, serving: Sequence[Specialisation], variable: frozenset[str]

@@ -45,6 +45,8 @@ class Parameter:
         ``float`` or ``int``, for a number whose annotation is one of them.
     dtype
         The dtype of a number, where it is declared.
+    is_nameless
+        Whether it is given by position alone.
     optional
         Whether None may stand in the place of an array, or of a value that is part of the program.
     values
@@ -60,6 +62,7 @@ class Parameter:
     shape: Shape = ANY_SHAPE
     number: type | None = None
     dtype: DType | None = None
+    is_nameless: bool = False
     optional: bool = False
     values: tuple[object, ...] | type | None = None
 
@@ -104,9 +107,9 @@ def parameters_of(
         optional = meant.pop("optional", False) or given.default is None
         is_left_out = optional and given.default is inspect.Parameter.empty
         default = None if is_left_out else given.default
-        found.append(
-            Parameter(given.name, position, kind, default, is_keyword, optional=optional, **meant)
-        )
+        is_nameless = given.kind is inspect.Parameter.POSITIONAL_ONLY
+        more = {"is_nameless": is_nameless, "optional": optional, **meant}
+        found.append(Parameter(given.name, position, kind, default, is_keyword, **more))
     known = {each.name for each in found}
     for each in static:
         if each not in known:
@@ -244,6 +247,8 @@ def bind(
             raise TypeError(
                 f"{name}: expected arguments among {_listed(parameters)}, got '{given}'"
             )
+        if known[given].is_nameless:
+            raise TypeError(f"{name}: {known[given]}: expected by position, given by name")
         if given in values:
             raise TypeError(f"{name}: {known[given]}: given by position and by name")
         values[given] = value

@@ -149,6 +149,12 @@ def _array(where: str, parameter: Parameter, value: Any) -> Described:
         reason = why_refused(value)
         if reason is not None:
             raise TypeError(f"{where}: {reason}")
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            kind = type(value).__name__
+            raise TypeError(
+                f"{where}: expected an array with a shape and a dtype, got {kind}: pass "
+                "np.from_dlpack(x)"
+            )
         try:
             found = described(value)
         except TypeError as error:

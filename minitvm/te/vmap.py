@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.te.autodiff.scatter import Scatter, scatter_of, scattered
 from minitvm.te.operation import compute, placeholder
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import ReadOthers, map_body
@@ -39,7 +40,7 @@ def vmap(
     Parameters
     ----------
     outputs
-        Tensors that ``compute`` or ``scan`` makes.
+        Tensors that ``compute`` or ``scan`` makes, or adjoints of tensors that are gathered.
     inputs
         The placeholders that get the dimension, and the numbers that differ from element to
         element: a ``te.var`` becomes a placeholder of shape ``(extent,)``.
@@ -70,7 +71,7 @@ def vmap(
     for op in order:
         batch.add(op)
     for each in outputs:
-        if not isinstance(each.op, ComputeOp | ScanOp):
+        if not isinstance(each.op, ComputeOp | ScanOp) and scatter_of(each.op) is None:
             raise CompileError(
                 f"vmap: {each.name}: expected an output of te.compute or te.scan, got one of "
                 f"{type(each.op).__name__}"
@@ -113,6 +114,8 @@ class _Batch:
                 made: Operation = self._computed(op)
             case ScanOp():
                 made = self._scanned(op)
+            case _ if (sums := scatter_of(op)) is not None and op not in self._in_scans:
+                made = self._scattered(op.outputs[0], sums)
             case _:
                 raise CompileError(
                     f"vmap: {op.name}: expected stages of te.compute and te.scan, got "
@@ -176,6 +179,19 @@ class _Batch:
             reduce_axis=tuple(ranges[each] for each in op.reduce_axis),
             body=body,
         )
+
+    def _scattered(self, tensor: Tensor, sums: Scatter) -> Operation:
+        axis = self._axis()
+        reading = self._reading(axis)
+        numbers = {number: made(axis.var) for number, made in self._numbers.items()}
+
+        def now(node: PrimExpr) -> PrimExpr:
+            return reading.expr(substitute(node, numbers))
+
+        loops = (axis, *(_with_range(each, reading, numbers) for each in sums.loops))
+        indices = (axis.var, *map(now, sums.indices))
+        shape, conditions = (self._extent, *tensor.shape), [*map(now, sums.conditions)]
+        return scattered(tensor.op.name, shape, loops, indices, now(sums.value), conditions).op
 
     def _check_extents(self, op: ComputeOp) -> None:
         """Refuses extents that depend on inputs: all elements of a batch have one shape."""
@@ -248,7 +264,8 @@ def _reads(op: Operation, numbers: set[Var]) -> bool:
             domains = [domain_of(axis) for axis in (*op.axis, *op.reduce_axis)]
             bounds = [bound for dom in domains for bound in (dom.min, dom.extent)]
             return any(each in numbers for each in walk_once(*op.body, *bounds))
-    return False
+    sums = scatter_of(op)
+    return sums is not None and any(each in numbers for each in walk_once(*sums.expressions()))
 
 
 def _in_scans(order: Sequence[Operation], needing: set[Operation]) -> set[Operation]:

@@ -71,8 +71,6 @@ class Intrinsic:
         strict. Otherwise it is computed by arithmetic.
     composed
         Whether code generation composes it on floats from the C library's function or from others.
-    is_branching
-        Whether its code has a branch, for arguments that are rare.
     cost
         Its cost on floats, in additions.
     function
@@ -100,7 +98,6 @@ class Intrinsic:
     llvm: str = ""
     libm: str = ""
     composed: bool = False
-    is_branching: bool = False
     cost: float = 16.0
     function: str = ""
     operator: str = ""
@@ -331,11 +328,11 @@ INTRINSICS: dict[str, Intrinsic] = {each.name: each for each in (
               strict_ulps=2.0, composed=True,
               derivative=lambda f, y, x: (-0.5 * y / x,)),
     _approximate("sin", "The sine of radians.", np.sin, ulps=2.0,
-                 is_branching=True, derivative=lambda f, y, x: (f.cos(x),)),
+                 derivative=lambda f, y, x: (f.cos(x),)),
     _approximate("cos", "The cosine of radians.", np.cos, ulps=2.0,
-                 is_branching=True, derivative=lambda f, y, x: (-f.sin(x),)),
+                 derivative=lambda f, y, x: (-f.sin(x),)),
     _approximate("tan", "The tangent of radians.", np.tan, ulps=2.0,
-                 is_branching=True, derivative=lambda f, y, x: (y * y + 1.0,)),
+                 derivative=lambda f, y, x: (y * y + 1.0,)),
     _approximate("asin", "The arc sine, in radians.", np.arcsin, numpy=("arcsin",), ulps=2.0,
                  derivative=lambda f, y, x: (1.0 / f.sqrt((1.0 - x) * (1.0 + x)),)),
     _approximate("acos", "The arc cosine, in radians.", np.arccos, numpy=("arccos",), ulps=2.0,

@@ -32,8 +32,8 @@ def in_whole_vectors(node: s.Allocate, masked_bytes: int) -> s.Allocate | None:
 
     All accesses must be those of lanes, ``[..., j]``, in loops over all of them. Where masks cost
     nothing, one such vector takes no longer than the narrowest of the vectors that would make up
-    nine lanes. `masked_bytes` are the bytes of a vector, on a target with mask registers; otherwise
-    0.
+    nine lanes. Other buffers have no such lanes, padded ones either, so accesses to them are
+    masked. `masked_bytes` are the bytes of a vector, on a target with mask registers; otherwise 0.
     """
     buffer = node.buffer
     if not buffer.shape or buffer.scope != "local":
@@ -76,6 +76,7 @@ class _Widened(Mutator):
         self._width = width
         self._lane: Var | None = None  # of the vectorized loop around
         self._is_used = False  # in that loop
+        self._is_padded = False  # whether an attribute around it lets another buffer have padding
 
     def visit_For(self, node: s.For) -> Stmt:
         if node.kind != ForKind.VECTORIZED or self._lane is not None:
@@ -87,8 +88,19 @@ class _Widened(Mutator):
             return made
         if (e.const_int(node.min), e.const_int(node.extent)) != (0, self._lanes):
             raise _OtherAccess
-        body = s.IfThenElse(likely(e.less(node.loop_var, node.extent)), made.body)
+        if self._is_padded:
+            raise _OtherAccess
+        inner = _WithoutPadding(self._buffer).stmt(made.body)
+        body = s.IfThenElse(likely(e.less(node.loop_var, node.extent)), inner)
         return with_fields(made, extent=e.const(self._width, node.extent.dtype), body=body)
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        outside = self._is_padded
+        if self._lane is None and node.attr_key == "padded_buffer":
+            self._is_padded = outside or node.node is not self._buffer
+        made = self.descend(node)
+        self._is_padded = outside
+        return made
 
     def visit_BufferLoad(self, node: BufferLoad) -> PrimExpr:
         self._check(node)
@@ -109,3 +121,17 @@ class _Widened(Mutator):
         if self._lane is None or node.indices[-1] is not self._lane or node.predicate is not None:
             raise _OtherAccess
         self._is_used = True
+
+
+@final
+class _WithoutPadding(Mutator):
+    """Removes the attributes by which accesses to other buffers ignore guards."""
+
+    def __init__(self, buffer: e.Buffer) -> None:
+        super().__init__()
+        self._buffer = buffer
+
+    def visit_AttrStmt(self, node: s.AttrStmt) -> Stmt:
+        if node.attr_key == "padded_buffer" and node.node is not self._buffer:
+            return self.stmt(node.body)
+        return self.descend(node)

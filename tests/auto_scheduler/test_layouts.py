@@ -530,3 +530,35 @@ def test_no_rows() -> None:
     f(*values, found)
     terms = np.einsum("cd,cd,ceb,ade->bacde", values[0], *values[:3])
     np.testing.assert_array_equal(found, terms.reshape(7, -1).max(1) * values[3])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_further_factors_lie_along_the_columns(turned: bool) -> None:
+    """The gradient of squared distances, in the order in which the third tensor lies, too."""
+    m, n, c = 500, 510, 64
+    A, B = te.placeholder((m, c), name="A"), te.placeholder((n, c), name="B")
+    G, i = te.placeholder((m, n), name="G"), te.reduce_axis((0, m), name="i")
+
+    def element(j: Any, k: Any) -> Any:
+        j, k = (k, j) if turned else (j, k)
+        return te.sum(G[i, j] * (A[i, k] - B[j, k]), axis=i)
+
+    D = te.compute((c, n) if turned else (n, c), element, name="D")
+    choices = tvm.auto_schedule(D, "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4").choices
+    assert (ORDERS in [each.text for each in choices]) == turned
+    rng = np.random.default_rng(0)
+    a, b, g = (rng.random(s).astype("float32") for s in ((m, c), (n, c), (m, n)))
+    d = np.zeros((c, n) if turned else (n, c), "float32")
+    tvm.build([D], [A, B, G, D])(a, b, g, d)
+    wanted = (g[:, :, None] * (a[:, None] - b[None])).sum(0)
+    np.testing.assert_allclose(d, wanted.T if turned else wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_elements_that_no_step_changes_are_not_requested() -> None:
+    A, B = te.placeholder((512, 64), name="A"), te.placeholder((512, 64), name="B")
+    G, j = te.placeholder((512, 512), name="G"), te.reduce_axis((0, 512), name="j")
+    D = te.compute((512, 64), lambda i, k: te.sum(G[i, j] * (A[i, k] - B[j, k]), axis=j), name="D")
+    choices = tvm.auto_schedule(D, "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids").choices
+    requested = [str(each) for each in choices if each.about == "prefetch"]
+    assert requested
+    assert all(each.startswith("B is requested") for each in requested)

@@ -313,3 +313,19 @@ def test_weighted_strided_windows(channels: int, stride: int) -> None:
     close(built(out, [x, w], [values, weights]), terms.sum((-2, -1)), 75, terms.sum((-2, -1)))
     trace = auto_schedule(out, "llvm -mtriple=x86_64-linux-gnu -mcpu=haswell").trace()
     assert re.search(r"s\[P\].fuse\(j\w*, c\w*\)", trace)
+
+
+@pytest.mark.parametrize(("calls", "lanes"), [(3, 64), (80, 32), (150, 16)])
+def test_long_bodies_are_computed_in_fewer_vectors_at_once(calls: int, lanes: int) -> None:
+    """Vectors of functions run side by side, unless the code of one is long."""
+    X = te.placeholder((640,), name="X")
+
+    def element(i: Any) -> Any:
+        value = X[i]
+        for _ in range(calls):
+            value = te.sin(value)
+        return value
+
+    Y = te.compute((640,), element, name="Y")
+    s = auto_schedule(Y, "llvm -mtriple=x86_64-linux-gnu -mcpu=znver4")
+    assert [each.factor for each in s[Y].relations if hasattr(each, "factor")] == [lanes]

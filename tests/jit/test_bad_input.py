@@ -52,9 +52,35 @@ def added(x: Annotated[te.Tensor, "... n"], y: Annotated[te.Tensor, "... n"]) ->
     return te.compute(x.shape, lambda *i: x(*i) + y(*i))
 
 
+@tvm.jit
+def by_position(x: Annotated[te.Tensor, "n"], /, scale: float = 2.0) -> Any:
+    return te.compute(x.shape, lambda i: x[i] * scale)
+
+
+class Exporting:
+    """An object that has DLPack's functions alone."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return W.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return W.__dlpack_device__()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: by_position(x=W), TypeError, "argument 0 'x': expected by position, given by"),
+        (
+            lambda: [by_position(W), by_position(W, scale=1.0), by_position(scale=1.0, x=W)],
+            TypeError,
+            "argument 0 'x': expected by position, given by",
+        ),
+        (
+            lambda: by_position(Exporting()),
+            TypeError,
+            r"'x': expected an array with a shape and a dtype, got Exporting: pass np.from_dlpack",
+        ),
         (
             lambda: added(X, W),
             ValueError,

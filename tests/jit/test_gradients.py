@@ -77,6 +77,18 @@ def test_second_derivatives(operator: Callable[..., Any], inputs: list[torch.Ten
     assert torch.autograd.gradgradcheck(operator, inputs)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_batches_of_gradients_by_autograd() -> None:
+    """autograd batches gradients by a transform of its own, older than torch.vmap."""
+    x = _random(3, 4)
+    heads = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4)
+    (found,) = torch.autograd.grad(softmax(x), x, heads, is_grads_batched=True)
+    wanted = torch.autograd.functional.jacobian(lambda y: torch.softmax(y, 1), x)
+    torch.testing.assert_close(found.reshape(3, 4, 3, 4), wanted)
+    vectorized = torch.autograd.functional.jacobian(softmax, x, vectorize=True)
+    torch.testing.assert_close(vectorized, wanted)
+
+
 def test_third_derivatives_of_jax() -> None:
     @tvm.jit
     def fourth(x: Vector) -> Any:

@@ -127,6 +127,19 @@ def test_folds_in_order(name: str) -> None:
     _check(lambda xs: _folded(name, xs) * head, arrays, found)
 
 
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_folds_of_one_term(name: str) -> None:
+    """The simplified stage has no reduction."""
+    inputs, k = _tensors(name, 3, 1), te.reduce_axis((0, 1), "k")
+    reduce = _reducer(name)
+    Y = te.compute((3,), lambda i: reduce(tuple(x[i, k] for x in inputs), axis=k), name="Y")
+    L, H = _sines(list(Y) if isinstance(Y, (list, tuple)) else [Y]), te.placeholder((3,), F64, "H")
+    arrays = [x + 0.2 for x in np.random.default_rng(0).random((len(inputs), 3, 1))]
+    head = np.array([1.0, -2, 0.5])
+    found = _run(te.gradient(L, inputs, H), [*inputs, H], [*arrays, head])
+    _check(lambda xs: _folded(name, xs) * head, arrays, found)
+
+
 @pytest.mark.parametrize("name", ["squares", "complex product"])
 def test_first_values_conditions_and_jacobians(name: str) -> None:
     inputs, k = _tensors(name, 3, 5), te.reduce_axis((0, 5), "k")

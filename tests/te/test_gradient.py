@@ -943,6 +943,12 @@ def _neighbours(s: Tensor, X: Tensor, w: Tensor) -> Any:
     )
 
 
+def _shifted(s: Tensor, X: Tensor, w: Tensor) -> Any:
+    """Steps read the element of a tensor without axes."""
+    norm = te.compute((), lambda: te.exp(w[0, 1]), name="norm")
+    return te.compute((T, D), lambda t, i: te.sin(s[t - 1, i]) * norm() + X[t, i])
+
+
 def _two_states(X: Tensor, first: Tensor, w: Tensor) -> Any:
     """The second state reads the first one's new value and a gate."""
     a, b = te.placeholder((T, D), F64, name="a"), te.placeholder((T, D), F64, name="b")
@@ -989,6 +995,10 @@ SCANS: dict[str, tuple[Any, int, Any]] = {
     "neighbours": (
         _scan(_neighbours), 1,
         _stacked(lambda s, x, w, t: s[-1].flip(0) * w[1] + torch.maximum(x[t], s[-1][0])),
+    ),
+    "a number": (
+        _scan(_shifted), 1,
+        _stacked(lambda s, x, w, t: torch.sin(s[-1]) * torch.exp(w[0, 1]) + x[t]),
     ),
     "two states": (_two_states, 1, _two_of_torch),
 }  # fmt: skip

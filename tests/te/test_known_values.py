@@ -208,3 +208,43 @@ def test_16_bit_adjoints() -> None:
     wide = x.detach().double().requires_grad_()
     (expected,) = torch.autograd.grad(torch.softmax(wide, 1), [wide], dy.double())
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=4e-3)
+
+
+def test_long_chains_of_products() -> None:
+    """Each product of the chain has the one before as two factors: written out, 2 ** 30 of them."""
+    X = te.placeholder((4,), "float64", name="X")
+    chain = X
+    for _ in range(30):
+        before = chain
+        chain = te.compute((4,), lambda i, b=before: te.sin(b[i]) * b[i] * 1.1, name="product")
+    head = te.placeholder((4,), "float64", name="H")
+    (adjoint,) = te.gradient(chain, [X], head)
+    x, h, found = np.linspace(0.9, 1.2, 4), np.arange(4.0), np.zeros(4)
+    tvm.build([adjoint], [X, head, adjoint])(x, h, found)
+    leaf = torch.tensor(x, requires_grad=True)
+    y = leaf
+    for _ in range(30):
+        y = torch.sin(y) * y * 1.1
+    y.backward(torch.tensor(h))
+    np.testing.assert_allclose(found, leaf.grad, rtol=1e-8)
+
+
+def test_long_sums_of_products() -> None:
+    """A sum over a chain of stages of which each has two terms."""
+    X, k = te.placeholder((4, 3), "float64", name="X"), te.reduce_axis((0, 3))
+    chain = X
+    for _ in range(30):
+        before = chain
+        chain = te.compute((4, 3), lambda i, j, b=before: b[i, j] * 0.7 + b[i, j] * b[i, j] * 0.2)
+    total = te.compute((4,), lambda i: te.sum(chain[i, k], axis=k))
+    head = te.placeholder((4,), "float64", name="H")
+    (adjoint,) = te.gradient(total, [X], head)
+    x, h = np.random.default_rng(0).random((4, 3)), np.arange(4.0)
+    found = np.zeros((4, 3))
+    tvm.build([adjoint], [X, head, adjoint])(x, h, found)
+    leaf = torch.tensor(x, requires_grad=True)
+    y = leaf
+    for _ in range(30):
+        y = y * 0.7 + y * y * 0.2
+    y.sum(1).backward(torch.tensor(h))
+    np.testing.assert_allclose(found, leaf.grad, rtol=1e-8)

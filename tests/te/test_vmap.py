@@ -101,8 +101,23 @@ def scaled() -> Any:
     return [x, a, m], [te.compute((5,), lambda i: x[i] * a + m, name="y")]
 
 
+def gathered_adjoint() -> Any:
+    """Rows that data choose are added to, in place; with a number."""
+    x, i = te.placeholder((5, 3), name="x"), te.placeholder((4,), "int32", name="i")
+    a, h = te.var("a", "float32"), te.placeholder((4, 3), name="h")
+    y = te.compute((4, 3), lambda j, c: te.sin(x[i[j], c]) * a, name="y")
+    return [h, x, i, a], te.gradient(y, x, h)
+
+
+def ragged_adjoint() -> Any:
+    """Loops over ranges that are read from data."""
+    (ends, x), (sums,) = ragged()
+    h = te.placeholder((3,), name="h")
+    return [ends, x, h], te.gradient(sums, x, h)
+
+
 PROGRAMS = [elementwise, product, softmax, argmax, gathered, ragged, running_sums, recurrence,
-            scaled]  # fmt: skip
+            scaled, gathered_adjoint, ragged_adjoint]  # fmt: skip
 
 
 def values(program: Callable[[], Any], tensor: Any, batch: int | None) -> Any:

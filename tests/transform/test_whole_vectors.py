@@ -123,3 +123,30 @@ def test_lanes_that_are_read_otherwise_stay() -> None:
     c = np.zeros_like(a)
     tvm.build(made, [A, C], "llvm")(a, c)
     np.testing.assert_array_equal(c, (a + 1) * (a[:, :1] + 1))
+
+
+@pytest.mark.parametrize(("shape", "columns"), [((2, 3), 5), ((6,), 7), ((2, 2), 9)])
+def test_other_buffers_have_no_further_lanes(shape: tuple[int, ...], columns: int) -> None:
+    """The sums lie in registers, which become whole vectors; the rows that they are copied to, in
+    loops with guards, have no room for these lanes."""
+    ranks = len(shape)
+    M = te.placeholder((columns, 1), "float64", name="M")
+    H = te.placeholder((*shape, columns, 1), "float64", name="H")
+    k = te.reduce_axis((0, columns), name="k")
+    P = te.compute(
+        H.shape, lambda *i: te.sum(M[k, i[-1]] * H(*i[:ranks], k, i[-1]), axis=k), name="P"
+    )
+    G = te.compute(
+        H.shape,
+        lambda *i: H(*i) * M[0, i[-1]] + te.if_then_else(i[ranks] == 0, P(*i), 0.0),
+        name="G",
+    )
+    X = te.compute((*shape, columns, 2), lambda *i: G(*i[:-1], 0) * M[i[-1], 0], name="X")
+    generator = np.random.default_rng(0)
+    m, h = generator.random((columns, 1)), generator.random((*shape, columns, 1))
+    g, x = np.zeros_like(h), np.zeros((*shape, columns, 2))
+    tvm.build([G, X], [M, H, G, X], "llvm")(m, h, g, x)
+    wanted = h * m[0]
+    wanted[..., 0, :] += (m * h).sum(-2)
+    np.testing.assert_allclose(g, wanted)
+    np.testing.assert_allclose(x, wanted * m[:2, 0])

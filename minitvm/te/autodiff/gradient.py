@@ -109,7 +109,7 @@ def gradient(
 
 def _is_in_steps(op: Operation) -> bool:
     """Whether the adjoint of an operation is a scan."""
-    return isinstance(op, ScanOp) or (isinstance(op, ComputeOp) and is_fold(op))
+    return isinstance(op, ScanOp) or (isinstance(op, ComputeOp) and is_fold(simplified(op)))
 
 
 def _batch_of_gradients(
@@ -291,8 +291,8 @@ class _Backward:
             return
         if isinstance(op, ScanOp):
             self._through_scan(op, mine)
-        elif isinstance(op, ComputeOp) and is_fold(op):
-            self._through_fold(op, mine)
+        elif isinstance(op, ComputeOp) and is_fold(simple := simplified(op)):
+            self._through_fold(simple, mine)
         else:
             for term in _terms(op, mine):
                 self._hand_on(op, term)
@@ -364,7 +364,7 @@ class _Backward:
 
     def _through_fold(self, op: ComputeOp, mine: Mapping[int, Adjoint]) -> None:
         """Hands the adjoints of a reduction on through a scan, whose last step has its results."""
-        scan = scan_of(simplified(op))
+        scan = scan_of(op)
         last = scan.outputs[0].shape[0] - 1
 
         def at_last(adjoint: Adjoint, at: Sequence[PrimExpr]) -> PrimExpr:

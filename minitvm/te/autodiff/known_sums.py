@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
@@ -25,7 +26,7 @@ from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.functions import number, zeros_like
 from minitvm.te.autodiff.known_values import forward_and_backward
-from minitvm.te.autodiff.products import Product, factor_of, product_of, sum_of, terms_of
+from minitvm.te.autodiff.products import Product, Products, factor_of, sum_of
 from minitvm.te.autodiff.stages import new_data_axes, new_reduce_axes, place_in, stage
 from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
@@ -150,7 +151,7 @@ def _plain_sum_of(op: Operation) -> _Sum | None:
 def _rewritten(total: _Sum, known: _Known, forward: Collection[Operation]) -> ComputeOp | None:
     """A sum as a multiple of another sum, or of a known one; None if it is no such multiple, or if
     this saves nothing."""
-    parts = [*_Terms(total, known, forward).of(product_of(total.value))]
+    parts = _Terms(total, known, forward).of_sum()
     if len(parts) > _MOST_TERMS:
         return None
     sums: dict[Hashable, Product] = {}
@@ -194,18 +195,26 @@ class _Terms:
         self._sum = total
         self._known = known
         self._forward = forward
+        self._products = Products()
 
-    def of(self, product: Product) -> Iterator[tuple[Product, Product]]:
+    def of_sum(self) -> list[tuple[Product, Product]]:
+        """The terms of the sum; of more than are of use, some."""
+        return self._some(self._products.of(self._sum.value))
+
+    def _some(self, product: Product) -> list[tuple[Product, Product]]:
+        return [*islice(self._of(product), _MOST_TERMS + 1)]
+
+    def _of(self, product: Product) -> Iterator[tuple[Product, Product]]:
         inside, outside = self._sum.parts(product)
         ((factor, power), *more) = inside.powers.values() or [(e.const(1, "float32"), 0)]
         if power == 1 and not more:
             if isinstance(factor, e.Add | e.Sub):
-                for each in terms_of(factor):
-                    yield from self.of(outside.times(each))
+                for each in self._products.terms(factor):
+                    yield from self._of(outside.times(each))
                 return
             body = _element(factor)
             if body is not None:
-                found = [*self.of(outside.times(product_of(body)))]
+                found = self._some(outside.times(self._products.of(body)))
                 # An adjoint is a part of those that read it. A value of the program is one to read.
                 if cast(Tensor, cast(ProducerLoad, factor).producer).op not in self._forward or all(
                     self._known.find(self._sum, each) is not None for each, _ in found
@@ -232,8 +241,9 @@ def _without_cancelling(
     """The terms, each with a key of its sum, without those that are 0 together, when factors are
     written out that are quotients of sums, such as a mean."""
     groups: dict[Hashable, list[tuple[float, tuple[Hashable, Product]]]] = {}
+    written: dict[Hashable, Product] = {}
     for key, each in terms:
-        whole = _written_out(each)
+        whole = _written_out(each, written)
         groups.setdefault(_key(whole), []).append((whole.number, (key, each)))
     made: list[tuple[Hashable, Product]] = []
     for group in groups.values():
@@ -257,15 +267,19 @@ def _key(product: Product) -> Hashable:
     return frozenset((key, power) for key, (_, power) in product.powers.items())
 
 
-def _written_out(product: Product) -> Product:
+def _written_out(product: Product, known: dict[Hashable, Product]) -> Product:
+    """A product with the elements that elementwise stages compute as products of their factors.
+    `known` are the factors written out before, by their keys."""
     made = Product(product.number, {})
     for key, (factor, power) in product.powers.items():
-        body = _element(factor)
-        whole = None if body is None else _written_out(product_of(body))
-        if whole is None or not whole.number:
-            whole = Product(1.0, {key: (factor, 1)})
+        if key not in known:
+            body = _element(factor)
+            whole = None if body is None else _written_out(Products().of(body), known)
+            if whole is None or not whole.number:
+                whole = Product(1.0, {key: (factor, 1)})
+            known[key] = whole
         for _ in range(abs(power)):
-            made = made.times(whole, 1 if power > 0 else -1)
+            made = made.times(known[key], 1 if power > 0 else -1)
     return made
 
 
@@ -320,18 +334,19 @@ class _Known:
 
     def __init__(self) -> None:
         self._by_tensor: dict[object, list[_Stage]] = {}
+        self._learned: set[Operation] = set()
 
     def learn(self, op: Operation) -> None:
         """Adds the sums that an operation computes, and those that it reads."""
         for each in (op, *(tensor.op for tensor in op.input_tensors)):
-            found = _plain_sum_of(each)
-            if found is not None and not any(
-                stage.sum.op is each for stages in self._by_tensor.values() for stage in stages
-            ):
-                self._learn(found)
+            if each not in self._learned:
+                self._learned.add(each)
+                found = _plain_sum_of(each)
+                if found is not None:
+                    self._learn(found)
 
     def _learn(self, found: _Sum) -> None:
-        inside, outside = found.parts(product_of(found.value))
+        inside, outside = found.parts(Products().of(found.value))
         axes = {axis.var for axis in (*found.op.axis, *found.axes)}
         for load in _loads(inside):
             if len(load.indices) == len(axes) and set(load.indices) == axes and outside.number:
@@ -361,5 +376,5 @@ def _count(total: _Sum) -> Product:
     """The number of terms."""
     made = Product(1.0, {})
     for axis in total.axes:
-        made = made.times(product_of(e.cast(total.value.dtype, domain_of(axis).extent)))
+        made = made.times(Products().of(e.cast(total.value.dtype, domain_of(axis).extent)))
     return made

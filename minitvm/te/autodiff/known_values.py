@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.runtime.record import record
-from minitvm.te.autodiff.products import Product, factor_of, product_of
+from minitvm.te.autodiff.products import Product, Products, factor_of
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import reading, rewritten
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
@@ -111,7 +111,7 @@ def _known_of(op: Operation) -> _Known | None:
     (body,) = op.body
     if not isinstance(body, e.Mul | e.Div) or not body.dtype.is_float or _is_large(body):
         return None
-    product = product_of(body)
+    product = Products().of(body)
     factors = [factor for factor, _ in product.powers.values()]
     if len(factors) < 2:
         return None
@@ -158,6 +158,12 @@ class _Rewriting:
             and readers[op.output(0)] == 1
             and op.output(0) not in adjoints
         }
+        self._sizes: dict[Operation, int] = {}  # of elementwise stages with their parts, in nodes
+        for op in self._order:
+            if isinstance(op, ComputeOp) and _is_elementwise(op):
+                parts = [self._parts[t] for t in op.input_tensors if t in self._parts]
+                own = sum(1 for _ in walk_once(*op.body))
+                self._sizes[op] = own + sum(self._sizes[part] for part in parts)
 
     def made(self) -> list[Tensor]:
         return rewritten(self._adjoints, self._order, self._made)
@@ -170,14 +176,14 @@ class _Rewriting:
         """An elementwise stage, with its parts and reading known values; the stage itself, if there
         are none to read."""
         parts = {t: part for t, part in self._parts.items() if _is_cheap_in(op, part)}
-        whole = _with_parts(op.body[0], parts)
-        if _is_large(whole):
+        if self._sizes[op] > _MOST_NODES:
             return op
-        body = whole
+        whole = _with_parts(op.body[0], parts)
+        body, products = whole, Products()
         for known in self._known:
             factor = known.anchor.producer
             if factor in _read(body):
-                reading_it = _ReadValue(known).expr(body)
+                reading_it = _ReadValue(known, products).expr(body)
                 # Where its factor is read anyway, the value would be one read more.
                 body = body if factor in _read(reading_it) else reading_it
         return op if body is whole else replace(op, body=(body,))
@@ -224,32 +230,43 @@ class _Parts(Mutator):
 class _ReadValue(Mutator):
     """Replaces the factors of a known value, where a product has all of them."""
 
-    def __init__(self, known: _Known) -> None:
+    def __init__(self, known: _Known, products: Products) -> None:
         super().__init__()
         self._known = known
+        self._products = products
+        self._loads: dict[PrimExpr, list[ProducerLoad]] = {}
+        self._elements: dict[Hashable, Product] = {}
 
     def _replaced(self, node: PrimExpr) -> PrimExpr:
         if not node.dtype.is_float:
             return node
-        product = product_of(node)
+        product = self._products.of(node)
         found = self._reading(product)
         return self.descend(node) if found is product else self.descend(found.value(node))
 
     visit_Mul = visit_Div = visit_Add = visit_Sub = _replaced
 
     def _reading(self, product: Product) -> Product:
-        known = self._known
-        while (indices := _place_in(product, known)) is not None:
-            read = factor_of(known.tensor(*indices))
-            product = read.times(product.times(known.at(indices), -1))
+        while (indices := self._place_in(product)) is not None:
+            read = factor_of(self._known.tensor(*indices))
+            product = read.times(product.times(self._known.at(indices), -1))
         return product
 
+    def _place_in(self, product: Product) -> Sequence[PrimExpr] | None:
+        """The indices of an element of the known value that divides a product, if there is one."""
+        for factor, _ in product.powers.values():
+            if factor not in self._loads:
+                found = find(ProducerLoad, factor)
+                anchor = self._known.anchor.producer
+                self._loads[factor] = [each for each in found if each.producer is anchor]
+            for load in self._loads[factor]:
+                if self._element(load).divides(product):
+                    return load.indices
+        return None
 
-def _place_in(product: Product, known: _Known) -> Sequence[PrimExpr] | None:
-    """The indices of an element of a known value that divides a product, if there is one."""
-    factors = [factor for factor, _ in product.powers.values()]
-    for node in walk_once(*factors):
-        is_anchor = isinstance(node, ProducerLoad) and node.producer is known.anchor.producer
-        if is_anchor and known.at(cast(ProducerLoad, node).indices).divides(product):
-            return cast(ProducerLoad, node).indices
-    return None
+    def _element(self, load: ProducerLoad) -> Product:
+        """The known value's element whose anchor is a read."""
+        key = structural_key(load.indices)
+        if key not in self._elements:
+            self._elements[key] = self._known.at(load.indices)
+        return self._elements[key]

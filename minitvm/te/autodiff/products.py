@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -65,36 +65,55 @@ class Product:
         return made / functools.reduce(operator.mul, divisors) if divisors else made
 
 
-def product_of(node: PrimExpr) -> Product:
-    """An expression of floats as a product. Of a sum, the factors that all terms have in common are
-    factors, and the rest is one."""
-    value = number(node)
-    if value is not None:
-        return Product(float(value), {}) if value else factor_of(node)
-    if isinstance(node, e.Mul):
-        return product_of(node.a).times(product_of(node.b))
-    if isinstance(node, e.Div):
-        divisor = product_of(node.b)
-        return product_of(node.a).times(divisor, -1)
-    if isinstance(node, e.Add | e.Sub):
-        terms = [*terms_of(node)]
-        common = _common(terms)
-        if common.powers:
-            rest = sum_of([each.times(common, -1) for each in terms], node)
-            return common.times(factor_of(rest))
-    return factor_of(node)
+@final
+class Products:
+    """Expressions as products. Each node is examined once, however many nodes share it."""
+
+    def __init__(self) -> None:
+        self._made: dict[PrimExpr, Product] = {}
+
+    def of(self, node: PrimExpr) -> Product:
+        """An expression of floats as a product. Of a sum, the factors that all terms have in common
+        are factors, and the rest is one."""
+        made = self._made.get(node)
+        if made is None:
+            made = self._made[node] = self._of(node)
+        return made
+
+    def _of(self, node: PrimExpr) -> Product:
+        value = number(node)
+        if value is not None:
+            return Product(float(value), {}) if value else factor_of(node)
+        if isinstance(node, e.Mul):
+            return self.of(node.a).times(self.of(node.b))
+        if isinstance(node, e.Div):
+            return self.of(node.a).times(self.of(node.b), -1)
+        if isinstance(node, e.Add | e.Sub):
+            terms = self.terms(node)
+            common = _common(terms)
+            if common.powers:
+                rest = sum_of([each.times(common, -1) for each in terms], node)
+                return common.times(factor_of(rest))
+        return factor_of(node)
+
+    def terms(self, node: PrimExpr) -> list[Product]:
+        """The terms of a sum. A sum that several nodes share is written out at one of them."""
+        made: list[Product] = []
+        seen: set[PrimExpr] = set()
+        left = [(node, 1.0)]
+        while left:
+            each, sign = left.pop()
+            if isinstance(each, e.Add | e.Sub) and each not in seen:
+                seen.add(each)
+                left += [(each.b, sign if isinstance(each, e.Add) else -sign), (each.a, sign)]
+            else:
+                term = factor_of(each) if each in seen else self.of(each)
+                made.append(Product(sign, {}).times(term))
+        return made
 
 
 def factor_of(node: PrimExpr) -> Product:
     return Product(1.0, {structural_key(node): (node, 1)})
-
-
-def terms_of(node: PrimExpr, sign: float = 1.0) -> Iterator[Product]:
-    if isinstance(node, e.Add | e.Sub):
-        yield from terms_of(node.a, sign)
-        yield from terms_of(node.b, sign if isinstance(node, e.Add) else -sign)
-    else:
-        yield Product(sign, {}).times(product_of(node))
 
 
 def _common(terms: Sequence[Product]) -> Product:

@@ -238,11 +238,11 @@ class _ReadAlong(Mutator):
         self._reads = reads
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        time, *others = map(self.expr, node.indices)
+        indices = tuple(map(self.expr, node.indices))
         found = self._reads.get(cast(Tensor, node.producer))
         if found is None:
-            return ProducerLoad(node.producer, (time, *others))
-        tensor, place = found
+            return ProducerLoad(node.producer, indices)
+        (tensor, place), (time, *others) = found, indices
         return ProducerLoad(tensor, (place(time), *others))
 
 

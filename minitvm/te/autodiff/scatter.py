@@ -51,6 +51,12 @@ class Scatter:
     conditions: tuple[PrimExpr, ...]
     inputs: tuple[Tensor, ...]
 
+    def expressions(self) -> list[PrimExpr]:
+        """All expressions in the loops, and those of their ranges."""
+        domains = [domain_of(axis) for axis in self.loops]
+        bounds = [bound for dom in domains for bound in (dom.min, dom.extent)]
+        return [*bounds, *self.indices, self.value, *self.conditions]
+
     def reading(self, others: Sequence[Tensor]) -> Scatter:
         """The same loops, which read `others` in place of the inputs."""
         if self.inputs == tuple(others):
