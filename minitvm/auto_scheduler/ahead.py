@@ -25,6 +25,7 @@ that are done, not on their order. So the search is exact: the best way from eac
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, combinations
 from math import inf, lcm, prod
 from typing import TypeAlias
@@ -54,7 +55,7 @@ from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles
 from minitvm.auto_scheduler.streams import groups_of, is_grouped, is_left_plain
-from minitvm.auto_scheduler.tiles import best_tile
+from minitvm.auto_scheduler.tiles import best_tile, tiles_of
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
@@ -234,10 +235,8 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
     cycles = cycles_in_tiles(found, target, strict=program.strict)
     if cycles is None or block_of_half(reduce_of(op).condition, op.axis) is not None:
         return None
-    tile, line = (
-        best_tile(nest_of(found, target), target),
-        CACHE_LINE // op.output(0).dtype.itemsize,
-    )
+    tile = best_tile(nest_of(found, target), target)
+    line = CACHE_LINE // op.output(0).dtype.itemsize
     narrow = lcm(tile.columns, line)
     # Small blocks leave out more of the half, but few tiles fit them.
     sizes = {lcm(tile.rows, narrow), *(narrow * n for n in _NARROW_BLOCKS)}
@@ -256,8 +255,13 @@ def write_mirrored(program: Program, stage: Stage) -> list[Stage] | None:
 def _cycles_of_half(whole: Contraction, block: int, program: Program) -> float:
     """The cycles of the half of symmetric results that is computed in square blocks."""
     axes = [whole.rows[-1], whole.column]
-    half = contraction_of(mirrored(whole.op, axes, block)[0])
-    cycles = cycles_in_tiles(half, program.target, strict=program.strict) if half else None
+    half, target = contraction_of(mirrored(whole.op, axes, block)[0]), program.target
+    if half is None:
+        return inf
+    nest = nest_of(half, target)
+    if not all(any(tiles_of(replace(nest, is_packed=way), target)) for way in (False, True)):
+        return inf  # no tile divides the block
+    cycles = cycles_in_tiles(half, target, strict=program.strict)
     count, rest = divmod(usual_iterations(axes[:1]), block)
     on_diagonal = count * block * block + rest * rest
     return inf if cycles is None else cycles * (1 + on_diagonal / usual_iterations(axes)) / 2

@@ -540,14 +540,14 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
 
 
 def _cycles_of_others(contraction: Contraction) -> float:
-    """The cycles in which each step reads the elements of further factors whose neighbours along
-    the columns lie apart: one by one."""
-    a, b, column = contraction.a, contraction.b, contraction.column
+    """The cycles in which elements of further factors are read whose neighbours along the columns
+    lie apart: one by one, in each step that reads others."""
+    a, b, op = contraction.a, contraction.b, contraction.op
     total = 0.0
     for factor in contraction.factors:
-        if factor not in (a, b) and factor.along(column) not in (0, 1):
-            axes = [axis for axis in contraction.op.axis if factor.reads(axis)]
-            total += copy_cycles_apart(usual_size([*axes, *contraction.op.reduce_axis]))
+        if not (factor is a or factor is b or factor.along(contraction.column) in (0, 1)):
+            axes = filter(factor.reads, (*op.axis, *op.reduce_axis))
+            total += copy_cycles_apart(usual_size(axes))
     return total
 
 

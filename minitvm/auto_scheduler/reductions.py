@@ -100,6 +100,8 @@ from minitvm.tir.functor import walk_once
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 4  # of results that are computed together, where there may be few
 _MOST_UNROLLED = 16  # steps: more take long to compile
+_MOST_WRITTEN = 128  # steps of neighbouring results
+_BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
@@ -459,10 +461,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
-        if not partial and compute_of(stage) is op and _unrolls_lookups(op):
-            for loop in stage.leaf_iter_vars[len(axes) :]:
-                stage.unroll(loop)
-        row = fused(stage, axes)
+        is_plain = not partial and compute_of(stage) is op
+        row = fused(stage, _write_out(op, stage, target) if is_plain else axes)
         stage.parallel(row)
     for each in partial if axes else ():
         each.compute_at(stage, row if alone else axes[-1])
@@ -497,12 +497,27 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
         stage.unroll(digit)
 
 
-def _unrolls_lookups(op: ComputeOp) -> bool:
-    """Whether a few steps are written out because data choose their elements: these are read one by
+def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]:
+    """Unrolls the steps of a reduction, and a few neighbouring results, where LLVM's vectors of
+    steps leave a remainder, and can't be masked: LLVM then makes vectors across results. Returns
+    the other data axes. Steps whose elements data choose are unrolled alone: these are read one by
     one, sooner than a vector of them is gathered."""
-    steps = product_of_extents(op.reduce_axis)
+    steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
     is_short = bool(steps) and (steps or 0) <= _MOST_UNROLLED and not is_uneven(op)
-    return is_short and any(is_lookup(each.load) for each in factors_of(op))
+    if is_short and any(is_lookup(each.load) for each in factors_of(op)):
+        for loop in stage.leaf_iter_vars:
+            if loop not in op.axis:
+                stage.unroll(loop)
+        return op.axis
+    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
+    if not steps or steps > most or is_uneven(op):
+        return op.axis
+    results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
+    if (extent_of(op.reduce_axis[-1]) or 0) % lanes == 0 or product_of_extents(results) == 1:
+        return op.axis
+    for loop in (*results, *(each for each in stage.leaf_iter_vars if each not in op.axis)):
+        stage.unroll(loop)
+    return op.axis[: len(op.axis) - len(results)]
 
 
 def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:

@@ -365,7 +365,10 @@ def write_rows_in_line(program: Program, stage: Stage) -> list[Stage] | None:
     results = product_of_extents(op.axis) or 1
     if is_grouped(op, target) or running_axis(op) is not None or results > _MOST_RESULTS:
         return None
-    if runs_in_columns(op, target) or not all(x.reads(op.axis[-2]) for x in _reads_along(op)):
+    if not all(each.reads(op.axis[-2]) for each in _reads_along(op)):
+        return None
+    are_neighbours = all(each.along(op.axis[-1]) in (0, 1) for each in factors_of(op))
+    if are_neighbours and runs_in_columns(op, target):
         return None
 
     def in_line(*indices: Var) -> list[PrimExpr]:

@@ -29,7 +29,7 @@ def place_found(op: ComputeOp) -> int | None:
     """The component of a reduction's operands that is the place of a step, if the other components
     alone decide which operand is chosen; None if there is none."""
     reduce = op.body[0]
-    if not isinstance(reduce, Reduce) or len(op.reduce_axis) > 1:
+    if not isinstance(reduce, Reduce) or len(op.reduce_axis) > 1 or len(op.body) == 1:
         return None
     place, *others = place_among(op, reduce) or (None,)
     if place is None or others:
