@@ -475,26 +475,35 @@ def _write_panels(
         panels.reorder(*loops[before + 1 : -1], loops[before], loops[-1])
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
         return panels, loops[-2]
-    lanes = _lanes_of_rows(factor.dtype, group, width, target)
-    is_even = lanes > 0 and (_size_of(op.reduce_axis[-1]) or 1) % (lanes * group) == 0
+    square = _square_of_groups(factor.dtype, group, width, op.reduce_axis[-1], target)
     is_short = INT32 == column.var.dtype == op.reduce_axis[-1].var.dtype
-    if is_whole and is_even and is_short and k == last:
-        groups, several = panels.split(loops[-2], factor=lanes)
+    if is_whole and square is not None and is_short and k == last:
+        lanes, number = square
+        groups, several = panels.split(loops[-2], factor=number)
         columns, lane = panels.split(loops[-1], factor=lanes * group)
         panels.reorder(columns, groups, several, lane)
-        panels.tensorize(several, interleave_rows(str(factor.dtype), group, lanes))
+        panels.tensorize(several, interleave_rows(str(factor.dtype), group, lanes, number))
         return panels, groups
     _, together = panels.split(loops[-1], factor=group)
     panels.vectorize(together)
     return None
 
 
-def _lanes_of_rows(dtype: DType, group: int, width: int, target: Target) -> int:
-    """The columns of a panel whose rows along the sum are transposed together, groups of 4 bytes as
-    elements: as many as a vector has lanes, if they divide the panel; 0 where none do."""
+def _square_of_groups(
+    dtype: DType, group: int, width: int, k: IterVar, target: Target
+) -> tuple[int, int] | None:
+    """The columns of a panel, and the groups of 4 bytes along the sum, that are transposed
+    together: as many as a vector of groups has lanes, or fewer, that divide both extents."""
     most = min(target.lanes(INT32), _MOST_LANES)
-    sizes = (each for each in (16, 8, 4) if each <= most and width % each == 0)
-    return next(sizes, 0) if group * dtype.bits == INT32.bits else 0
+    count, rest = divmod(_size_of(k) or 1, group)
+
+    def greatest(extent: int, most: int) -> int:
+        return next((each for each in (16, 8, 4) if each <= most and extent % each == 0), 0)
+
+    columns = greatest(width, most)
+    groups = greatest(count, columns)
+    is_square = group * dtype.bits == INT32.bits and not rest and columns and groups
+    return (columns, groups) if is_square else None
 
 
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> Place:

@@ -264,63 +264,88 @@ def interleave(dtype: str, group: int, columns: int) -> TensorIntrin:
 
 
 @lru_cache(maxsize=64)
-def interleave_rows(dtype: str, group: int, lanes: int) -> TensorIntrin:
+def interleave_rows(
+    dtype: str, group: int, columns: int, groups: int | None = None
+) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: rows along the sum, in the layout that
     :func:`dot_product` wants.
 
-    It computes ``z[g, c] = w[c // group, g * group + c % group]`` for as many rows of `w`, and as
-    many groups of them, as a vector of 32-bit elements has `lanes`: 4, 8 or 16. A `group` has 4
-    bytes. The rows are transposed in registers.
+    It computes ``z[g, c] = w[c // group, g * group + c % group]`` for 4, 8 or 16 `columns`, which
+    are rows of `w`, and as many `groups` of them, or 4 or 8. A `group` has 4 bytes. The rows are
+    transposed in registers, with a group as an element.
 
     >>> interleave_rows("bfloat16", 2, 16).inputs
     (Tensor(shape=[16, 32], op.name=w),)
     """
-    element = DType.of(dtype)
-    if group * element.bits != _GROUP_BITS or lanes not in (4, 8, 16):
+    element, groups = DType.of(dtype), columns if groups is None else groups
+    sizes = (4, 8, 16)
+    if group * element.bits != _GROUP_BITS or columns not in sizes or groups not in sizes:
         raise CompileError(
-            f"interleave_rows: expected groups of {_GROUP_BITS} bits, and 4, 8 or 16 lanes, got "
-            f"{group} of {dtype}, and {lanes}"
+            f"interleave_rows: expected groups of {_GROUP_BITS} bits, and 4, 8 or 16 columns and "
+            f"groups, got {group} of {dtype}, {columns} columns and {groups} groups"
         )
-    width = lanes * group
-    w = placeholder((lanes, width), element, "w")
-    z = compute((lanes, width), lambda g, c: w[c // group, g * group + c % group], "z")
+    if groups > columns:
+        raise CompileError(
+            f"interleave_rows: expected at most as many groups as columns, got {groups} groups of "
+            f"{columns} columns"
+        )
+    w = placeholder((columns, groups * group), element, "w")
+    z = compute((groups, columns * group), lambda g, c: w[c // group, g * group + c % group], "z")
     binds = {
         each: decl_buffer(each.shape, element, name, strides=[Var(f"{name}_stride"), e.const(1)])
         for name, each in (("w", w), ("z", z))
     }
 
     def statement(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
-        raw, names = DType.of("int32").with_lanes(lanes), list[tuple[Var, PrimExpr]]()
+        raw, names = DType.of("int32").with_lanes(groups), list[tuple[Var, PrimExpr]]()
 
         def named(value: PrimExpr) -> Var:
             names.append((Var("row", value.dtype), value))
             return names[-1][0]
 
-        rows = [
-            named(reinterpret(raw, ins[0].vload((r, 0), element.with_lanes(width))))
-            for r in range(lanes)
-        ]
-        for _ in range(lanes.bit_length() - 1):
-            pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
-            rows = [named(_half(*pair, part)) for pair in pairs for part in (0, lanes // 2)]
-        stores = [
-            outs[0].vstore((g, 0), reinterpret(element.with_lanes(width), row))
-            for g, row in enumerate(rows)
-        ]
+        width = element.with_lanes(groups * group)
+        rows = [named(reinterpret(raw, ins[0].vload((r, 0), width))) for r in range(columns)]
+        step = groups
+        while len(rows) > step:  # several short rows, `groups` apart, fill a vector
+            first = [i for i in range(len(rows)) if i // step % 2 == 0]
+            rows = [named(_behind(rows[i], rows[i + step])) for i in first]
+        low, high = _parts_in_turn(columns, groups)
+        for _ in range(groups.bit_length() - 1):
+            pairs = zip(rows[: groups // 2], rows[groups // 2 :], strict=True)
+            rows = [named(_shuffled(*pair, part)) for pair in pairs for part in (low, high)]
+        lanes = element.with_lanes(columns * group)
+        stores = [outs[0].vstore((g, 0), reinterpret(lanes, row)) for g, row in enumerate(rows)]
         made = seq(*stores)
         for name, value in reversed(names):
             made = LetStmt(name, value, made)
         return made
 
-    text = f"te.interleave_rows({dtype!r}, {group}, {lanes})"
+    text = f"te.interleave_rows({dtype!r}, {group}, {columns}, {groups})"
     return decl_tensor_intrin(z.op, statement, name=text, binds=binds)
 
 
-def _half(a: PrimExpr, b: PrimExpr, first: int) -> PrimExpr:
-    """Half of the lanes of two vectors, from the lane `first` on, in turn."""
-    lanes = a.dtype.lanes
-    chosen = [e.const(lane + n) for lane in range(first, first + lanes // 2) for n in (0, lanes)]
-    return e.Call(a.dtype, "vector_shuffle", (a, b, *chosen))
+def _parts_in_turn(size: int, part: int) -> list[list[int]]:
+    """The lanes of two vectors of a `size`, in turn: of the lower half of each `part`, and of the
+    higher one."""
+    return [
+        [
+            lane
+            for first in range(half, size, part)
+            for i in range(first, first + part // 2)
+            for lane in (i, size + i)
+        ]
+        for half in (0, part // 2)
+    ]
+
+
+def _behind(a: PrimExpr, b: PrimExpr) -> PrimExpr:
+    """Two vectors as one."""
+    return _shuffled(a, b, range(2 * a.dtype.lanes))
+
+
+def _shuffled(a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> PrimExpr:
+    dtype = a.dtype.with_lanes(len(lanes))
+    return e.Call(dtype, "vector_shuffle", (a, b, *map(e.const, lanes)))
 
 
 def _zip(a: PrimExpr, b: PrimExpr) -> PrimExpr:
