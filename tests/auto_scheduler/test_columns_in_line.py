@@ -95,6 +95,33 @@ def test_stages_that_read_the_sums_elementwise_are_in_line_too() -> None:
     np.testing.assert_array_equal(z, np.maximum(exact(w, x) + bias[:, None, None] + r, 0))
 
 
+def test_sums_in_memory_that_a_padded_convolution_reads() -> None:
+    """A bottleneck: the result of the first product is a view that the padding reads."""
+    W, X, Y = pointwise(64, 48, 20, 18)
+    R = te.compute(Y.shape, lambda *i: te.max(Y[i], te.const(0.0)), name="R")
+    P = te.compute(
+        (1, 48, 22, 20),
+        lambda n, f, y, x: te.if_then_else(
+            te.all(y >= 1, y < 21, x >= 1, x < 19), R[n, f, y - 1, x - 1], 0.0
+        ),
+        name="P",
+    )
+    V = te.placeholder((16, 48, 3, 3), name="V")
+    f, r, q = (te.reduce_axis((0, n), name=x) for n, x in ((48, "f"), (3, "r"), (3, "q")))
+    Z = te.compute(
+        (1, 16, 20, 18),
+        lambda n, g, y, x: te.sum(V[g, f, r, q] * P[n, f, y + r, x + q], axis=[f, r, q]),
+        name="Z",
+    )
+    assert "are places along one axis" in texts([W, X, V, Z])
+    w, x, v = map(numbers, (W, X, V))
+    z = np.full((1, 16, 20, 18), np.nan, "float32")
+    build(auto_schedule(Z, INTEL), [W, X, V, Z])(w, x, v, z)
+    padded = np.pad(np.maximum(exact(w, x), 0), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    np.testing.assert_array_equal(z, np.einsum("gfrq,nfyxrq->ngyx", v, windows))
+
+
 def test_results_that_another_stage_reads_otherwise_keep_their_axes() -> None:
     """A window of the result; and columns that don't lie on one line."""
     W, X, Y = pointwise(64, 64, 28, 28)
