@@ -45,11 +45,10 @@ def write_columns_in_line(program: Program, stage: Stage) -> list[Stage] | bool 
     stage then, which is returned. None for any other stage, and for a product that takes fewer
     cycles as it is."""
     if stage not in program.in_line:
-        count = _columns_in_line(program, stage)
-        if count is None:
-            return None
-        program.in_line.update(dict.fromkeys(_readers_in_line(program, stage, count) or (), count))
-    count = program.in_line[stage]
+        program.in_line.update(_stages_in_line(program, stage))
+    count = program.in_line.get(stage)
+    if count is None:
+        return None
     axes = compute_of(stage).axis[-count:]
     choose(stage, "line", "the places along {axes} are places along one axis", axes=axes)
     s = program.schedule
@@ -69,29 +68,35 @@ def _in_line(axes: Sequence[IterVar]) -> Callable[..., list[PrimExpr]]:
     return lambda *at: [*at[:-count], place_in_memory(at[-count:], sizes)]
 
 
-def _columns_in_line(program: Program, stage: Stage) -> int | None:
-    """The number of axes along which a product has its columns, if they are better one axis."""
-    contraction = contraction_of(stage.op)
-    if contraction is None or len(contraction.op.outputs) > 1:
-        return None
+def _stages_in_line(program: Program, stage: Stage) -> dict[Stage, int]:
+    """A product and its readers whose last axes are better one axis, and the number of these
+    axes."""
+    contraction, target = contraction_of(stage.op), program.target
+    # Only tiles of matrices request what comes from the L2 cache and beyond it, where a CPU waits.
+    if contraction is None or len(contraction.op.outputs) > 1 or not target.processor.l2_latency:
+        return {}
     if any(each.tensor in program.prepacked for each in contraction.factors):
-        return None
-    count, op, target = _line_of(contraction), contraction.op, program.target
-    if count < 2 or _readers_in_line(program, stage, count) is None:
-        return None
+        return {}
+    count = _line_of(contraction)
+    found = _readers_in_line(program, stage, count) if count > 1 else None
+    is_better = found is not None and _is_better_in_line(contraction, count, program)
+    return dict.fromkeys(found or (), count) if is_better else {}
+
+
+def _is_better_in_line(contraction: Contraction, count: int, program: Program) -> bool:
+    """Whether a contraction takes fewer cycles with its last axes as one."""
+    op, target = contraction.op, program.target
     if strategy_for(Sums(contraction, target, program.strict)).name not in ("convolution", TILES):
-        return None
+        return False
     layout = layout_of(op.name, op.axis, _in_line(op.axis[-count:]))
     made = contraction_of(simplified(cast(ComputeOp, in_layout(op, layout))))
     if made is None or strategy_for(Sums(made, target, program.strict)).name != TILES:
-        return None
+        return False
     before, after = (
         cycles_of_strategy(each, target, strict=program.strict) for each in (contraction, made)
     )
     # Of any number of images, nobody knows the cache from which they come.
-    is_better = after < before * _SURE or None in map(extent_of, op.axis)
-    # Only tiles of matrices request what comes from the L2 cache and beyond it, where a CPU waits.
-    return count if target.processor.l2_latency and is_better else None
+    return after < before * _SURE or None in map(extent_of, op.axis)
 
 
 def _line_of(contraction: Contraction) -> int:

@@ -291,6 +291,12 @@ def best_by_panel(
         return None
     if nest.outer > 1 or nest.unit.rows > 1 or is_version() or thrashes(nest, nest.depth, target):
         return None
+    return _best_by_panel(nest, target, packs)
+
+
+@lru_cache(maxsize=256)  # asked whether to pack, and for the blocks
+def _best_by_panel(nest: Nest, target: Target, packs: bool) -> tuple[float, Tile, Blocks] | None:
+    """The search of :func:`best_by_panel`, for a nest of known sizes."""
     found = list[tuple[float, Tile, Blocks]]()
     for tile in tiles_of(nest, target):
         if not nest.is_packed and nest.height <= tile.rows:
