@@ -20,10 +20,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import lcm, prod
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
-from minitvm.auto_scheduler.contraction import Contraction, Factor, extent_of, only_moves
+from minitvm.auto_scheduler.contraction import (
+    Contraction,
+    Factor,
+    contraction_of,
+    extent_of,
+    only_moves,
+)
 from minitvm.auto_scheduler.cost import (
     Blocks,
     Nest,
@@ -32,9 +38,12 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
     cost,
+    layout_cycles,
+    transfer_cycles,
 )
 from minitvm.auto_scheduler.loops import (
     Places,
+    Tiles,
     compute_of,
     lie_in_order,
     nest_of,
@@ -71,6 +80,7 @@ _OFFSET = {"int8": "uint8"}  # kept with 128 added
 _WIDER = {"int8": "int16", "uint8": "int16", "int16": "int16"}
 _PANEL = 8  # columns that are copied into a panel as one vector
 _TOGETHER = 16  # steps of the sum that are brought together at once
+_T = TypeVar("_T")
 _Instruction: TypeAlias = DotProduct | MatrixProduct
 _MOST_LANES = 16  # of vectors that are transposed
 _PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
@@ -87,7 +97,7 @@ def _is_narrow_product(contraction: Contraction) -> bool:
     op, a, b = contraction.op, contraction.a, contraction.b
     if not multiplied_reads(op) or not contraction.rows:
         return False
-    is_last = contraction.column is op.axis[-1]
+    is_last = op.axis[-1] in (contraction.column, contraction.rows[-1])
     return (
         is_last
         and a.tensor is not b.tensor
@@ -162,7 +172,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     'tdpbusd'
     """
     op, a, b = contraction.op, contraction.a, contraction.b
-    is_plane = contraction.rows[-1:] == op.axis[-2:-1] and len(op.reduce_axis) == 1
+    is_plane = len(op.reduce_axis) == 1 and {*_plane(contraction)} == {*op.axis[-2:]}
     if not is_plane or not _is_narrow_product(contraction):
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
@@ -187,6 +197,9 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     place, and are returned then."""
     s, contraction, target = given.schedule, given.contraction, given.target
     ahead, moved, last = given.is_packed_ahead, given.moved, given.last.op.output(0)
+    if not ahead:
+        roles = _roles(by, contraction, target)
+        by, contraction = min(roles, key=lambda each: _cycles(*each, target))
     op, places = contraction.op, places_of(contraction)
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
@@ -199,7 +212,8 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     padding = _padding(contraction, tile, nest.unit.depth)
     known = {stage.op for stage in s.stages}
     excess: list[Tensor] = []
-    if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
+    is_even, turned = _is_even(contraction, padding), _is_exchanged(contraction)
+    if isinstance(by, MatrixProduct) and last.op is op and is_even and not turned:
         sums, loads = last, multiplied_reads(op)
         factors = [cast(Tensor, load.producer) for load in loads]
     else:
@@ -208,13 +222,18 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
             inner = s.cache_write(last, "global") if last.op is op else op.output(0)
         else:
             inner = sums_in_registers(s, contraction, last)
+        if turned:
+            s[inner].transform_layout(lambda *at: _columns_last(contraction, at))
+            inner = s[inner].op.output(0)
         loads = multiplied_reads(s[inner].op)
         kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
         sums, *factors = s.pad_einsum(inner, padding, kept)
         excess = factors[2:]
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)
-    if isinstance(by, DotProduct):
+    if turned:
+        _write_across(stage, tiles)
+    elif isinstance(by, DotProduct):
         run_in_vectors(stage, tiles)
     elif s[sums] is not stage:
         stage.vectorize(tiles.column)
@@ -265,6 +284,13 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     s[sums].compute_at(stage, at_tile)
     s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
     return placed
+
+
+def _write_across(stage: Stage, tiles: Tiles) -> None:
+    """Writes the tiles of a stage whose neighbours are the rows of a tile."""
+    assert tiles.row is not None
+    stage.reorder(tiles.column, tiles.row)
+    stage.vectorize(tiles.row)
 
 
 def _write_excess(
@@ -334,6 +360,7 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
         steps=(*steps, last and _rounded_up(last, unit.depth)),
         a_bytes=a_bytes,
         copies_rows=is_moved or _copies_rows(contraction, by),
+        transposes=_is_exchanged(contraction),
     )
 
 
@@ -345,19 +372,51 @@ def cycles_by_instruction(contraction: Contraction, target: Target) -> float | N
 
 def cycles_by(by: _Instruction, contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction by an instruction, with the copies of its factors."""
+    return min(_cycles(*each, target) for each in _roles(by, contraction, target))
+
+
+def _roles(
+    by: _Instruction, contraction: Contraction, target: Target
+) -> list[tuple[_Instruction, Contraction]]:
+    """A contraction and its instruction; and with the roles of the factors exchanged. Rows are read
+    as they lie, if their steps are neighbours, and columns copied: of weights ``W[j, k]`` and few
+    rows, the weights had better be the rows."""
+    found, k = [(by, contraction)], contraction.op.reduce_axis[-1]
+    in_groups = contraction.a.along(k) == 1 == contraction.b.along(contraction.column)
+    rows = contraction.rows
+    if not in_groups and {rows[-1], contraction.column} == {*contraction.op.axis[-2:]}:
+        other = contraction_of(contraction.op, rows[-1])
+        find = matrix_product_for if isinstance(by, MatrixProduct) else dot_product_for
+        its = None if other is None else find(other, target)
+        if other is not None and its is not None:
+            found.append((its, other))
+    return found
+
+
+def _cycles(by: _Instruction, contraction: Contraction, target: Target) -> float:
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
-    copied = [contraction.b]
-    if _copies_rows(contraction, by) and not only_moves(contraction.a.tensor.op):
-        copied.append(contraction.a)
-    copying, k = 0.0, contraction.op.reduce_axis[-1]
-    for each in copied:
-        lines = each.along(k) == 1 or each.along(contraction.column) == 1
-        size = _bytes_of(contraction, each)
-        copying += (
-            copy_cycles(size) if lines else copy_cycles_apart(size // each.tensor.dtype.itemsize)
-        )
-    return cost(nest, tile, Blocks(columns=tile.columns), target) + copying
+    a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
+    size = _bytes_of(contraction, b)
+    if b.along(k) == 1:
+        copying = layout_cycles(size, size, target, in_rows=False)
+        copying += transfer_cycles(size, size, target)
+    else:
+        copying = copy_cycles(size) if b.along(contraction.column) == 1 else _copying_apart(b, size)
+    if _copies_rows(contraction, by) and not only_moves(a.tensor.op):
+        size = _bytes_of(contraction, a)
+        if a.along(k) == 1:
+            copying += layout_cycles(size, size, target, in_rows=False)
+        else:
+            in_lines = a.along(contraction.rows[-1]) == 1
+            copying += copy_cycles(size) if in_lines else _copying_apart(a, size)
+    blocks = _even_blocks(nest, tile, target, copied=nest.copies_rows)
+    return cost(nest, tile, blocks, target) + copying
+
+
+def _copying_apart(factor: Factor, size: int) -> float:
+    """The cycles in which `size` bytes of a factor are copied one element after the other."""
+    return copy_cycles_apart(size // factor.tensor.dtype.itemsize)
 
 
 def _bytes_of(contraction: Contraction, factor: Factor) -> int:
@@ -406,23 +465,41 @@ def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -
 def _padding(contraction: Contraction, tile: Tile, group: int) -> list[int]:
     """The multiples to which the axes are padded, so that all tiles and groups are full; rows of
     unknown extent are not padded."""
-    padding = [1] * len(contraction.op.axis)
-    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
+    multiple = {contraction.column: tile.columns}
     if _size_of(contraction.rows[-1]) is not None:
-        padding[contraction.op.axis.index(contraction.rows[-1])] = tile.rows
-    return [*padding[:-1], tile.columns, *steps]
+        multiple[contraction.rows[-1]] = tile.rows
+    axes = _columns_last(contraction, contraction.op.axis)
+    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
+    return [*(multiple.get(axis, 1) for axis in axes), *steps]
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
     """Whether no axis is padded."""
-    extents = map(_size_of, (*contraction.op.axis, *contraction.op.reduce_axis))
+    axes = _columns_last(contraction, contraction.op.axis)
+    extents = map(_size_of, (*axes, *contraction.op.reduce_axis))
     return all(
         each == 1 if n is None else n % each == 0 for n, each in zip(extents, padding, strict=True)
     )
 
 
+def _is_exchanged(contraction: Contraction) -> bool:
+    """Whether the rows of tiles are neighbours in the result, and not their columns."""
+    return contraction.column is not contraction.op.axis[-1]
+
+
+def _columns_last(contraction: Contraction, order: Sequence[_T]) -> list[_T]:
+    """A sequence with an entry for each data axis, with that of the columns last."""
+    *others, row, column = order
+    return [*others, column, row] if _is_exchanged(contraction) else [*others, row, column]
+
+
+def _plane(contraction: Contraction) -> tuple[IterVar, ...]:
+    """The axes of the rows and of the columns of tiles."""
+    return *contraction.rows[-1:], contraction.column
+
+
 def _sizes(contraction: Contraction) -> tuple[int, int, int]:
-    axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
+    axes = (*_plane(contraction), *contraction.op.reduce_axis)
     rows, columns, depth = (cast(int, _size_of(axis)) for axis in axes)
     return rows, columns, depth
 

@@ -78,15 +78,28 @@ def tiles_of(nest: Nest, target: Target) -> Iterator[Tile]:
         if columns % unit.panel and columns >= unit.columns:
             continue
         for r in range(1, unit.registers):
-            rows = r * unit.rows if unit.is_exact else balanced(nest.height, r * unit.rows)
-            if nest.block is not None and (nest.block % rows or nest.block % columns):
-                continue
             n = unit.vectors_of(columns)
             factors = n * max(1, terms.vectors) + (r if unit.rows > 1 else 1) + terms.temporaries
-            fits = r * n * terms.results + factors <= unit.registers and rows <= most
+            fits = r * n * terms.results + factors <= unit.registers
             if not fits and (r, c, unit.rows) != (1, 1, 1):
                 break
-            yield Tile(rows, columns)
+            for rows in _rows_of_tile(nest, r * unit.rows):
+                is_apart = nest.block is not None and (nest.block % rows or nest.block % columns)
+                if not is_apart and (rows <= most or (r, c, unit.rows) == (1, 1, 1)):
+                    yield Tile(rows, columns)
+
+
+def _rows_of_tile(nest: Nest, most: int) -> Iterator[int]:
+    """The numbers of rows of a tile, about `most`, that leave a small remainder, or none."""
+    unit, height = nest.unit, nest.height
+    if unit.is_exact:
+        yield most
+        return
+    even = balanced(height, most)
+    yield even
+    if height % even and nest.pads_rows:  # a remainder is padded in a copy of the rows' factor
+        least = most - unit.rows + 1
+        yield from [each for each in range(most, least - 1, -1) if height % each == 0][:1]
 
 
 def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Tile:
