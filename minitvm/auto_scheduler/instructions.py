@@ -54,7 +54,7 @@ from minitvm.auto_scheduler.loops import (
     write_tiles,
 )
 from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
-from minitvm.auto_scheduler.some_sizes import USUAL, is_version
+from minitvm.auto_scheduler.some_sizes import USUAL, is_version, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
@@ -213,6 +213,9 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     known = {stage.op for stage in s.stages}
     excess: list[Tensor] = []
     is_even, turned = _is_even(contraction, padding), _is_exchanged(contraction)
+    order = _columns_last(contraction, range(len(op.axis)))
+    own = Places(*(tuple(map(order.index, each)) for each in (places.rows, places.others)),
+                 column=len(order) - 1)  # fmt: skip
     if isinstance(by, MatrixProduct) and last.op is op and is_even and not turned:
         sums, loads = last, multiplied_reads(op)
         factors = [cast(Tensor, load.producer) for load in loads]
@@ -249,7 +252,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
                 s, readers, factor, load, place, tile.columns, by.group, at, target
             )
         elif isinstance(by, DotProduct):
-            place = places.rows[-1]
+            place = own.rows[-1]
             copied_at = _write_panels(
                 s, [sums], factor, load, place, tile.rows, by.group, at, target
             )
@@ -271,7 +274,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
         for each in excess:
             _write_excess(s, s[each], tile, by, task, (stage, at_tile))
         s[sums].compute_at(stage, at_tile)
-        _write_dot_products(s[sums], places, tile, by)
+        _write_dot_products(s[sums], own, tile, by)
         return placed
     depth = _rounded_up(nest.depth, by.depth)
     intrinsic = matrix_product(
@@ -375,17 +378,24 @@ def cycles_by(by: _Instruction, contraction: Contraction, target: Target) -> flo
     return min(_cycles(*each, target) for each in _roles(by, contraction, target))
 
 
+def lies_in_groups(contraction: Contraction) -> bool:
+    """Whether neither factor is transposed for instructions: steps are neighbours in the rows'
+    factor, and columns in the columns'."""
+    a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
+    return a.along(k) == 1 == b.along(contraction.column)
+
+
 def _roles(
     by: _Instruction, contraction: Contraction, target: Target
 ) -> list[tuple[_Instruction, Contraction]]:
     """A contraction and its instruction; and with the roles of the factors exchanged. Rows are read
     as they lie, if their steps are neighbours, and columns copied: of weights ``W[j, k]`` and few
     rows, the weights had better be the rows."""
-    found, k = [(by, contraction)], contraction.op.reduce_axis[-1]
-    in_groups = contraction.a.along(k) == 1 == contraction.b.along(contraction.column)
-    rows = contraction.rows
-    if not in_groups and {rows[-1], contraction.column} == {*contraction.op.axis[-2:]}:
-        other = contraction_of(contraction.op, rows[-1])
+    found, plane = [(by, contraction)], _plane(contraction)
+    # Panels of many rows are better read than packed for each strip.
+    is_free = {*plane} == {*contraction.op.axis[-2:]} and not may_vary(plane[0])
+    if is_free and not lies_in_groups(contraction):
+        other = contraction_of(contraction.op, plane[0])
         find = matrix_product_for if isinstance(by, MatrixProduct) else dot_product_for
         its = None if other is None else find(other, target)
         if other is not None and its is not None:

@@ -39,7 +39,11 @@ from minitvm.auto_scheduler.contraction import (
     lanes_of,
 )
 from minitvm.auto_scheduler.convolutions import is_convolution
-from minitvm.auto_scheduler.instructions import has_instruction, multiplies_dtypes
+from minitvm.auto_scheduler.instructions import (
+    has_instruction,
+    lies_in_groups,
+    multiplies_dtypes,
+)
 from minitvm.auto_scheduler.lines import are_short_lines, gathered, part_of_line
 from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
 from minitvm.auto_scheduler.short_rows import (
@@ -68,6 +72,7 @@ from minitvm.tir.functor import mentions, substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
+_FEW_BY_TILES = 64  # rows for which instructions multiply as for columns
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _STEPS_OF_FEW = 32  # of a sum, for each of few rows: adding lanes takes as long as packing a factor
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
@@ -100,6 +105,7 @@ class _Version:
     is_whole: bool = False  # nothing is padded where extents are multiples of _WHOLE
     rows: Var | None = None  # it is for no more of them than the first size that saves copies
     is_near: bool = False  # tensors of symbolic size are in the L2 cache
+    is_bounded: bool = False  # calls have no larger extents than its sizes
     made_for: str = ""  # where it has no sizes
 
 
@@ -126,7 +132,7 @@ def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) 
     for each in versions:
         before = found[-1] if found else None
         if before is not None and before.sizes[0] and each.sizes[0] and _is_for_any(each):
-            one, other = (make((*v.sizes[0].items(),), v.is_near) for v in (before, each))
+            one, other = (_made(make, v, v.sizes[0]) for v in (before, each))
             if one is not None and other is not None and one.trace() == other.trace():
                 either = e.logical_or(before.condition, each.condition)
                 found[-1] = replace(each, name=f"{before.name}, or {each.name}", condition=either)
@@ -146,17 +152,27 @@ def _made_for(
     write: Write,
     sizes: tuple[tuple[Var, int], ...],
     is_near: bool,
+    is_bounded: bool,
 ) -> Schedule | None:
     """The schedule that `write` writes for a program with some sizes of its extents, with tensors
-    in the L2 cache if they are near; None if a dimension has no size then."""
+    in the L2 cache if they are near; None if a dimension has no size then. `is_bounded`: extents
+    are no larger in any call."""
     values = {var: e.const(n, var.dtype) for var, n in sizes}
     constant = with_sizes(outputs, values) if values else ([*outputs], {})
     if constant is None:
         return None
     ops, now = constant
     given = [now.get(each, each) for each in arguments]
-    with written_for({*dict(sizes).values(), *_varying(now)}, is_near=is_near):
+    larger = () if is_bounded else (*dict(sizes).values(), *_varying(now))
+    with written_for({*larger}, is_near=is_near):
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
+
+
+def _made(
+    make: Callable[..., Schedule | None], version: _Version, sizes: Mapping[Var, int]
+) -> Schedule | None:
+    """The schedule of a version for some of its sizes."""
+    return make((*sizes.items(),), version.is_near, version.is_bounded)
 
 
 def _varying(now: Mapping[Tensor, Tensor]) -> Iterator[int]:
@@ -177,7 +193,7 @@ def _write_version(
     """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
     for sizes in version.sizes:
-        made = make((*sizes.items(),), version.is_near)
+        made = _made(make, version, sizes)
         if made is None:
             return None
         text = made.trace()
@@ -209,7 +225,7 @@ def _write_version(
 
 def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
     """Whether a version's schedule has a trace."""
-    made = (make((*sizes.items(),), version.is_near) for sizes in version.sizes)
+    made = (_made(make, version, sizes) for sizes in version.sizes)
     return any(each is not None and each.trace() == trace for each in made)
 
 
@@ -314,6 +330,11 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         if (are_few := _are_few(rows, found, target)) is not None:
             yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     if any(has_instruction(each, target) for each in found):
+        is_alone = rows is not None and len(extents) == 1 and extents[0] is rows
+        if rows is not None and is_alone and not all(map(lies_in_groups, found)):
+            few = {rows: _FEW_BY_TILES - 1}  # an odd number: tiles are padded
+            name, are_few = f"{_FEW_BY_TILES} {rows.name} or fewer", rows <= _FEW_BY_TILES
+            yield _Version(name, are_few, (few,), is_bounded=True)
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
