@@ -336,7 +336,8 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     if piece < whole * nest.itemsize:
         came *= in_pieces(level, piece, target)
         came += size / piece * _WALK if _has_walks(nest, piece, target) else 0.0
-    # What is copied passes the cache of the panels, too. Evicted ones are requested; matrices aren't.
+    # What is copied passes the cache of the panels, and evicts some, which tiles of matrices don't
+    # request.
     passing = held if level > 2 and nest.unit.loads > 1 else 0
     written = 2 * size / target.bytes_per_cycle(max(2, kept_level(held + passing, target)))
     return size / (_COPY if lies_across else _COPY_ROWS) + came + written

@@ -13,6 +13,11 @@ so that groups lie together::
 
 An intrinsic of matrix products computes a tile over all of k, in tile registers or in vectors of
 two rows and columns. Where all tiles are whole they are stored to C itself.
+
+An instruction takes groups of steps that are neighbours. As rows a factor may lie so in memory; as
+columns it is packed. Where the columns' factor lies so too, as the weights ``B[j, k]`` of a linear
+layer do, the roles of the factors may be exchanged: ``B`` is read as rows, the few rows of ``A`` are
+packed, and a tile of sums is transposed on its way to ``C`` (:func:`_roles`).
 """
 
 from __future__ import annotations
@@ -199,7 +204,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     ahead, moved, last = given.is_packed_ahead, given.moved, given.last.op.output(0)
     if not ahead:
         roles = _roles(by, contraction, target)
-        by, contraction = min(roles, key=lambda each: _cycles(*each, target))
+        by, contraction = min(roles, key=lambda each: _cycles(each[0], each[1], target))
     op, places = contraction.op, places_of(contraction)
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
@@ -209,29 +214,12 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
+    known, turned = {stage.op for stage in s.stages}, _is_exchanged(contraction)
     padding = _padding(contraction, tile, nest.unit.depth)
-    known = {stage.op for stage in s.stages}
-    excess: list[Tensor] = []
-    is_even, turned = _is_even(contraction, padding), _is_exchanged(contraction)
-    order = _columns_last(contraction, range(len(op.axis)))
-    own = Places(*(tuple(map(order.index, each)) for each in (places.rows, places.others)),
-                 column=len(order) - 1)  # fmt: skip
-    if isinstance(by, MatrixProduct) and last.op is op and is_even and not turned:
-        sums, loads = last, multiplied_reads(op)
-        factors = [cast(Tensor, load.producer) for load in loads]
-    else:
-        is_block = isinstance(by, MatrixProduct)
-        if is_block:
-            inner = s.cache_write(last, "global") if last.op is op else op.output(0)
-        else:
-            inner = sums_in_registers(s, contraction, last)
-        if turned:
-            s[inner].transform_layout(lambda *at: _columns_last(contraction, at))
-            inner = s[inner].op.output(0)
-        loads = multiplied_reads(s[inner].op)
-        kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
-        sums, *factors = s.pad_einsum(inner, padding, kept)
-        excess = factors[2:]
+    sums, loads, factors = _sums_of_tile(s, contraction, by, padding, last)
+    excess, order = factors[2:], _columns_last(contraction, range(len(op.axis)))
+    rows, others = (tuple(map(order.index, each)) for each in (places.rows, places.others))
+    own = Places(rows, others, len(order) - 1)
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)
     if turned:
@@ -246,10 +234,9 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
         source = s[cast(Tensor, load.producer)]
         if load.producer is contraction.b.tensor:
             at = "ahead" if ahead else task
-            place = len(op.axis) - 1
             readers = [sums, *excess]
             copied_at = _write_panels(
-                s, readers, factor, load, place, tile.columns, by.group, at, target
+                s, readers, factor, load, own.column, tile.columns, by.group, at, target
             )
         elif isinstance(by, DotProduct):
             place = own.rows[-1]
@@ -287,6 +274,30 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     s[sums].compute_at(stage, at_tile)
     s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
     return placed
+
+
+def _sums_of_tile(
+    s: Schedule, contraction: Contraction, by: _Instruction, padding: Sequence[int], last: Tensor
+) -> tuple[Tensor, list[ProducerLoad], list[Tensor]]:
+    """The stage of the sums, whose columns are its last axis; the reads of its two factors; and the
+    factors, perhaps padded copies, with the excess of an offset behind them."""
+    op, turned, is_block = contraction.op, _is_exchanged(contraction), isinstance(by, MatrixProduct)
+    if is_block and last.op is op and not turned and _is_even(contraction, padding):
+        loads = multiplied_reads(op)
+        return last, loads, [cast(Tensor, load.producer) for load in loads]
+    if not is_block:
+        inner = sums_in_registers(s, contraction, last)
+    else:
+        inner = s.cache_write(last, "global") if last.op is op else op.output(0)
+    if turned:
+        text = "{a} is read as rows, {b} as columns: sums are transposed on their way to {last}"
+        choose(s, "layout", text, a=contraction.a.tensor, b=contraction.b.tensor, last=last)
+        s[inner].transform_layout(lambda *at: _columns_last(contraction, at))
+        inner = s[inner].op.output(0)
+    loads = multiplied_reads(s[inner].op)
+    kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
+    sums, *factors = s.pad_einsum(inner, padding, kept)
+    return sums, loads, factors
 
 
 def _write_across(stage: Stage, tiles: Tiles) -> None:

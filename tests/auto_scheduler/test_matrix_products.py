@@ -15,7 +15,7 @@ import pytest
 
 import minitvm as tvm
 from minitvm import te
-from minitvm.auto_scheduler import auto_schedule
+from minitvm.auto_scheduler import auto_schedule, instructions
 from minitvm.codegen.llvm_text import ModuleText
 from minitvm.codegen.machine_code import emit_object, machine_for
 from minitvm.driver import program as program_module
@@ -158,6 +158,108 @@ def check_prepacked_products(target: str, dtypes: tuple[str, str, str], shapes: 
         (panels,) = (stage for stage in s.stages if stage.is_ahead)
         assert panels.op.output(0).ndim == 3
         check(tensors, s, target, layout, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("dtypes", [case.values[1] for case in FEW if case.values[0] == AMX])
+@pytest.mark.parametrize(
+    ("sizes", "layout"),
+    [((20, 96, 256), "NT"), ((5, 128, 128), "NT"), ((24, 256, 128), "TT")],
+)
+def test_weights_are_rows(
+    sizes: tuple[int, int, int], layout: str, dtypes: tuple[str, str, str]
+) -> None:
+    """With the roles of the factors exchanged, which costs less where a factor of few rows is
+    packed or transposed in place of a large one."""
+    tensors = product(*sizes, dtypes, layout)
+    s = auto_schedule(tensors[2], AMX)
+    assert exchanges_roles(s)
+    check(tensors, s, AMX, layout, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]
+)
+@pytest.mark.parametrize("sizes", [(13, 70, 65), (37, 131, 45), (8, 67, 70), (65, 83, 64)])
+@pytest.mark.parametrize("layout", ["NT", "TT", "TN"])
+def test_exchanged_roles_of_all_shapes(
+    sizes: tuple[int, int, int],
+    layout: str,
+    dtypes: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where they cost more, too: tiles, panels and sums end in all ways."""
+    roles = instructions._roles
+    monkeypatch.setattr(instructions, "_roles", lambda *given: roles(*given)[-1:])
+    tensors = product(*sizes, dtypes, layout)
+    s = auto_schedule(tensors[2], AMX)
+    assert exchanges_roles(s)
+    check(tensors, s, AMX, layout, release_gil=True)
+
+
+def exchanges_roles(s: te.Schedule) -> bool:
+    return any("transposed on their way" in each.text for each in s.choices)
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_roles_where_results_follow() -> None:
+    """Batches, bias and a cast in the tiles; and signs of integers, which other instructions
+    multiply when the roles change."""
+    dtypes = ("bfloat16", "bfloat16", "float32")
+    A, B = te.placeholder((2, 9, 64), dtypes[0], "A"), te.placeholder((2, 70, 64), dtypes[1], "B")
+    bias, k = te.placeholder((70,), "float32", "bias"), te.reduce_axis((0, 64), "k")
+    C = te.compute(
+        (2, 9, 70),
+        lambda b, i, j: te.sum(A[b, i, k].astype("float32") * B[b, j, k].astype("float32"), k),
+        name="C",
+    )
+    D = te.compute((2, 9, 70), lambda b, i, j: te.max(C[b, i, j] + bias[j], 0.0), name="D")
+    s = auto_schedule(D, AMX)
+    assert exchanges_roles(s)
+    a, b = numbers((2, 9, 64), dtypes[0]), numbers((2, 70, 64), dtypes[1])
+    w, d = numbers((70,), "float16").astype("float32"), np.empty((2, 9, 70), "float32")
+    tvm.build(s, [A, B, bias, D], AMX, release_gil=True)(as_given(a, A), as_given(b, B), w, d)
+    x, y = exactly(a, dtypes[0]), exactly(b, dtypes[1])
+    np.testing.assert_allclose(d, np.maximum(x @ y.transpose(0, 2, 1) + w, 0), 1e-4, 1e-4)
+
+    mixed = product(8, 96, 128, ("uint8", "int8", "int32"), "NT")
+    s = auto_schedule(mixed[2], AMX)
+    assert instruction_of(s).startswith("tdpbsud ")
+    check(mixed, s, AMX, "NT", release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("layout", ["NT", "TT"])
+def test_any_number_of_few_rows(layout: str) -> None:
+    """A version for few rows has the roles exchanged, those for more have not: each strip of rows
+    would read all weights again."""
+    m, k = te.var("m"), te.reduce_axis((0, 512), "k")
+    A = te.placeholder((m, 512) if layout[0] == "N" else (512, m), "int8", "A")
+    B = te.placeholder((640, 512), "int8", "B")
+
+    def term(i: te.Var, j: te.Var) -> te.PrimExpr:
+        a = A[i, k] if layout[0] == "N" else A[k, i]
+        return te.sum(a.astype("int32") * B[j, k].astype("int32"), axis=k)
+
+    C = te.compute((m, 640), term, name="C")
+    s = auto_schedule(C, AMX)
+    assert sum(exchanges_roles(each) for _, each in s.versions) == 1
+    f = tvm.build(s, [A, B, C], AMX, release_gil=True)
+    b = numbers((640, 512), "int8")
+    for rows in (0, 1, 3, 16, 33, 63, 64, 65, 128, 130):
+        a = numbers((rows, 512), "int8") if rows else np.empty((0, 512), "int8")
+        c = np.empty((rows, 640), "int32")
+        f(a if layout[0] == "N" else np.ascontiguousarray(a.T), b, c)
+        np.testing.assert_array_equal(c, a.astype("int32") @ b.astype("int32").T)
+
+
+def test_rows_of_tiles_that_leave_no_remainder() -> None:
+    """25 tiles of 40 rows need no padding of the factor of 1000 rows, which 31.25 of 32 need."""
+    s = auto_schedule(product(64, 1000, 1024, ("int8", "int8", "int32"), "NT")[2], AMX)
+    rows = int(instruction_of(s).split()[1].strip(","))
+    assert 1000 % rows == 0
+    assert exchanges_roles(s)
 
 
 @pytest.mark.usefixtures("anywhere")
