@@ -16,8 +16,8 @@ two rows and columns. Where all tiles are whole they are stored to C itself.
 
 An instruction takes groups of steps that are neighbours. As rows a factor may lie so in memory; as
 columns it is packed. Where the columns' factor lies so too, as the weights ``B[j, k]`` of a linear
-layer do, the roles of the factors may be exchanged: ``B`` is read as rows, the few rows of ``A`` are
-packed, and a tile of sums is transposed on its way to ``C`` (:func:`_roles`).
+layer do, the roles of the factors may be exchanged: ``B`` is read as rows, the few rows of ``A``
+are packed, and a tile of sums is transposed on its way to ``C`` (:func:`_roles`).
 """
 
 from __future__ import annotations
