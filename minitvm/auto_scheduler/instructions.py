@@ -415,28 +415,28 @@ def _roles(
 
 
 def _cycles(by: _Instruction, contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction by an instruction, with the copies, in these roles."""
     nest = _nest(contraction, by, target)
     tile = best_tile(nest, target)
     a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
-    size = _bytes_of(contraction, b)
-    if b.along(k) == 1:
+    if b.along(k) == 1:  # squares of groups
+        size = _bytes_of(contraction, b)
         copying = layout_cycles(size, size, target, in_rows=False)
         copying += transfer_cycles(size, size, target)
     else:
-        copying = copy_cycles(size) if b.along(contraction.column) == 1 else _copying_apart(b, size)
+        copying = _copying(contraction, b, contraction.column)
     if _copies_rows(contraction, by) and not only_moves(a.tensor.op):
-        size = _bytes_of(contraction, a)
-        if a.along(k) == 1:
-            copying += layout_cycles(size, size, target, in_rows=False)
-        else:
-            in_lines = a.along(contraction.rows[-1]) == 1
-            copying += copy_cycles(size) if in_lines else _copying_apart(a, size)
+        copying += _copying(contraction, a, k, contraction.rows[-1])
     blocks = _even_blocks(nest, tile, target, copied=nest.copies_rows)
     return cost(nest, tile, blocks, target) + copying
 
 
-def _copying_apart(factor: Factor, size: int) -> float:
-    """The cycles in which `size` bytes of a factor are copied one element after the other."""
+def _copying(contraction: Contraction, factor: Factor, *lines: IterVar) -> float:
+    """The cycles in which a factor is copied, in vectors if elements are neighbours along one of
+    the axes `lines`."""
+    size = _bytes_of(contraction, factor)
+    if any(factor.along(axis) == 1 for axis in lines):
+        return copy_cycles(size)
     return copy_cycles_apart(size // factor.tensor.dtype.itemsize)
 
 
