@@ -72,7 +72,8 @@ from minitvm.tir.functor import mentions, substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
-_FEW_BY_TILES = 64  # rows for which instructions multiply as for columns
+_FEW_BY_TILES = 64  # rows, at most, that stay in the caches as the columns of instructions
+_PADDED_FEW = 61  # of them, a prime: all tiles are padded
 _USUAL_FEW = 4  # rows, of a tile that fills the registers with columns
 _STEPS_OF_FEW = 32  # of a sum, for each of few rows: adding lanes takes as long as packing a factor
 _LEAST = 64  # of all extents, for which blocks of large factors are packed
@@ -332,7 +333,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if any(has_instruction(each, target) for each in found):
         is_alone = rows is not None and len(extents) == 1 and extents[0] is rows
         if rows is not None and is_alone and not all(map(lies_in_groups, found)):
-            few = {rows: _FEW_BY_TILES - 1}  # an odd number: tiles are padded
+            few = {rows: _PADDED_FEW}
             name, are_few = f"{_FEW_BY_TILES} {rows.name} or fewer", rows <= _FEW_BY_TILES
             yield _Version(name, are_few, (few,), is_bounded=True)
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
