@@ -372,7 +372,10 @@ class Tensor(WholeTensor):
         """The extent of the first dimension, where it is known."""
         length = const_int(self.shape[0]) if self.shape else None
         if length is None:
-            raise TypeError(f"{self.name}: expected a constant first dimension to take the len of")
+            hint = f": write {self.name}.shape[0]" if self.shape else ""
+            raise TypeError(
+                f"{self.name}: len: expected a constant first dimension, got {self!r}{hint}"
+            )
         return length
 
     def __iter__(self) -> Iterator[Any]:

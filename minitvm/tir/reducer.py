@@ -115,6 +115,13 @@ def _combiner(
         raise CompileError(
             f"comm_reducer: expected fcombine of two values, got one of {len(names)}"
         )
+    try:
+        signature(fidentity).bind(*dtypes)
+    except TypeError as error:
+        raise CompileError(
+            f"comm_reducer: expected fidentity of {len(dtypes)} dtypes, one for each combined "
+            f"value: {error}"
+        ) from None
     lhs, rhs = (_operands(each, dtypes, several) for each in names)
     result = fcombine(lhs, rhs) if several else fcombine(lhs[0], rhs[0])
     identity = fidentity(*dtypes)

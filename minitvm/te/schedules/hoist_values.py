@@ -126,6 +126,10 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
     CompileError
         When the operation has no such part.
     """
+    if not axes:
+        raise CompileError(
+            f"hoist of {op.name}: expected one or more axes along which the part changes, got none"
+        )
     part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
     if part is None:
         names = ", ".join(str(getattr(each, "name", each)) for each in axes)
