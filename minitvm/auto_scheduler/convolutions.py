@@ -151,7 +151,7 @@ def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: b
 
 def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
     """Whether tiles read an image without panels of windows, which need constant sizes."""
-    if any(groups_of(contraction)):
+    if any(group_sizes(contraction)):
         return False
     row = row_of(contraction)
     if row is None:
@@ -268,7 +268,7 @@ def row_of(contraction: Contraction) -> IterVar | None:
     return found[-1] if found else None
 
 
-def groups_of(contraction: Contraction) -> list[int | None]:
+def group_sizes(contraction: Contraction) -> list[int | None]:
     """For each axis the size of its groups; None for an axis without groups."""
     op, sizes = contraction.op, dict[Var, int]()
     if extent_of(contraction.column) == 1:  # if it were split, the sums would read 0 in its place
@@ -603,7 +603,7 @@ def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
     groups if both factors read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
-    groups = groups_of(contraction)
+    groups = group_sizes(contraction)
     if any(groups):
         s[sums].transform_layout(divided(groups))
     made: list[IterVar] = []

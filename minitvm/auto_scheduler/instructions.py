@@ -196,22 +196,8 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
-    padding = _padding(contraction, tile, nest.unit.depth)
     known = {stage.op for stage in s.stages}
-    excess: list[Tensor] = []
-    if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
-        sums, loads = last, multiplied_reads(op)
-        factors = [cast(Tensor, load.producer) for load in loads]
-    else:
-        is_block = isinstance(by, MatrixProduct)
-        if is_block:
-            inner = s.cache_write(last, "global") if last.op is op else op.output(0)
-        else:
-            inner = sums_in_registers(s, contraction, last)
-        loads = multiplied_reads(s[inner].op)
-        kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
-        sums, *factors = s.pad_einsum(inner, padding, kept)
-        excess = factors[2:]
+    loads, sums, factors, excess = _padded(given, by, nest, tile)
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)
     if isinstance(by, DotProduct):
@@ -219,7 +205,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     elif s[sums] is not stage:
         stage.vectorize(tiles.column)
     task, placed = run_outermost(stage, tiles), list[Stage]()
-    for load, factor in zip(loads, factors[:2], strict=True):
+    for load, factor in zip(loads, factors, strict=True):
         at: Place = stage, tiles.strip
         source = s[cast(Tensor, load.producer)]
         if load.producer is contraction.b.tensor:
@@ -265,6 +251,29 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     s[sums].compute_at(stage, at_tile)
     s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
     return placed
+
+
+def _padded(
+    given: Sums, by: _Instruction, nest: Nest, tile: Tile
+) -> tuple[list[ProducerLoad], Tensor, list[Tensor], list[Tensor]]:
+    """Pads a contraction to whole tiles and groups. Returns the reads of its factors, the sums that
+    the instruction computes, the tensors that are multiplied, and those for :func:`_write_excess`.
+    Where tiles of matrices need no padding, the sums and the factors are the contraction's own."""
+    s, contraction, last = given.schedule, given.contraction, given.last.op.output(0)
+    op, padding = contraction.op, _padding(contraction, tile, nest.unit.depth)
+    if isinstance(by, DotProduct):
+        inner = sums_in_registers(s, contraction, last)
+    elif last.op is not op:
+        inner = op.output(0)
+    elif not _is_even(contraction, padding):
+        inner = s.cache_write(last, "global")
+    else:
+        loads = multiplied_reads(op)
+        return loads, last, [cast(Tensor, load.producer) for load in loads], []
+    loads = multiplied_reads(s[inner].op)
+    kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
+    sums, *factors = s.pad_einsum(inner, padding, kept)
+    return loads, sums, factors[:2], factors[2:]
 
 
 def _write_excess(

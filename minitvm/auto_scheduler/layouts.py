@@ -53,7 +53,7 @@ from minitvm.auto_scheduler.contraction import (
     reduce_of,
     running_axis,
 )
-from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
+from minitvm.auto_scheduler.convolutions import group_sizes, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -127,7 +127,7 @@ def _written(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
-    is_grouped = len(stage.op.outputs) == 1 and any(groups_of(contraction))
+    is_grouped = len(stage.op.outputs) == 1 and any(group_sizes(contraction))
     if is_grouped and multiplies_dtypes(contraction, target):
         trial = s.copy()
         made = _write_in_groups(replace(program, schedule=trial), trial[stage.op], stays)
@@ -144,7 +144,7 @@ def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
     s = program.schedule
     contraction = contraction_of(stage.op)
     assert contraction is not None
-    groups = groups_of(contraction)
+    groups = group_sizes(contraction)
     choose(stage, "layout", "{groups} groups, each a product of its own",
            groups=prod((extent_of(x) or n) // n for x, n
            in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip

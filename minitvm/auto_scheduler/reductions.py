@@ -261,7 +261,7 @@ def term_operations(reduce: Reduce, components: Iterable[int]) -> int:
 # -- Results in registers --
 
 
-def columns_of(op: ComputeOp, target: Target) -> int:
+def results_at_once(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
     latency of one. Of rows that data choose, it is a whole row, if registers hold it."""
     lanes = lanes_of(op, target)
@@ -297,7 +297,7 @@ def write_in_registers(
     itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
-    columns = columns_of(op, target)
+    columns = results_at_once(op, target)
     choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or 1) >= columns
@@ -361,7 +361,7 @@ def streamed(op: ComputeOp, target: Target) -> list[Tensor]:
     piece of each row, and the rows come from beyond the L2 cache."""
     if is_uneven(op):
         return []
-    columns, extent = columns_of(op, target), extent_of(op.axis[-1])
+    columns, extent = results_at_once(op, target), extent_of(op.axis[-1])
     if extent is not None and extent <= columns:
         return []
     return [
@@ -390,7 +390,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     if in_order or is_uneven(op) or results is None or terms is None:
         return stage
     parts, is_long = parts_of_rows(op, target), terms >= 2 * target.task_operations
-    if not is_long or parts == 1 or results >= parts * columns_of(op, target):
+    if not is_long or parts == 1 or results >= parts * results_at_once(op, target):
         return stage
     choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))

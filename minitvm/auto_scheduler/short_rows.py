@@ -394,7 +394,7 @@ _LEAST_PIECES = 16  # pieces, from which on one more step for each place in a pi
 _BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
-def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
+def write_short_pieces(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
     s, target, op = program.schedule, program.target, compute_of(stage)
