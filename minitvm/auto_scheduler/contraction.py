@@ -32,7 +32,7 @@ from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
@@ -318,13 +318,6 @@ def reused_axis(contraction: Contraction) -> IterVar | None:
 def bytes_of_results(op: ComputeOp) -> int:
     """The bytes of a stage's results for one place."""
     return sum(body.dtype.itemsize for body in op.body)
-
-
-def reduce_of(op: ComputeOp) -> Reduce:
-    """The expression of a reduction; of one with several results, that of the first."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    return reduce
 
 
 def factors_of(op: ComputeOp) -> list[Factor]:

@@ -50,7 +50,6 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     order_of_steps,
     product_of_extents,
-    reduce_of,
     reused_axis,
 )
 from minitvm.auto_scheduler.cost import (
@@ -103,7 +102,7 @@ from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions, walk_once

@@ -63,7 +63,7 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct,
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, tensor_of
 from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
@@ -207,7 +207,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     task, placed = run_outermost(stage, tiles), list[Stage]()
     for load, factor in zip(loads, factors, strict=True):
         at: Place = stage, tiles.strip
-        source = s[cast(Tensor, load.producer)]
+        source = s[tensor_of(load)]
         if load.producer is contraction.b.tensor:
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
@@ -269,7 +269,7 @@ def _padded(
         inner = s.cache_write(last, "global")
     else:
         loads = multiplied_reads(op)
-        return loads, last, [cast(Tensor, load.producer) for load in loads], []
+        return loads, last, [tensor_of(load) for load in loads], []
     loads = multiplied_reads(s[inner].op)
     kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
     sums, *factors = s.pad_einsum(inner, padding, kept)

@@ -50,7 +50,6 @@ from minitvm.auto_scheduler.contraction import (
     is_in_order,
     is_uneven,
     long_axes,
-    reduce_of,
     running_axis,
 )
 from minitvm.auto_scheduler.convolutions import group_sizes, is_copied_by_its_axes, sums_over_images
@@ -78,7 +77,7 @@ from minitvm.te.schedules.rewrite_operations import computed, places_of, reading
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int

@@ -39,7 +39,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import gcd, lcm, prod
-from typing import cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
@@ -66,7 +65,7 @@ from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
@@ -210,7 +209,7 @@ def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
     row, column = op.axis[-2:]
     again, others = dict[Tensor, None](), list[ProducerLoad]()
     for load in all_loads(op):
-        tensor = cast(Tensor, load.producer)
+        tensor = tensor_of(load)
         used = [index for index in load.indices if mentions(column.var, index)]
         is_row = len(used) == 1 and used[0] is column.var and load.indices[-1] is column.var
         is_row = is_row and structural_equal(tensor.shape[-1], domain_of(column).extent)

@@ -64,7 +64,6 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     part_of_long_sum,
     product_of_extents,
-    reduce_of,
     running_axis,
     slides,
     uneven_axes,
@@ -91,7 +90,7 @@ from minitvm.te.schedules.found_blocks import place_found
 from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
 from minitvm.tir.expr import IterVar, Reduce, Var

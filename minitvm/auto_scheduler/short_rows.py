@@ -58,7 +58,6 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     lanes_of,
     product_of_extents,
-    reduce_of,
     running_axis,
 )
 from minitvm.auto_scheduler.loops import (
@@ -88,7 +87,7 @@ from minitvm.te.schedules.rewrite_operations import in_layout
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
