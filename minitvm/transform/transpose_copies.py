@@ -164,7 +164,7 @@ class _Nest:
 
     def computed_along(self) -> _Nest | None:
         """The nest with the whole value computed along the rows; None where that can't be, or is
-        wider than what is read, and for a store under conditions."""
+        wider than the elements that are read, and for a store under conditions."""
         value = self.store.value
         across = _Across(self.along.loop_var, self.across.loop_var)
         narrow = across.bytes_read(value)

@@ -191,7 +191,7 @@ def test_what_data_say_is_named() -> None:
 
 VECTORS: dict[str, tuple[Callable[[], tvm.runtime.Module], int, str]] = {
     "copy": (lambda: built(copied()), 8, ""),
-    "gathered": (lambda: built(picked()), 8, "X is read lane by lane: where I says"),
+    "gathered": (lambda: built(picked()), 8, "X is read lane by lane: at places that I holds"),
     "argmax": (
         lambda: built(arg_max(8, 100), 2, auto_schedule=False),
         1,
@@ -208,7 +208,7 @@ VECTORS: dict[str, tuple[Callable[[], tvm.runtime.Module], int, str]] = {
     "sparse": (
         lambda: built(sparse_product(20, 8, 50), auto_schedule=False),
         1,
-        "D is read where J says",
+        "D is read at places that J holds",
     ),
     "extern": (lambda: built(cube_roots()), 1, 'a function is called for each element: "cbrt"'),
     "table": (lambda: built(rows_of_table()), 8, ""),
