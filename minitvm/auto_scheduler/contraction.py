@@ -555,7 +555,6 @@ def uneven_axes(op: ComputeOp) -> set[IterVar]:
 def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
     """The distance in memory, in elements, of neighbouring reads along each axis of an operation;
     :data:`FAR` along an axis in which an index isn't affine."""
-    assert isinstance(load.producer, Tensor)
     axes = {axis.var: domain_of(axis) for axis in (*op.axis, *op.reduce_axis)}
     flat = _flat_index(load)
     if flat is not None:

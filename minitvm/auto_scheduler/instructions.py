@@ -167,9 +167,10 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
-    if found is None or None in map(_size_of, (*op.axis[-2:], *op.reduce_axis)):
+    sizes = [n for n in map(_size_of, (*op.axis[-2:], *op.reduce_axis)) if n is not None]
+    if found is None or len(sizes) < 3:
         return None
-    nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
+    nest, (rows, columns, depth) = _nest(contraction, found, target), sizes
     if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
         return None
     tile = best_tile(nest, target)
@@ -428,12 +429,6 @@ def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
     return all(
         each == 1 if n is None else n % each == 0 for n, each in zip(extents, padding, strict=True)
     )
-
-
-def _sizes(contraction: Contraction) -> tuple[int, int, int]:
-    axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
-    rows, columns, depth = (cast(int, _size_of(axis)) for axis in axes)
-    return rows, columns, depth
 
 
 def _rounded_up(size: int, multiple: int) -> int:

@@ -364,7 +364,6 @@ def _reads_far_apart(stage: Stage) -> bool:
     op = compute_of(stage)
     requested = [each for attrs in stage.iter_var_attrs.values() for each, *_ in attrs.prefetches]
     for load in all_loads(op):
-        assert isinstance(load.producer, Tensor)
         if load.producer in requested:
             continue
         if reads_tensors(*load.indices):
