@@ -319,9 +319,7 @@ def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
     return [each for each in found if is_far(each, target)]
 
 
-def request_gathered(
-    s: Schedule, stage: Stage, loop: IterVar, columns: int | None, target: Target
-) -> None:
+def request_gathered(stage: Stage, loop: IterVar, columns: int | None, target: Target) -> None:
     """Requests rows that data choose before a loop over them reads `columns` of each: no processor
     foresees them. So many are under way as memory delivers while it looks up a page and then a
     line; half of the L1 cache holds them. Loads of short rows overlap by themselves."""

@@ -319,7 +319,7 @@ def write_in_registers(
         return [*outer[inside:], block]
     if not in_order and (part := part_of_long_sum(op)):
         results = _write_sums_of_parts(s, results, part)
-    request_gathered(s, results, compute_of(results).reduce_axis[-1], columns, target)
+    request_gathered(results, compute_of(results).reduce_axis[-1], columns, target)
     return [*outer[inside:], block]
 
 
@@ -436,7 +436,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     axis = running_axis(op, in_order=in_order)
     if axis is not None:
         line = last_line(op, op.axis[op.axis.index(axis) + 1 :])
-        write_running(s, stage, axis, line, target, in_order=in_order, alone=alone)
+        write_running(stage, axis, line, target, in_order=in_order, alone=alone)
         return
     reduced = _reduced(stage, in_order)
     partial: list[Stage] = []
@@ -637,7 +637,6 @@ def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
 
 
 def write_running(
-    s: Schedule,
     stage: Stage,
     axis: IterVar,
     line: Sequence[IterVar],
