@@ -574,8 +574,8 @@ class _Writer:
             return
         if found.a.along(steps[-1]) * image.dtype.itemsize >= CACHE_LINE:
             ahead = steps_in(cycles, tile, vectors(self.sums.dtype, target))
-            choose(self.stage, "prefetch", "{a} is requested {steps} steps ahead: each reads lines "
-                   "of its own", a=image, steps=ahead)  # fmt: skip
+            choose(self.stage, "prefetch", "{a} is prefetched {steps} steps ahead: each reads "
+                   "lines of its own", a=image, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
 
 

@@ -330,8 +330,8 @@ def request_gathered(stage: Stage, loop: IterVar, columns: int | None, target: T
     wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)
     steps = min(wanted, target.cache_bytes(1) // (2 * size))
     for each in tables if steps else ():
-        choose(stage, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
-               "them", tensor=each, steps=steps)  # fmt: skip
+        choose(stage, "prefetch", "rows of {tensor} are prefetched {steps} steps ahead: data "
+               "choose them", tensor=each, steps=steps)  # fmt: skip
         stage.prefetch(each, loop, steps)
 
 

@@ -191,7 +191,7 @@ def _request_ahead(
     if not steps:
         return
     op, (*_, column) = compute_of(stage), places.of(stage)
-    text = "{b} is requested {steps} steps ahead: it comes from {where}"
+    text = "{b} is prefetched {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
     for b in _along_columns(s, op, column):
         choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
@@ -232,11 +232,9 @@ def _request_panel(
     part = max(each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted)
     outer, _ = stage.split(made.step, factor=part)
     for tensor in tensors:
-        text = "the next panel of {b} is requested while all tiles of rows read this one"
+        text = "the next panel of {b} is prefetched while all tiles of rows read this one"
         if not in_panels:
-            text = (
-                "the next {columns} columns of {b} are requested while all tiles of rows read these"
-            )
+            text = "the next {columns} columns of {b} are prefetched while all tiles of rows read these"
         choose(sums.stage, "prefetch", text, b=tensor, columns=tile.columns)
         stage.prefetch(tensor, outer, 1, of=made.panels)
 

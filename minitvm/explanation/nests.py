@@ -272,7 +272,7 @@ def _operations(leaf: Leaf, path: Path) -> Iterator[tuple[str, int, Path]]:
     if isinstance(leaf, s.LetStmt) and not leaf.value.dtype.is_float and not _loads(leaf.value):
         return  # an index
     if _is_request(leaf):
-        yield "requests", 1, path
+        yield "prefetches", 1, path
         return
     loaded = set[tuple[Buffer, str]]()  # code generation loads equal elements once
     for name, node in named_operations(leaf.value):

@@ -133,7 +133,7 @@ def test_requests_are_no_loads() -> None:
     s = te.create_schedule(Y.op)
     s[Y].prefetch(X, Y.op.axis[0], 2)
     nest = only(figures(tvm.build(s, [X, Y], HASWELL, auto_schedule=False)))
-    assert counts(nest)["requests"] == 64 * 7 + 64 * (100 % 16 > 0)  # lines, and the last element
+    assert counts(nest)["prefetches"] == 64 * 7 + 64 * (100 % 16 > 0)  # lines, and the last element
     assert counts(nest)["loads"] == 6400
     assert nest.loops == (("i", 64), ("j", 100))
 
