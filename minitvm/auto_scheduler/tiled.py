@@ -232,9 +232,8 @@ def _request_panel(
     part = max(each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted)
     outer, _ = stage.split(made.step, factor=part)
     for tensor in tensors:
-        text = "the next panel of {b} is prefetched while all tiles of rows read this one"
-        if not in_panels:
-            text = "the next {columns} columns of {b} are prefetched while all tiles of rows read these"
+        what = "panel of {b} is" if in_panels else "{columns} columns of {b} are"
+        text = f"the next {what} prefetched while all tiles of rows read those before"
         choose(sums.stage, "prefetch", text, b=tensor, columns=tile.columns)
         stage.prefetch(tensor, outer, 1, of=made.panels)
 

@@ -195,7 +195,7 @@ def test_columns_that_are_the_same_for_all_steps_are_summed_at_once() -> None:
 
 # ---- One panel at a time -------------------------------------------------------------------------
 
-NEXT_PANEL = "prefetched while all tiles of rows read th"
+NEXT_PANEL = "prefetched while all tiles of rows read"
 
 
 @pytest.mark.parametrize("cores", [1, 3])
