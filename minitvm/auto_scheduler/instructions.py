@@ -63,7 +63,7 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct,
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, tensor_of
+from minitvm.te.tensor import ComputeOp, Tensor
 from minitvm.tir.expr import IterVar, ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
@@ -167,10 +167,9 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
-    sizes = [n for n in map(_size_of, (*op.axis[-2:], *op.reduce_axis)) if n is not None]
-    if found is None or len(sizes) < 3:
+    if found is None or None in map(_size_of, (*op.axis[-2:], *op.reduce_axis)):
         return None
-    nest, (rows, columns, depth) = _nest(contraction, found, target), sizes
+    nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
     if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
         return None
     tile = best_tile(nest, target)
@@ -197,8 +196,22 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
+    padding = _padding(contraction, tile, nest.unit.depth)
     known = {stage.op for stage in s.stages}
-    loads, sums, factors, excess = _padded(given, by, nest, tile)
+    excess: list[Tensor] = []
+    if isinstance(by, MatrixProduct) and last.op is op and _is_even(contraction, padding):
+        sums, loads = last, multiplied_reads(op)
+        factors = [cast(Tensor, load.producer) for load in loads]
+    else:
+        is_block = isinstance(by, MatrixProduct)
+        if is_block:
+            inner = s.cache_write(last, "global") if last.op is op else op.output(0)
+        else:
+            inner = sums_in_registers(s, contraction, last)
+        loads = multiplied_reads(s[inner].op)
+        kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
+        sums, *factors = s.pad_einsum(inner, padding, kept)
+        excess = factors[2:]
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)
     if isinstance(by, DotProduct):
@@ -206,9 +219,9 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     elif s[sums] is not stage:
         stage.vectorize(tiles.column)
     task, placed = run_outermost(stage, tiles), list[Stage]()
-    for load, factor in zip(loads, factors, strict=True):
+    for load, factor in zip(loads, factors[:2], strict=True):
         at: Place = stage, tiles.strip
-        source = s[tensor_of(load)]
+        source = s[cast(Tensor, load.producer)]
         if load.producer is contraction.b.tensor:
             at = "ahead" if ahead else task
             place = len(op.axis) - 1
@@ -252,29 +265,6 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     s[sums].compute_at(stage, at_tile)
     s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
     return placed
-
-
-def _padded(
-    given: Sums, by: _Instruction, nest: Nest, tile: Tile
-) -> tuple[list[ProducerLoad], Tensor, list[Tensor], list[Tensor]]:
-    """Pads a contraction to whole tiles and groups. Returns the reads of its factors, the sums that
-    the instruction computes, the tensors that are multiplied, and those for :func:`_write_excess`.
-    Where tiles of matrices need no padding, the sums and the factors are the contraction's own."""
-    s, contraction, last = given.schedule, given.contraction, given.last.op.output(0)
-    op, padding = contraction.op, _padding(contraction, tile, nest.unit.depth)
-    if isinstance(by, DotProduct):
-        inner = sums_in_registers(s, contraction, last)
-    elif last.op is not op:
-        inner = op.output(0)
-    elif not _is_even(contraction, padding):
-        inner = s.cache_write(last, "global")
-    else:
-        loads = multiplied_reads(op)
-        return loads, last, [tensor_of(load) for load in loads], []
-    loads = multiplied_reads(s[inner].op)
-    kept = [by.b if each.producer is contraction.b.tensor else by.a for each in loads]
-    sums, *factors = s.pad_einsum(inner, padding, kept)
-    return loads, sums, factors[:2], factors[2:]
 
 
 def _write_excess(
@@ -429,6 +419,12 @@ def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
     return all(
         each == 1 if n is None else n % each == 0 for n, each in zip(extents, padding, strict=True)
     )
+
+
+def _sizes(contraction: Contraction) -> tuple[int, int, int]:
+    axes = (*contraction.op.axis[-2:], *contraction.op.reduce_axis)
+    rows, columns, depth = (cast(int, _size_of(axis)) for axis in axes)
+    return rows, columns, depth
 
 
 def _rounded_up(size: int, multiple: int) -> int:
