@@ -50,8 +50,9 @@ DROPPED = DroppedStrategies(logging.INFO)
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported: no test finds what another session has cached, or adds to it;
     and what an ordinary run draws depends on the tests alone, so that a failure stays until it is
-    mended. Sweeps draw anew in each run. No test fails because a machine is slow. The libraries beside which results are compared compute on
-    one thread: their threads would spin on the cores of the other processes."""
+    mended. Sweeps draw anew in each run. No draw has a deadline, which a busy machine misses. The
+    libraries beside which results are compared compute on one thread: their threads would spin on
+    the cores of the other processes."""
     if settings.get_current_profile_name() == "default":
         is_ordinary = config.option.markexpr != "wide"
         settings.register_profile("minitvm", derandomize=is_ordinary, deadline=None)
