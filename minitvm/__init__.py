@@ -158,6 +158,10 @@ _ABSENT = {
         "AXIS_SEPARATOR": "buffers keep their shapes down to code generation: leave it out",
         "SpecializedCondition": "write te.if_then_else, or build a function for each case",
     },
+    "minitvm.target": {
+        **dict.fromkeys(("cuda", "rocm", "mali", "bifrost", "intel_graphics"), _GPU),
+        **dict.fromkeys(("arm_cpu", "riscv_cpu"), 'write Target("llvm -mtriple=...")'),
+    },
     "minitvm.tir": {
         "Schedule": "schedule with te.create_schedule",
         **dict.fromkeys(("Block", "BlockRealize", "MatchBufferRegion", "BufferRegion"), _BLOCKS),

@@ -101,7 +101,7 @@ def device(name: str | int, device_id: int = 0) -> Device:
     kind = name.split()[0] if name.strip() else name
     kind = ALIASES.get(kind, kind)
     if kind not in DEVICE_TYPES:
-        raise ValueError(f"expected a device among {', '.join(DEVICE_TYPES)}, got {name!r}")
+        raise ValueError(f"device: expected a device among {', '.join(DEVICE_TYPES)}, got {name!r}")
     return Device(DEVICE_TYPES[kind], _index("id", device_id))
 
 

@@ -729,7 +729,10 @@ def _dtype_of_numpy(dtype: np.dtype[Any]) -> DType:
     try:
         return DType.of(dtype)
     except TypeError:
-        raise TypeError(f"expected elements of a dtype that minitvm has, got {dtype}") from None
+        raise TypeError(
+            f"expected elements of a dtype that minitvm has, got {dtype}: convert them, as in "
+            'x.astype("float32")'
+        ) from None
 
 
 def read_numpy(source: np.ndarray[Any, Any]) -> TensorView:
@@ -761,7 +764,10 @@ def _seen_by_numpy(source: object) -> np.ndarray[Any, Any] | None:
         return np.asarray(memory)
     except ValueError:
         found = f"the buffer format {memory.format!r}"
-        raise TypeError(f"expected elements of a dtype that minitvm has, got {found}") from None
+        raise TypeError(
+            f"expected elements of a dtype that minitvm has, got {found}: convert them, as in "
+            'x.astype("float32")'
+        ) from None
 
 
 class _Interface:

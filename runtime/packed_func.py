@@ -728,7 +728,7 @@ class Function(Bridged, PackedFunc):
                 )
         for index, name in enumerate(names[len(args) :], len(args)):
             if name not in kwargs:
-                raise TypeError(f"{self.name}: {self._argument(index)}: expected, but not given")
+                raise TypeError(f"{self.name}: {self._argument(index)}: expected a value, got none")
         return (*args, *(kwargs[name] for name in names[len(args) :]))
 
 

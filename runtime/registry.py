@@ -98,7 +98,9 @@ def get_global_func(name: str, allow_missing: bool = False) -> PackedFunc | None
         return found
     close = similar(name, _functions)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    raise ValueError(f"expected the name of a registered global function, got {name!r}{hint}")
+    raise ValueError(
+        f"get_global_func: expected the name of a registered global function, got {name!r}{hint}"
+    )
 
 
 def set_origins(origins: Mapping[str, str]) -> None:

@@ -50,11 +50,13 @@ DROPPED = DroppedStrategies(logging.INFO)
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is imported: no test finds what another session has cached, or adds to it;
     and what an ordinary run draws depends on the tests alone, so that a failure stays until it is
-    mended. Sweeps draw anew in each run. The libraries beside which results are compared compute on
-    one thread: their threads would spin on the cores of the other processes."""
-    if config.option.markexpr != "wide" and settings.get_current_profile_name() == "default":
-        settings.register_profile("ordinary", derandomize=True)
-        settings.load_profile("ordinary")
+    mended. Sweeps draw anew in each run. No draw has a deadline, which a busy machine misses. The
+    libraries beside which results are compared compute on one thread: their threads would spin on
+    the cores of the other processes."""
+    if settings.get_current_profile_name() == "default":
+        is_ordinary = config.option.markexpr != "wide"
+        settings.register_profile("minitvm", derandomize=is_ordinary, deadline=None)
+        settings.load_profile("minitvm")
     logger = logging.getLogger("minitvm.auto_scheduler")
     logger.setLevel(logging.INFO)
     logger.addHandler(DROPPED)

@@ -77,12 +77,12 @@ def write_across(s: Schedule, stage: Stage, target: Target) -> bool | None:
     op = compute_of(stage)
     found = _across(s, op)
     if found is None:
-        return _write_moved_lines(s, stage, target)
+        return _write_moved_lines(s, stage)
     order = sorted(op.axis, key=lambda axis: extent_of(axis) != 1)
     if any(axis is not own for axis, own in zip(order, op.axis, strict=True)):
         stage.reorder(*order)
     write = _write_picked if found.apart <= NEAR else _write_blocks
-    write(s, stage, found, target)
+    write(stage, found, target)
     return True
 
 
@@ -110,7 +110,7 @@ class _Across:
         return -(-target.num_cores * TASKS // prod(extent_of(axis) or 1 for axis in self.others))
 
 
-def _write_blocks(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
+def _write_blocks(stage: Stage, found: _Across, target: Target) -> None:
     """Blocks of cache lines, which are transposed."""
     tasks = found.others
     choose(stage, "strategy", "blocks of cache lines, read along {y} and stored along {x}",
@@ -160,7 +160,7 @@ def _is_by_lines(op: ComputeOp, found: _Across, target: Target) -> bool:
     return is_walked and is_read_again and total < target.cache_bytes(3) // 2
 
 
-def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> None:
+def _write_picked(stage: Stage, found: _Across, target: Target) -> None:
     """Writes vectors along x, whose elements are picked from the same reads for all y."""
     (y,), (x,), tasks = found.rows, found.columns, found.others
     choose(stage, "strategy", "vectors along {x}, whose elements are picked from the same reads "
@@ -171,7 +171,7 @@ def _write_picked(s: Schedule, stage: Stage, found: _Across, target: Target) -> 
     write_loops(stage, loops, x, tasks=tasks, unrolled=[y])
 
 
-def _write_moved_lines(s: Schedule, stage: Stage, target: Target) -> bool | None:
+def _write_moved_lines(s: Schedule, stage: Stage) -> bool | None:
     """Writes a stage that moves short lines across; None for any other stage."""
     op = compute_of(stage)
     found = _moved_lines(s, op)

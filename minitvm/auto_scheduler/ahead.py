@@ -44,7 +44,6 @@ from minitvm.auto_scheduler.contraction import (
     is_near_along,
     long_axes,
     product_of_extents,
-    reduce_of,
     usual_extent,
     usual_iterations,
 )
@@ -69,7 +68,7 @@ from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.rewrite_operations import in_steps
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.te.tensor import ComputeOp, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce

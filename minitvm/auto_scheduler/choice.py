@@ -110,7 +110,7 @@ def choose_blocks(
         if not in_panels:
             text = "{depth} steps of the sum at a time: rows of {b} on pages found without a walk"
         note("blocks", text, depth=blocks.depth, a=a, b=b)
-    slow = ": as it lies it is slow to read"
+    slow = ": it is slow to read in its own layout"
     if blocks.strip is not None:
         note("packing", "{a} is copied {strip} rows at a time" + slow, a=a, strip=blocks.strip)
     if blocks.shares_rows:

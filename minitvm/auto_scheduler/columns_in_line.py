@@ -129,6 +129,6 @@ def _readers_in_line(program: Program, stage: Stage, count: int) -> list[Stage] 
 
 
 def _reads_from_memory(reader: Stage) -> bool:
-    """Whether a stage isn't computed in the loops of what it reads: it reads each element for
+    """Whether a stage has loops of its own, apart from those it reads: it reads each element for
     several results, or, as padding does, an element at another place."""
     return is_elementwise(reader.op) or contraction_of(reader.op) is not None

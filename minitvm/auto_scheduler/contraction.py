@@ -32,7 +32,7 @@ from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads
 from minitvm.te.schedules.operation_graph import read_by_ranges
 from minitvm.te.schedules.rewrite_operations import can_be_reordered
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
@@ -320,13 +320,6 @@ def bytes_of_results(op: ComputeOp) -> int:
     return sum(body.dtype.itemsize for body in op.body)
 
 
-def reduce_of(op: ComputeOp) -> Reduce:
-    """The expression of a reduction; of one with several results, that of the first."""
-    reduce = op.body[0]
-    assert isinstance(reduce, Reduce)
-    return reduce
-
-
 def factors_of(op: ComputeOp) -> list[Factor]:
     """The elements that one step of a reduction reads, each once. Reads inside of indices don't
     count."""
@@ -562,7 +555,6 @@ def uneven_axes(op: ComputeOp) -> set[IterVar]:
 def distances_of(load: ProducerLoad, op: ComputeOp) -> dict[Var, int]:
     """The distance in memory, in elements, of neighbouring reads along each axis of an operation;
     :data:`FAR` along an axis in which an index isn't affine."""
-    assert isinstance(load.producer, Tensor)
     axes = {axis.var: domain_of(axis) for axis in (*op.axis, *op.reduce_axis)}
     flat = _flat_index(load)
     if flat is not None:

@@ -50,7 +50,6 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     order_of_steps,
     product_of_extents,
-    reduce_of,
     reused_axis,
 )
 from minitvm.auto_scheduler.cost import (
@@ -103,7 +102,7 @@ from minitvm.te.schedules.guarded_reads import element_of, reads_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions, walk_once
@@ -151,7 +150,7 @@ def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: b
 
 def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:
     """Whether tiles read an image without panels of windows, which need constant sizes."""
-    if any(groups_of(contraction)):
+    if any(group_sizes(contraction)):
         return False
     row = row_of(contraction)
     if row is None:
@@ -268,7 +267,7 @@ def row_of(contraction: Contraction) -> IterVar | None:
     return found[-1] if found else None
 
 
-def groups_of(contraction: Contraction) -> list[int | None]:
+def group_sizes(contraction: Contraction) -> list[int | None]:
     """For each axis the size of its groups; None for an axis without groups."""
     op, sizes = contraction.op, dict[Var, int]()
     if extent_of(contraction.column) == 1:  # if it were split, the sums would read 0 in its place
@@ -575,8 +574,8 @@ class _Writer:
             return
         if found.a.along(steps[-1]) * image.dtype.itemsize >= CACHE_LINE:
             ahead = steps_in(cycles, tile, vectors(self.sums.dtype, target))
-            choose(self.stage, "prefetch", "{a} is requested {steps} steps ahead: each reads lines "
-                   "of its own", a=image, steps=ahead)  # fmt: skip
+            choose(self.stage, "prefetch", "{a} is prefetched {steps} steps ahead: each reads "
+                   "lines of its own", a=image, steps=ahead)  # fmt: skip
             inner.prefetch(image, steps[-1], ahead)
 
 
@@ -603,7 +602,7 @@ def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
     groups if both factors read it, and its extent is a multiple of the size."""
     contraction = contraction_of(s[sums].op)
     assert contraction is not None
-    groups = groups_of(contraction)
+    groups = group_sizes(contraction)
     if any(groups):
         s[sums].transform_layout(divided(groups))
     made: list[IterVar] = []

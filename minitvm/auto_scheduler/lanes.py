@@ -43,7 +43,6 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     long_axes,
     product_of_extents,
-    reduce_of,
 )
 from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost, usual_bytes_of
 from minitvm.auto_scheduler.loops import (
@@ -71,6 +70,7 @@ from minitvm.te.intrinsics.instruction import find_instruction
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
+from minitvm.te.tensor import reduce_of
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar
 

@@ -50,10 +50,9 @@ from minitvm.auto_scheduler.contraction import (
     is_in_order,
     is_uneven,
     long_axes,
-    reduce_of,
     running_axis,
 )
-from minitvm.auto_scheduler.convolutions import groups_of, is_copied_by_its_axes, sums_over_images
+from minitvm.auto_scheduler.convolutions import group_sizes, is_copied_by_its_axes, sums_over_images
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -78,7 +77,7 @@ from minitvm.te.schedules.rewrite_operations import computed, places_of, reading
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
@@ -127,7 +126,7 @@ def _written(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
-    is_grouped = len(stage.op.outputs) == 1 and any(groups_of(contraction))
+    is_grouped = len(stage.op.outputs) == 1 and any(group_sizes(contraction))
     if is_grouped and multiplies_dtypes(contraction, target):
         trial = s.copy()
         made = _write_in_groups(replace(program, schedule=trial), trial[stage.op], stays)
@@ -144,7 +143,7 @@ def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
     s = program.schedule
     contraction = contraction_of(stage.op)
     assert contraction is not None
-    groups = groups_of(contraction)
+    groups = group_sizes(contraction)
     choose(stage, "layout", "{groups} groups, each a product of its own",
            groups=prod((extent_of(x) or n) // n for x, n
            in zip(contraction.op.axis, groups, strict=True) if n))  # fmt: skip

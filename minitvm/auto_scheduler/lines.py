@@ -39,7 +39,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import gcd, lcm, prod
-from typing import cast
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
@@ -66,7 +65,7 @@ from minitvm.te.schedules.guarded_reads import choices_in
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
@@ -210,7 +209,7 @@ def _read_again(op: ComputeOp) -> tuple[list[Tensor], list[ProducerLoad]]:
     row, column = op.axis[-2:]
     again, others = dict[Tensor, None](), list[ProducerLoad]()
     for load in all_loads(op):
-        tensor = cast(Tensor, load.producer)
+        tensor = tensor_of(load)
         used = [index for index in load.indices if mentions(column.var, index)]
         is_row = len(used) == 1 and used[0] is column.var and load.indices[-1] is column.var
         is_row = is_row and structural_equal(tensor.shape[-1], domain_of(column).extent)
@@ -320,9 +319,7 @@ def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
     return [each for each in found if is_far(each, target)]
 
 
-def request_gathered(
-    s: Schedule, stage: Stage, loop: IterVar, columns: int | None, target: Target
-) -> None:
+def request_gathered(stage: Stage, loop: IterVar, columns: int | None, target: Target) -> None:
     """Requests rows that data choose before a loop over them reads `columns` of each: no processor
     foresees them. So many are under way as memory delivers while it looks up a page and then a
     line; half of the L1 cache holds them. Loads of short rows overlap by themselves."""
@@ -333,8 +330,8 @@ def request_gathered(
     wanted = -(-2 * target.processor.memory_latency * int(target.bytes_per_cycle(4)) // size)
     steps = min(wanted, target.cache_bytes(1) // (2 * size))
     for each in tables if steps else ():
-        choose(stage, "prefetch", "rows of {tensor} are requested {steps} steps ahead: data choose "
-               "them", tensor=each, steps=steps)  # fmt: skip
+        choose(stage, "prefetch", "rows of {tensor} are prefetched {steps} steps ahead: data "
+               "choose them", tensor=each, steps=steps)  # fmt: skip
         stage.prefetch(each, loop, steps)
 
 
@@ -365,7 +362,6 @@ def _reads_far_apart(stage: Stage) -> bool:
     op = compute_of(stage)
     requested = [each for attrs in stage.iter_var_attrs.values() for each, *_ in attrs.prefetches]
     for load in all_loads(op):
-        assert isinstance(load.producer, Tensor)
         if load.producer in requested:
             continue
         if reads_tensors(*load.indices):

@@ -25,7 +25,6 @@ from minitvm.auto_scheduler.contraction import (
     is_extremum,
     is_uneven,
     product_of_extents,
-    reduce_of,
     spread_of,
     steps_of,
 )
@@ -40,7 +39,7 @@ from minitvm.te.schedules.mirrored_results import block_of_half
 from minitvm.te.schedules.relation import Fuse, Split
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once

@@ -64,7 +64,6 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     part_of_long_sum,
     product_of_extents,
-    reduce_of,
     running_axis,
     slides,
     uneven_axes,
@@ -91,7 +90,7 @@ from minitvm.te.schedules.found_blocks import place_found
 from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
 from minitvm.tir.expr import IterVar, Reduce, Var
@@ -261,7 +260,7 @@ def term_operations(reduce: Reduce, components: Iterable[int]) -> int:
 # -- Results in registers --
 
 
-def columns_of(op: ComputeOp, target: Target) -> int:
+def results_at_once(op: ComputeOp, target: Target) -> int:
     """The number of neighbouring results that are computed together: enough vectors to hide the
     latency of one. Of rows that data choose, it is a whole row, if registers hold it."""
     lanes = lanes_of(op, target)
@@ -297,7 +296,7 @@ def write_in_registers(
     itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
     sums. Returns the loops of `last` from the axis `inside` on."""
     op = compute_of(stage)
-    columns = columns_of(op, target)
+    columns = results_at_once(op, target)
     choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or 1) >= columns
@@ -320,7 +319,7 @@ def write_in_registers(
         return [*outer[inside:], block]
     if not in_order and (part := part_of_long_sum(op)):
         results = _write_sums_of_parts(s, results, part)
-    request_gathered(s, results, compute_of(results).reduce_axis[-1], columns, target)
+    request_gathered(results, compute_of(results).reduce_axis[-1], columns, target)
     return [*outer[inside:], block]
 
 
@@ -361,7 +360,7 @@ def streamed(op: ComputeOp, target: Target) -> list[Tensor]:
     piece of each row, and the rows come from beyond the L2 cache."""
     if is_uneven(op):
         return []
-    columns, extent = columns_of(op, target), extent_of(op.axis[-1])
+    columns, extent = results_at_once(op, target), extent_of(op.axis[-1])
     if extent is not None and extent <= columns:
         return []
     return [
@@ -390,7 +389,7 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
     if in_order or is_uneven(op) or results is None or terms is None:
         return stage
     parts, is_long = parts_of_rows(op, target), terms >= 2 * target.task_operations
-    if not is_long or parts == 1 or results >= parts * columns_of(op, target):
+    if not is_long or parts == 1 or results >= parts * results_at_once(op, target):
         return stage
     choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
@@ -437,7 +436,7 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
     axis = running_axis(op, in_order=in_order)
     if axis is not None:
         line = last_line(op, op.axis[op.axis.index(axis) + 1 :])
-        write_running(s, stage, axis, line, target, in_order=in_order, alone=alone)
+        write_running(stage, axis, line, target, in_order=in_order, alone=alone)
         return
     reduced = _reduced(stage, in_order)
     partial: list[Stage] = []
@@ -638,7 +637,6 @@ def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
 
 
 def write_running(
-    s: Schedule,
     stage: Stage,
     axis: IterVar,
     line: Sequence[IterVar],

@@ -368,7 +368,7 @@ class _Rows:
             line = product_of_extents(op.axis[first:])
             loop = fused(stage, in_tasks(stage, lines, vectors, target))
             stage.parallel(loop)
-            request_gathered(s, stage, loop, line, target)
+            request_gathered(stage, loop, line, target)
 
     def _has_short_lines(self) -> bool:
         """Whether each row of the stage reads the same rows of tensors."""

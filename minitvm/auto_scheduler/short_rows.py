@@ -58,7 +58,6 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     lanes_of,
     product_of_extents,
-    reduce_of,
     running_axis,
 )
 from minitvm.auto_scheduler.loops import (
@@ -88,7 +87,7 @@ from minitvm.te.schedules.rewrite_operations import in_layout
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.simplify_operations import simplified
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
+from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Add, IterVar, Max, Min, PrimExpr, Reduce, Var
@@ -394,7 +393,7 @@ _LEAST_PIECES = 16  # pieces, from which on one more step for each place in a pi
 _BETTER = 1.5  # the factor in instructions from which on the partial results pay
 
 
-def write_short_lines(program: Program, stage: Stage) -> list[Stage] | None:
+def write_short_pieces(program: Program, stage: Stage) -> list[Stage] | None:
     """Lets another stage reduce the places of short pieces; returns it. None for a stage that reads
     no short pieces of lines, or whose terms have an order."""
     s, target, op = program.schedule, program.target, compute_of(stage)

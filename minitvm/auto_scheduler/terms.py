@@ -16,11 +16,11 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.arith.work import USUAL_TRIPS, products_in
-from minitvm.auto_scheduler.contraction import Contraction, extent_of, reduce_of
+from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.mirrored_results import block_of_half
-from minitvm.te.tensor import ComputeOp, domain_of
+from minitvm.te.tensor import ComputeOp, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var

@@ -157,7 +157,7 @@ def write_tiled(
         if in_panels and each.inline_columns:
             s[each.contraction.b.tensor].compute_inline()
         if mine.by_panel:
-            _request_panel(each, there, places, nest, tile)
+            _request_panel(each, there, places, nest, tile, in_panels=in_panels)
         else:
             _request_ahead(each, there, places, seen, tile, mine)
     return made[0].panels, panels
@@ -191,7 +191,7 @@ def _request_ahead(
     if not steps:
         return
     op, (*_, column) = compute_of(stage), places.of(stage)
-    text = "{b} is requested {steps} steps ahead: it comes from {where}"
+    text = "{b} is prefetched {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
     for b in _along_columns(s, op, column):
         choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
@@ -213,9 +213,12 @@ def _along_columns(s: Schedule, op: ComputeOp, column: IterVar) -> list[Tensor]:
     ]
 
 
-def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile) -> None:
+def _request_panel(
+    sums: Sums, made: _Made, places: Places, nest: Nest, tile: Tile, *, in_panels: bool
+) -> None:
     """Requests the next panel, or the elements that are packed into it, while all tiles of rows
-    read this one: in each iteration of a loop over a part of the steps, one row of them."""
+    read this one: in each iteration of a loop over a part of the steps, one row of them. A factor
+    that isn't `in_panels` has no copy; the next columns of its rows in memory are requested."""
     stage = sums.schedule[made.sums]
     op, (*_, column) = compute_of(stage), places.of(stage)
     rows, tensors = nest.depth, _along_columns(sums.schedule, op, column)
@@ -229,8 +232,9 @@ def _request_panel(sums: Sums, made: _Made, places: Places, nest: Nest, tile: Ti
     part = max(each for each in range(1, depth + 1) if depth % each == 0 and each <= wanted)
     outer, _ = stage.split(made.step, factor=part)
     for tensor in tensors:
-        text = "the next panel of {b} is requested meanwhile"
-        choose(sums.stage, "prefetch", text, b=tensor)
+        what = "panel of {b} is" if in_panels else "{columns} columns of {b} are"
+        text = f"the next {what} prefetched while all tiles of rows read those before"
+        choose(sums.stage, "prefetch", text, b=tensor, columns=tile.columns)
         stage.prefetch(tensor, outer, 1, of=made.panels)
 
 
@@ -523,18 +527,18 @@ def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
         packs, why = True, "neighbours along the columns lie apart"
     else:
         nest = _nest_of_one(sums, places)
-        as_it_lies, in_panels = _cycles_of_ways(nest, target, whole=sums.in_order)
-        figures = {"as_it_lies": round(as_it_lies), "in_panels": round(in_panels)}
-        packs, why = True, "{in_panels} cycles with the copy, {as_it_lies} as it lies"
-        if in_panels >= as_it_lies:
-            packs, why = False, "{as_it_lies} cycles as it lies, {in_panels} with the copy"
+        unpacked, in_panels = _cycles_of_ways(nest, target, whole=sums.in_order)
+        figures = {"unpacked": round(unpacked), "in_panels": round(in_panels)}
+        packs, why = True, "{in_panels} cycles with the copy, {unpacked} without"
+        if in_panels >= unpacked:
+            packs, why = False, "{unpacked} cycles without a copy, {in_panels} with one"
     how = "{b} is packed into panels of {columns} columns: " if packs else "{b} is not packed: "
     note(how + why, b=b.tensor, columns=tile.columns, least=least, **figures)
     return packs
 
 
 def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple[float, float]:
-    """The cycles of a nest with the columns' factor as it lies, and with panels of it, in tiles for
+    """The cycles of a nest with the columns' factor unpacked, and with panels of it, in tiles for
     each, on one core. `whole`: all steps are summed at once."""
     target = on_one_core(target)
 
@@ -571,12 +575,12 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     it makes of factors in another layout."""
     contraction = with_best_row(contraction, target)
     nest = nest_of(contraction, target)
-    as_it_lies, in_panels = _cycles_of_ways(nest, target)
+    unpacked, in_panels = _cycles_of_ways(nest, target)
     size = usual_product(nest.others) * nest.depth * nest.itemsize
     copied = size * usual_product(nest.rows) if thrashes(nest, nest.depth, target) else 0
     if contraction.b.along(contraction.column) == 1:
         is_packed = copied_axes(contraction, contraction.b) is not None
-        return (min(as_it_lies, in_panels) if is_packed else as_it_lies) + copy_cycles(copied)
+        return (min(unpacked, in_panels) if is_packed else unpacked) + copy_cycles(copied)
     packing = packing_cycles(nest, target)
     across = max(packing, copy_cycles(size * nest.width))
     return in_panels - packing + across + copy_cycles(copied)

@@ -48,7 +48,7 @@ from minitvm.auto_scheduler.reductions import write_found_blocks
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
-from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_lines
+from minitvm.auto_scheduler.short_rows import write_rows_in_line, write_short_pieces
 from minitvm.auto_scheduler.strategies import (
     TILES,
     TOGETHER,
@@ -472,7 +472,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("phases", write_phases),
     ("borders", write_windows),
     ("operands", write_operands),
-    ("short lines", write_short_lines),
+    ("short lines", write_short_pieces),
     ("rows in line", write_rows_in_line),
     ("columns in line", write_columns_in_line),
     ("places in blocks", write_found_blocks),

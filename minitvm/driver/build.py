@@ -107,14 +107,7 @@ def build(
     >>> b
     array([0., 2., 4., 6.], dtype=float32)
     """
-    if name is not None and not isinstance(name, str):
-        raise CompileError(f"build: expected a name such as 'fmm', got {described(name)}")
-    if not isinstance(fp, str) or fp not in _FP_MODES:
-        raise CompileError(f"build: expected fp to be 'fast' or 'strict', got {fp!r}")
-    if release_gil is not None and not isinstance(release_gil, bool):
-        raise CompileError(
-            f"build: expected release_gil to be True, False or None, got {release_gil!r}"
-        )
+    _check_options(name, fp, release_gil)
     if isinstance(inputs, Mapping):
         inputs, target = _of_one_target(inputs, target)
     if args is not None and isinstance(inputs, (PrimFunc, IRModule)):
@@ -180,6 +173,17 @@ def build(
         if module is not None:
             return built(module)
     return built(scheduled(outputs, arguments=_tensors(args), use=compiled, prepacked=prepacked))
+
+
+def _check_options(name: object, fp: object, release_gil: object) -> None:
+    if name is not None and not isinstance(name, str):
+        raise CompileError(f"build: expected a name such as 'fmm', got {described(name)}")
+    if not isinstance(fp, str) or fp not in _FP_MODES:
+        raise CompileError(f"build: expected fp to be 'fast' or 'strict', got {fp!r}")
+    if release_gil is not None and not isinstance(release_gil, bool):
+        raise CompileError(
+            f"build: expected release_gil to be True, False or None, got {release_gil!r}"
+        )
 
 
 def _built_in_row_major(

@@ -129,7 +129,7 @@ def nests_of(func: PrimFunc, options: CodegenOptions, sizes: Sizes) -> tuple[Nes
 
 def _found(func: PrimFunc) -> list[_Found]:
     nests: dict[tuple[object, ...], _Found] = {}
-    begun: dict[str, list[_Part]] = {}  # what a reduction begins from: constants alone are stored
+    begun: dict[str, list[_Part]] = {}  # initial values of reductions: constants alone are stored
     for part in _parts(func.body, ()):
         buffers = tuple(_written(part.node))
         names = tuple(each.name for each in buffers)
@@ -272,7 +272,7 @@ def _operations(leaf: Leaf, path: Path) -> Iterator[tuple[str, int, Path]]:
     if isinstance(leaf, s.LetStmt) and not leaf.value.dtype.is_float and not _loads(leaf.value):
         return  # an index
     if _is_request(leaf):
-        yield "requests", 1, path
+        yield "prefetches", 1, path
         return
     loaded = set[tuple[Buffer, str]]()  # code generation loads equal elements once
     for name, node in named_operations(leaf.value):
@@ -404,7 +404,7 @@ def _apart_in_lanes(leaf: Leaf) -> Iterator[str]:
 
 def _why_apart(indices: Sequence[PrimExpr]) -> str:
     tables = [x.buffer.name for i in indices for x in find(e.BufferLoad, i)]
-    return f"where {tables[0]} says" if tables else "its elements lie apart"
+    return f"at places that {tables[0]} holds" if tables else "its elements lie apart"
 
 
 def _obstacles(
@@ -417,8 +417,9 @@ def _obstacles(
     if extent is not None and extent < 4:
         yield f"{var.name} has {extent} iterations", True
     data = [x.buffer.name for x in find(e.BufferLoad, loop.extent)]
-    text = f"{var.name} is as long as {{}} says, which counts as {int(TRIPS_FROM_DATA)} iterations"
-    yield from ((text.format(each), False) for each in data[:1])
+    for table in data[:1]:
+        length = f"the length of {var.name} is read from {table}"
+        yield f"{length}, and counts as {int(TRIPS_FROM_DATA)} iterations", False
     for each in walk_once(leaf.value):
         if isinstance(each, e.Call) and each.op in ("call_extern", "call_packed"):
             yield f"a function is called for each element: {each.args[0]}", True
@@ -450,7 +451,7 @@ def _apart_along(
     distance = _distance(buffer, indices, var)
     tables = [x for i in indices for x in find(e.BufferLoad, i)]
     if any(mentions(var, each) for each in tables):
-        yield f"{buffer.name} is {how} where {tables[0].buffer.name} says", False
+        yield f"{buffer.name} is {how} at places that {tables[0].buffer.name} holds", False
     elif distance is None:
         yield f"{buffer.name} is {how} at places that change irregularly along {var.name}", False
     elif abs(steps := _guess(distance)) > 1:

@@ -444,7 +444,7 @@ def function_shell(
         param, buffer = _parameter(name, position, now, binds)
         if param in params or (isinstance(arg, Tensor) and schedule.now(arg) in buffers):
             raise CompileError(
-                f"{name}: argument {position} {arg}: expected each once, got it again"
+                f"{name}: argument {position} {arg}: expected each argument once, got one again"
             )
         params[param] = None
         if buffer is None:

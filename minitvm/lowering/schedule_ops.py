@@ -50,7 +50,7 @@ from minitvm.te.schedules.scans import find_scans
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.shared_loops import in_shared_loops
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, IterVar, PrimExpr, Range, Var, const
 from minitvm.tir.functor import contains, substitute, walk_once
@@ -850,7 +850,7 @@ class _Accumulating(_Nest):
 
     def _in_lanes(self, leaf: IterVar, width: int) -> Stmt:
         """The elements of a vector."""
-        combiner = cast(e.Reduce, self._op.body[0]).combiner
+        combiner = reduce_of(self._op).combiner
         move = self._memory.move(self._bounds.values)
 
         def read(value: PrimExpr) -> PrimExpr:

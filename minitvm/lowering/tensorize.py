@@ -10,7 +10,7 @@ from minitvm.arith.simplify import Simplifier
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of, tensor_of
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Buffer, BufferLoad, Call, IterVar, PrimExpr, Range, Reduce, Var
@@ -257,7 +257,7 @@ class _Matching:
     def _match_load(self, found: PrimExpr, expected: e.ProducerLoad) -> None:
         if not isinstance(found, e.ProducerLoad | BufferLoad):
             raise _Difference(found, expected, "no read of memory")
-        tensor = cast(Tensor, expected.producer)
+        tensor = tensor_of(expected)
         if found.dtype != expected.dtype:
             raise _Difference(found, expected, f"{found.dtype} where {expected.dtype} is expected")
         extra = len(found.indices) - tensor.ndim

@@ -255,7 +255,7 @@ def bind(
     bound = []
     for each in parameters:
         if each.name not in values and not each.has_default:
-            raise TypeError(f"{name}: {each}: expected {_wanted(each)}, but not given")
+            raise TypeError(f"{name}: {each}: expected {_wanted(each)}, got none")
         bound.append(values.get(each.name, each.default))
     return bound
 

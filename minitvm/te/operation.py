@@ -13,6 +13,7 @@ from minitvm.te.tag import scoped_tag
 from minitvm.te.tensor import ComputeOp, ExternOp, PlaceholderOp, Tensor, data_axes
 from minitvm.tir import expr
 from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.described import check_takes
 from minitvm.tir.expr import (
     Buffer,
     IterType,
@@ -397,6 +398,10 @@ def extern(
     outs = [decl_buffer(*each, name) for each in zip(shapes, dtypes, strict=True)]
     ins = _given_buffers(name, "in_buffers", in_buffers, ins)
     outs = _given_buffers(name, "out_buffers", out_buffers, outs)
+    expected = (
+        f"{name}: expected fcompute to be a function of two lists, of input and output buffers"
+    )
+    check_takes(expected, fcompute, ins, outs)
     body = fcompute(ins, outs)
     if isinstance(body, PrimExpr):
         body = Evaluate(body)

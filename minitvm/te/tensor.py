@@ -26,6 +26,7 @@ from minitvm.tir.expr import (
     PrimExpr,
     ProducerLoad,
     Range,
+    Reduce,
     Var,
     WholeTensor,
     as_expr,
@@ -176,10 +177,22 @@ def domain_of(axis: IterVar) -> Range:
     return axis.dom
 
 
+def reduce_of(op: ComputeOp) -> Reduce:
+    """The expression of a reduction; of one with several results, that of the first."""
+    reduce = op.body[0]
+    assert isinstance(reduce, Reduce)
+    return reduce
+
+
+def tensor_of(load: ProducerLoad) -> Tensor:
+    """The tensor that an expression reads."""
+    return typed(Tensor, load.producer)
+
+
 def _tensors_read(*nodes: Node) -> tuple[Tensor, ...]:
     """The tensors that some expressions read, in order of first use."""
     loads = find(ProducerLoad, *nodes)
-    return tuple(dict.fromkeys(typed(Tensor, load.producer) for load in loads))
+    return tuple(dict.fromkeys(map(tensor_of, loads)))
 
 
 # -- Tensors --------------------------------------------------------------------------------------
@@ -372,7 +385,10 @@ class Tensor(WholeTensor):
         """The extent of the first dimension, where it is known."""
         length = const_int(self.shape[0]) if self.shape else None
         if length is None:
-            raise TypeError(f"{self.name}: expected a constant first dimension to take the len of")
+            hint = f": write {self.name}.shape[0]" if self.shape else ""
+            raise TypeError(
+                f"{self.name}: len: expected a constant first dimension, got {self!r}{hint}"
+            )
         return length
 
     def __iter__(self) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 from minitvm.runtime.errors import CompileError
@@ -27,6 +28,16 @@ def shown(value: Any) -> str:
 def digits(value: int) -> str:
     """An integer as text; Python refuses to print thousands of digits."""
     return str(value) if abs(value) >> 256 == 0 else f"one of {value.bit_length()} bits"
+
+
+def check_takes(where: str, function: Any, *args: object) -> None:
+    """Refuses what is no function of such arguments; errors begin with `where`."""
+    try:
+        signature(function).bind(*args)
+    except ValueError:
+        pass  # a builtin, whose parameters nobody knows
+    except TypeError as error:
+        raise CompileError(f"{where}: {error}") from None
 
 
 @contextmanager

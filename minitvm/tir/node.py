@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from minitvm.runtime.dtype import DType, DTypeLike
 from minitvm.runtime.errors import CompileError, InternalError
 from minitvm.runtime.record import record
-from minitvm.tir.described import described
+from minitvm.tir.described import described, shown
 
 
 @record(eq=False)
@@ -100,7 +100,7 @@ def _no_number(name: str) -> Callable[..., Any]:
 
     def refuse(self: object, *args: object) -> NoReturn:
         raise TypeError(
-            f"{described(self)} has no value while a program is written: {_NO_NUMBER[name]}"
+            f"{shown(self)} has no value while a program is written: {_NO_NUMBER[name]}"
         )
 
     return refuse
@@ -218,12 +218,12 @@ class ExprOperators(_Unknown):
 
     def __iter__(self) -> Any:
         raise TypeError(
-            f"{described(self)} has no members: loop with an axis of te.compute, tir.ir_builder "
+            f"{shown(self)} has no members: loop with an axis of te.compute, tir.ir_builder "
             "or te.hybrid"
         )
 
     def __bool__(self) -> bool:
-        raise CompileError(f"{described(self)} has {NO_TRUTH}")
+        raise CompileError(f"{shown(self)} has {NO_TRUTH}")
 
 
 # -- The bases ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr, op
+from minitvm.tir.described import check_takes
 from minitvm.tir.expr import (
     CommReducer,
     IterType,
@@ -115,6 +116,11 @@ def _combiner(
         raise CompileError(
             f"comm_reducer: expected fcombine of two values, got one of {len(names)}"
         )
+    check_takes(
+        f"comm_reducer: expected fidentity of {len(dtypes)} dtypes, one for each combined value",
+        fidentity,
+        *dtypes,
+    )
     lhs, rhs = (_operands(each, dtypes, several) for each in names)
     result = fcombine(lhs, rhs) if several else fcombine(lhs[0], rhs[0])
     identity = fidentity(*dtypes)

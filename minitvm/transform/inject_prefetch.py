@@ -141,7 +141,7 @@ class _Inject(Mutator):
         return For(node.loop_var, node.min, node.extent, node.kind, body, node.annotations)
 
     def _in_shares(self, buffer: Buffer, at: PrimExpr, node: Stmt) -> Stmt:
-        """A loop whose iterations request shares of what the loop in `at` accesses there."""
+        """A loop in which each iteration requests a share of the accesses of the loop in `at`."""
         if isinstance(node, s.AttrStmt):
             body = self._in_shares(buffer, at, node.body)
             return s.AttrStmt(node.node, node.attr_key, node.value, body)

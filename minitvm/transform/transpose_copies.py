@@ -4,7 +4,7 @@ registers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial, reduce
 from math import prod
 from typing import final
@@ -33,6 +33,7 @@ from minitvm.tir.functor import (
 )
 from minitvm.tir.intrinsics import INTRINSICS
 from minitvm.tir.op import is_likely
+from minitvm.tir.shuffles import Shuffles
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 VECTOR_BYTES = 32
@@ -42,7 +43,6 @@ _LEAST = 4  # a smaller block saves nothing
 _FEW = 6  # the rows that are mixed into one vector, at most
 _MORE = 7  # of registers wider than common ones: eight rows are a block
 _PICKED = (2, 3)  # columns of symbolic extent that are picked or mixed
-_NUMBERS = [e.const(lane) for lane in range(128)]  # shared by all shuffles
 _UNKNOWN = 1 << 30  # iterations: there may be as many
 _PART = 16  # the bytes within which an instruction interleaves the lanes of two vectors
 
@@ -164,7 +164,7 @@ class _Nest:
 
     def computed_along(self) -> _Nest | None:
         """The nest with the whole value computed along the rows; None where that can't be, or is
-        wider than what is read, and for a store under conditions."""
+        wider than the elements that are read, and for a store under conditions."""
         value = self.store.value
         across = _Across(self.along.loop_var, self.across.loop_var)
         narrow = across.bytes_read(value)
@@ -639,7 +639,7 @@ def _loop(name: str, extent: PrimExpr, body: Callable[[PrimExpr], Stmt], kind: F
 def _block(nest: _Nest, width: int, k: PrimExpr, j: PrimExpr) -> Stmt:
     """One block, from registers to registers: it begins at `k` and `j`."""
     across = nest.across.loop_var, j
-    network = _Network()
+    shuffles = Shuffles()
     columns = []
     for part in nest.turned:
         dtype = part.value.dtype
@@ -648,16 +648,16 @@ def _block(nest: _Nest, width: int, k: PrimExpr, j: PrimExpr) -> Stmt:
         for first in range(0, nest.height, steps):
             along = nest.along.loop_var, k + first
             rows: list[PrimExpr] = [
-                network.named("row", _shuffled_as(row))
+                shuffles.named("row", _shuffled_as(row))
                 for row in _rows_under(part, along, across, width, steps)
             ]
-            found += _transposed(rows, network)
+            found += shuffles.transposed(rows)
         columns.append([_as(each, dtype.with_lanes(width)) for each in found])
     if nest.turned[0].value is nest.store.value and nest.body is nest.store:
         store = nest.store
         along = nest.along.loop_var, k
         places = _vectors_at(store.buffer, store.indices, across, along, nest.height, width)
-        return network.around(
+        return shuffles.around(
             s.seq(
                 *[
                     BufferStore(store.buffer, column, place)
@@ -665,14 +665,14 @@ def _block(nest: _Nest, width: int, k: PrimExpr, j: PrimExpr) -> Stmt:
                 ]
             )
         )
-    return network.around(_lane_by_lane(nest, width, columns, network, k, j))
+    return shuffles.around(_lane_by_lane(nest, width, columns, shuffles, k, j))
 
 
 def _lane_by_lane(
     nest: _Nest,
     width: int,
     columns: Sequence[Sequence[PrimExpr]],
-    network: _Network,
+    shuffles: Shuffles,
     k: PrimExpr,
     j: PrimExpr,
 ) -> Stmt:
@@ -684,7 +684,7 @@ def _lane_by_lane(
     for step, parts in enumerate(zip(*columns, strict=True)):
         mapping: dict[PrimExpr, PrimExpr] = {}
         for part, column in zip(nest.turned, parts, strict=True):
-            vector = column if isinstance(column, Var) else network.named("column", column)
+            vector = column if isinstance(column, Var) else shuffles.named("column", column)
             value = Call(part.value.dtype, "vector_extract", (vector, lane))
             mapping |= dict.fromkeys(part.places, value)
         store = _Placed(mapping).stmt(nest.store)
@@ -724,12 +724,12 @@ def _mixed_block(nest: _Nest, k: PrimExpr) -> Stmt:
     along = nest.along.loop_var, k
     lanes = e.const_int(across.extent)
     assert lanes is not None
-    network = _Network()
+    shuffles = Shuffles()
     rows = _rows_under(nest.turned[0], along, (across.loop_var, across.min), lanes, size)
-    named: list[PrimExpr] = [network.named("row", _shuffled_as(row)) for row in rows]
+    named: list[PrimExpr] = [shuffles.named("row", _shuffled_as(row)) for row in rows]
     (place,) = _in_turn(store, along, lanes, [lanes * size])
-    value = _as(_mixed(named, network), store.buffer.dtype.with_lanes(lanes * size))
-    return network.around(BufferStore(store.buffer, value, place))
+    value = _as(_mixed(named, shuffles), store.buffer.dtype.with_lanes(lanes * size))
+    return shuffles.around(BufferStore(store.buffer, value, place))
 
 
 def _in_turn(
@@ -760,48 +760,51 @@ def _picked_block(nest: _Nest, columns: int, size: int, j: PrimExpr) -> Stmt:
     they lie."""
     load, across = nest.store.value, (nest.across.loop_var, j)
     assert isinstance(load, BufferLoad)
-    network = _Network()
+    shuffles = Shuffles()
     rows: list[PrimExpr] = [
-        network.named("row", _shuffled_as(BufferLoad(load.buffer, place)))
+        shuffles.named("row", _shuffled_as(BufferLoad(load.buffer, place)))
         for place in _in_turn(load, across, columns, [size] * columns)
     ]
     both = list(range(2 * size))
     halves = rows[0], rows[1]
     if columns > 2:
-        halves = network.shuffled(*halves, both), network.shuffled(rows[2], rows[-1], both)
+        halves = shuffles.shuffled(*halves, both), shuffles.shuffled(rows[2], rows[-1], both)
     along, store = (nest.along.loop_var, nest.along.min), nest.store
     places = _vectors_at(store.buffer, store.indices, across, along, columns, size)
     dtype = store.buffer.dtype.with_lanes(size)
     stores = [
         BufferStore(
             store.buffer,
-            _as(network.shuffled(*halves, range(column, columns * size, columns)), dtype),
+            _as(shuffles.shuffled(*halves, range(column, columns * size, columns)), dtype),
             place,
         )
         for column, place in enumerate(places)
     ]
-    return network.around(s.seq(*stores))
+    return shuffles.around(s.seq(*stores))
 
 
-def _mixed(rows: Sequence[PrimExpr], network: _Network) -> PrimExpr:
+def _mixed(rows: Sequence[PrimExpr], shuffles: Shuffles) -> PrimExpr:
     """The first elements of all rows, the second ones, and so on. Of many rows, the even ones and
     the odd ones are mixed first."""
     count, size = len(rows), rows[0].dtype.lanes
     order = [row * size + lane for lane in range(size) for row in range(count)]
     if count == 2:
-        return network.shuffled(rows[0], rows[1], order)
+        return shuffles.shuffled(rows[0], rows[1], order)
     if count <= 4:
         both = list(range(2 * size))
-        halves = network.shuffled(rows[0], rows[1], both), network.shuffled(rows[2], rows[-1], both)
-        return network.shuffled(*halves, order)
+        halves = (
+            shuffles.shuffled(rows[0], rows[1], both),
+            shuffles.shuffled(rows[2], rows[-1], both),
+        )
+        return shuffles.shuffled(*halves, order)
     half = (count + 1) // 2
-    even, odd = _mixed(rows[::2], network), _mixed([*rows[1::2], rows[-1]][:half], network)
+    even, odd = _mixed(rows[::2], shuffles), _mixed([*rows[1::2], rows[-1]][:half], shuffles)
     order = [
         row % 2 * half * size + lane * half + row // 2
         for lane in range(size)
         for row in range(count)
     ]
-    return network.shuffled(even, odd, order)
+    return shuffles.shuffled(even, odd, order)
 
 
 def _rows_under(
@@ -933,68 +936,3 @@ def _shuffled_as(row: PrimExpr) -> PrimExpr:
 def _as(column: PrimExpr, dtype: DType) -> PrimExpr:
     """A column in the dtype of the value."""
     return column if column.dtype == dtype else Call(dtype, "reinterpret", (column,))
-
-
-@final
-@record(frozen=False)
-class _Network:
-    """Vectors that are each computed once, in order."""
-
-    values: list[tuple[Var, PrimExpr]] = field(default_factory=list)
-
-    def named(self, name: str, value: PrimExpr) -> Var:
-        """The variable that stands for `value`."""
-        self.values.append((Var(name, value.dtype), value))
-        return self.values[-1][0]
-
-    def shuffled(self, a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> Var:
-        chosen = [_NUMBERS[lane] if lane < len(_NUMBERS) else e.const(lane) for lane in lanes]
-        made = a.dtype.with_lanes(len(lanes))
-        return self.named("lanes", Call(made, "vector_shuffle", (a, b, *chosen)))
-
-    def around(self, body: Stmt) -> Stmt:
-        """`body`, in which the variables have their values."""
-        for var, value in reversed(self.values):
-            body = s.LetStmt(var, value, body)
-        return body
-
-
-def _transposed(rows: list[PrimExpr], network: _Network) -> list[PrimExpr]:
-    """The columns of a block: as many as a row has lanes.
-
-    First the vectors are filled with rows, which loads can do. For four rows of two lanes::
-
-        a0 a1    b0 b1    c0 c1    d0 d1    ->    a0 a1 c0 c1    b0 b1 d0 d1
-
-    Then the lanes of two vectors are interleaved within parts as long as rows, until lane i of a
-    part comes from the part's row i. The two vectors are half a part apart. A step takes one
-    instruction for each vector::
-
-        a0 a1 c0 c1    b0 b1 d0 d1    ->    a0 b0 c0 d0    a1 b1 c1 d1
-    """
-    size, part = len(rows), rows[0].dtype.lanes
-    vectors = [_side_by_side(rows[i::part], network) for i in range(part)]
-    low, high = (
-        [
-            lane
-            for first in range(half, size, part)
-            for i in range(first, first + part // 2)
-            for lane in (i, size + i)
-        ]
-        for half in (0, part // 2)
-    )
-    for _ in range(part.bit_length() - 1):
-        vectors = [
-            network.shuffled(vectors[i], vectors[i + part // 2], lanes)
-            for i in range(part // 2)
-            for lanes in (low, high)
-        ]
-    return vectors
-
-
-def _side_by_side(parts: list[PrimExpr], network: _Network) -> PrimExpr:
-    """Concatenates vectors, whose number is a power of two."""
-    while len(parts) > 1:
-        both = range(2 * parts[0].dtype.lanes)
-        parts = [network.shuffled(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]

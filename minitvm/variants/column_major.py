@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, final
 
 from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
 from minitvm.te.schedules.rewrite_operations import ReadOthers, map_body, reading
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, tensor_of
 from minitvm.tir.expr import (
     Buffer,
     BufferLoad,
@@ -120,7 +120,7 @@ def _reversible(ops: Collection[Operation], column_major: Collection[Tensor]) ->
     for op in ops:
         if isinstance(op, ComputeOp):
             found -= {
-                cast(Tensor, load.producer)
+                tensor_of(load)
                 for load in walk_once(*op.body)
                 if isinstance(load, ProducerLoad) and reads_tensors(*load.indices)
             }

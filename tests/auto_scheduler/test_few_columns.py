@@ -20,7 +20,7 @@ from tests.whole_programs.running import strategies_that_failed
 TARGET = "llvm -mcpu=haswell -num-cores=2"
 SMALL = f"{TARGET} -l1d-cache-bytes=8192 -l2-cache-bytes=65536"  # many blocks of small products
 TURNED = "computed as {orders}: copies counted, that takes fewer cycles"
-SHARED = "{a} is copied once for all tasks: as it lies it is slow to read"
+SHARED = "{a} is copied once for all tasks: it is slow to read in its own layout"
 Term = Callable[[Any, Any], Any]
 
 

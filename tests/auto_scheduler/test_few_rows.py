@@ -195,7 +195,7 @@ def test_columns_that_are_the_same_for_all_steps_are_summed_at_once() -> None:
 
 # ---- One panel at a time -------------------------------------------------------------------------
 
-NEXT_PANEL = "is requested meanwhile"
+NEXT_PANEL = "prefetched while all tiles of rows read"
 
 
 @pytest.mark.parametrize("cores", [1, 3])
@@ -230,7 +230,7 @@ def test_panels_are_requested_while_rows_read_the_one_before(
         ((20, 1500, 768), "float64"),
     ],
 )
-def test_a_panel_for_few_tiles_of_rows_is_read_as_it_lies(
+def test_the_factor_of_few_tiles_of_rows_is_not_packed(
     sizes: tuple[int, int, int], dtype: str, cores: int
 ) -> None:
     """A copy takes longer than a few tiles of rows save by it."""

@@ -58,7 +58,7 @@ B = te.compute((8,), lambda i: A[i] + 1.0, name="B")
         (lambda: te.create_prim_func([A]), "expected a tensor that is computed, got inputs alone"),
         (lambda: te.create_prim_func([A, 3]), "argument 1: expected a tensor or a te.var"),
         (lambda: te.create_prim_func([B]), "A"),
-        (lambda: te.create_prim_func([A, B, B]), "expected each once"),
+        (lambda: te.create_prim_func([A, B, B]), "expected each argument once"),
         (lambda: te.create_prim_func([A, B], "int64"), "expected no index_dtype_override"),
     ],
 )

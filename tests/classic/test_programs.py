@@ -459,7 +459,7 @@ def test_without_clang(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "name", ["relay", "autotvm", "rpc", "topi", "vulkan", "te.AXIS_SEPARATOR", "tir.Schedule",
-             "tir.Layout", "arith.deduce_bound", "ir.Array", "runtime.String"],
+             "tir.Layout", "arith.deduce_bound", "ir.Array", "runtime.String", "target.cuda"],
 )  # fmt: skip
 def test_parts_that_are_not_here(name: str) -> None:
     room, _, own = f"minitvm.{name}".rpartition(".")

@@ -522,7 +522,9 @@ def test_an_argument_twice(position: int) -> None:
     args = [A8, B8]
     args.append(args[position])
     name = args[position].name
-    with pytest.raises(CompileError, match=rf"^f: argument 2 .*{name}.*: expected each once"):
+    with pytest.raises(
+        CompileError, match=rf"^f: argument 2 .*{name}.*: expected each argument once"
+    ):
         build([B8], args, name="f")
 
 

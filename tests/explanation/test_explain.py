@@ -304,7 +304,7 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "widened": (
         lambda: product(96, 512, 512, HASWELL, ("bfloat16", "float32", "float32")),
-        ("A is copied", "rows at a time: as it lies it is slow to read"),
+        ("A is copied", "rows at a time: it is slow to read in its own layout"),
     ),
     "tiled, across": (
         lambda: product(97, 64, 128, ZNVER4, transposed=True, rectified=True),
@@ -316,11 +316,11 @@ REASONS: dict[str, tuple[Programs, tuple[str, ...]]] = {
     ),
     "tiled, in place": (
         lambda: product(64, 64, 64, ZNVER4),
-        ("B is not packed: ", "cycles as it lies, ", "with the copy"),
+        ("B is not packed: ", "cycles without a copy, ", "with one"),
     ),
     "tiled, few rows": (
         lambda: product(16, 64, 64, ZNVER4),
-        ("B is not packed: ", "cycles as it lies, ", "with the copy"),
+        ("B is not packed: ", "cycles without a copy, ", "with one"),
     ),
     "symbolic": (
         lambda: product(N, 256, 256, ZNVER4),

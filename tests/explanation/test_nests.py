@@ -133,7 +133,7 @@ def test_requests_are_no_loads() -> None:
     s = te.create_schedule(Y.op)
     s[Y].prefetch(X, Y.op.axis[0], 2)
     nest = only(figures(tvm.build(s, [X, Y], HASWELL, auto_schedule=False)))
-    assert counts(nest)["requests"] == 64 * 7 + 64 * (100 % 16 > 0)  # lines, and the last element
+    assert counts(nest)["prefetches"] == 64 * 7 + 64 * (100 % 16 > 0)  # lines, and the last element
     assert counts(nest)["loads"] == 6400
     assert nest.loops == (("i", 64), ("j", 100))
 
@@ -191,7 +191,7 @@ def test_what_data_say_is_named() -> None:
 
 VECTORS: dict[str, tuple[Callable[[], tvm.runtime.Module], int, str]] = {
     "copy": (lambda: built(copied()), 8, ""),
-    "gathered": (lambda: built(picked()), 8, "X is read lane by lane: where I says"),
+    "gathered": (lambda: built(picked()), 8, "X is read lane by lane: at places that I holds"),
     "argmax": (
         lambda: built(arg_max(8, 100), 2, auto_schedule=False),
         1,
@@ -208,7 +208,7 @@ VECTORS: dict[str, tuple[Callable[[], tvm.runtime.Module], int, str]] = {
     "sparse": (
         lambda: built(sparse_product(20, 8, 50), auto_schedule=False),
         1,
-        "D is read where J says",
+        "D is read at places that J holds",
     ),
     "extern": (lambda: built(cube_roots()), 1, 'a function is called for each element: "cbrt"'),
     "table": (lambda: built(rows_of_table()), 8, ""),

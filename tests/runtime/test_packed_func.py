@@ -464,7 +464,7 @@ def test_keyword_arguments(compiled: Any) -> None:
         first(1, 2, W=3)
     with pytest.raises(TypeError, match=r"^fmm: argument 0 'X': given by position and by name$"):
         first(1, X=1)
-    with pytest.raises(TypeError, match=r"^fmm: argument 1 'Y': expected, but not given$"):
+    with pytest.raises(TypeError, match=r"^fmm: argument 1 'Y': expected a value, got none$"):
         first(1, Z=3)
 
 

@@ -86,6 +86,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "split_none": (lambda p: p.s[p.C].split(None, 2), f"C: split: {LOOPS}None"),
     "split_foreign_axis": (lambda p: p.s[p.C].split(p.B.op.axis[0], 2), f"C: split: {LOOPS}axis i, which is one of B"),
     "split_foreign_tensor": (lambda p: p.s[p.other], "schedule: expected a tensor among A, B, R, C, E, D, got Tensor"),
+    "schedule_namesake": (lambda p: p.s[program().C], r"schedule: expected a tensor among .*: another tensor is named C here$"),
     "schedule_item": (lambda p: p.s[[p.A]], "schedule: expected a tensor among A, B, R, C, E, D, got "),
     "split_extern": (lambda p: p.s[p.E].split(p.i, 2), r"E: split: expected one of the loops of E \(it has none\)"),
     # fuse, reorder, tile
@@ -183,7 +184,7 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     # hoist
     "hoist_input": (lambda p: p.s.hoist(p.A, [p.i]), "hoist of A: expected a tensor of te.compute, got one of PlaceholderOp"),
     "hoist_nothing": (lambda p: p.s.hoist(p.C, [p.i]), "hoist of C: expected a computed value that changes along i and no other axis, .* found none in"),
-    "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected a computed value that changes along  and no other axis"),
+    "hoist_no_axes": (lambda p: p.s.hoist(p.C, []), "hoist of C: expected one or more axes along which the part changes, got none"),
     "hoist_no_axis": (lambda p: p.s.hoist(p.C, "i"), "hoist of C: expected"),
     # unstack
     "unstack_input": (lambda p: p.s.unstack(p.A, p.i), "unstack of A: expected a tensor of te.compute, got one of PlaceholderOp"),

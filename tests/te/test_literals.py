@@ -155,6 +155,7 @@ ADVICE: list[tuple[Callable[[], Any], str]] = [
     (lambda: 1 if x else 2, "for `if` write te.if_then_else"),
     (lambda: x < 1 and x > 0, "for `and`, `or`, `not`: te.all, te.any, tir.Not"),
     (lambda: 0 < x < 1, r"for `a < b < c`: te.all\(a < b, b < c\)"),
+    (lambda: not (x > 0), r"^x > 0.0 has no truth value"),
     (lambda: not n, "has no truth value while a program is written"),
 ]  # fmt: skip
 

@@ -250,6 +250,8 @@ N = te.placeholder((2,), "int32", "N")
             {"fcompute": lambda ins, outs: None},
             "E: expected fcompute to return a statement or a call, got NoneType",
         ),
+        ({"fcompute": lambda ins: None}, "E: expected fcompute to be a function of two lists"),
+        ({"fcompute": 3}, "E: expected fcompute to be a function of .*: 3 is not a callable"),
     ],
 )
 def test_wrong_externs(arguments: dict[str, Any], text: str) -> None:

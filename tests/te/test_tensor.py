@@ -96,9 +96,11 @@ def test_len_bool_float_iteration() -> None:
     A = matrix()
     assert len(A) == 4 and A.ndim == 2
     assert repr(A) == "Tensor(shape=[4, 3], op.name=A)"
-    with pytest.raises(TypeError, match="n: expected a constant first dimension"):
+    with pytest.raises(
+        TypeError, match=r"n: len: expected a constant first dimension, .*: write n.shape\[0\]"
+    ):
         len(te.placeholder((te.var("n"),), name="n"))
-    with pytest.raises(TypeError, match="s: expected a constant first dimension"):
+    with pytest.raises(TypeError, match=r"s: len: expected a constant first dimension, got .*=s.$"):
         len(scalar())
     with pytest.raises(CompileError, match="A: a tensor has no truth value"):
         bool(A)

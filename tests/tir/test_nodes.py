@@ -126,6 +126,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: te.compute((4,), max), "expected an fcompute whose parameters are known"),
     (lambda: te.compute((4,), lambda i: i, attrs=[1]), "compute: expected a dict as attrs"),
     (lambda: te.sum("x", axis=te.reduce_axis((0, 4))), "sum: expected a number"),
+    (
+        lambda: te.comm_reducer(lambda a, b: a, lambda t, u: 0)(X, axis=te.reduce_axis((0, 4))),
+        "comm_reducer: expected fidentity of 1 dtypes, one for each combined value: missing",
+    ),
     (lambda: te.comm_reducer(1, 2)(X, axis=te.reduce_axis((0, 4))), "expected fcombine to be a fu"),
 ]  # fmt: skip
 

@@ -13,7 +13,6 @@ nor associative. Its time is linear in the number of terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from minitvm.arith.prover import Prover
 from minitvm.arith.regions import Spans
@@ -21,7 +20,7 @@ from minitvm.runtime.errors import CompileError
 from minitvm.te.autodiff.stages import new_data_axes, reads, stages
 from minitvm.te.operation import placeholder
 from minitvm.te.scan import scan as te_scan
-from minitvm.te.tensor import ComputeOp, ScanOp, Tensor, data_axes, domain_of
+from minitvm.te.tensor import ComputeOp, ScanOp, Tensor, data_axes, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir import op as language
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce, Var, const_int
@@ -42,7 +41,7 @@ def scan_of(op: ComputeOp) -> ScanOp:
     >>> scan_of(te.compute((4,), lambda i: far(A[i, k], axis=k), name="B").op).outputs
     (Tensor(shape=[9, 4], op.name=B_terms),)
     """
-    reduce = cast(Reduce, op.body[0])
+    reduce = reduce_of(op)
     extents = _extents(op, reduce.axis)
     count: PrimExpr = e.const(1, extents[0].dtype)
     for extent in extents:

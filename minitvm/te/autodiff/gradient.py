@@ -42,6 +42,7 @@ from minitvm.te.tensor import (
     data_axes,
     domain_of,
     shape_text,
+    tensor_of,
 )
 from minitvm.te.vmap import vmap
 from minitvm.tir import expr as e
@@ -308,7 +309,7 @@ class _Backward:
             return False
         del self._shares[moved]
         for move in moves:
-            to = self._shares.setdefault(cast(Tensor, move.load.producer), [])
+            to = self._shares.setdefault(tensor_of(move.load), [])
             for share in shares:
                 indices, more = move.at(op, share.indices)
                 to.append(replace(share, indices=indices, conditions=(*share.conditions, *more)))
@@ -333,7 +334,7 @@ class _Backward:
         if isinstance(op, ComputeOp) and isinstance(op.body[0], Reduce):
             support = tuple(filter(shortens_sums, support))
         for read in read_adjoints(op.name, term.value, term.adjoint, self._is_wanted, known):
-            tensor = cast(Tensor, read.load.producer)
+            tensor = tensor_of(read.load)
             # A bare adjoint is 0 by itself outside of its support, and may be taken as it is.
             mine = () if read.value is term.adjoint else support
             conditions = tuple(
@@ -343,7 +344,7 @@ class _Backward:
             self._shares.setdefault(tensor, []).append(share)
 
     def _is_wanted(self, load: ProducerLoad) -> bool:
-        return self._active.get(cast(Tensor, load.producer), False)
+        return self._active.get(tensor_of(load), False)
 
     def _through_scan(self, scan: ScanOp, mine: Mapping[int, Adjoint]) -> None:
         """Hands the adjoints of a scan on to its first states, and to what its steps read."""

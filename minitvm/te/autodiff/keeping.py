@@ -19,14 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, prod
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
 from minitvm.te.schedules.rewrite_operations import reading, rewritten
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
+from minitvm.te.tensor import (
+    ComputeOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    domain_of,
+    tensor_of,
+)
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
 from minitvm.tir.functor import find, walk_once
@@ -157,9 +165,7 @@ def _read_again(op: Operation) -> list[Tensor]:
         return []
     axes = {axis.var for axis in op.axis}
     loads = [*find(ProducerLoad, *first.source)]
-    return [
-        cast(Tensor, each.producer) for each in loads if not axes <= set(walk_once(*each.indices))
-    ]
+    return [tensor_of(each) for each in loads if not axes <= set(walk_once(*each.indices))]
 
 
 # -- Sizes and costs ------------------------------------------------------------------------------

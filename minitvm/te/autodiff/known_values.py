@@ -29,7 +29,7 @@ from minitvm.runtime.record import record
 from minitvm.te.autodiff.products import Product, Products, factor_of
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import reading, rewritten
-from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Mutator, contains, find, substitute, walk_once
@@ -218,7 +218,7 @@ class _Parts(Mutator):
         self._all = parts
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        op = self._once.get(cast(Tensor, node.producer))
+        op = self._once.get(tensor_of(node))
         if op is None:
             return self.descend(node)
         body = _with_parts(op.body[0], self._all)

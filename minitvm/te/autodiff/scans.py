@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, cast, final
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.runtime.errors import CompileError
@@ -28,7 +28,7 @@ from minitvm.te.operation import placeholder
 from minitvm.te.scan import scan as te_scan
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.rewrite_operations import at_axes, map_body, reduced
-from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, data_axes, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, data_axes, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int
 from minitvm.tir.functor import Mutator, find
@@ -239,7 +239,7 @@ class _ReadAlong(Mutator):
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         indices = tuple(map(self.expr, node.indices))
-        found = self._reads.get(cast(Tensor, node.producer))
+        found = self._reads.get(tensor_of(node))
         if found is None:
             return ProducerLoad(node.producer, indices)
         (tensor, place), (time, *others) = found, indices
@@ -270,7 +270,7 @@ def _check_times(
     is_computed = isinstance(op, ComputeOp)
     for load in _loads(op) if isinstance(op, ComputeOp) else []:
         assert isinstance(op, ComputeOp)
-        tensor = cast(Tensor, load.producer)
+        tensor = tensor_of(load)
         if tensor.op in inside:
             age = _difference(op.axis[0].var, load.indices[0])
             is_computed &= age is not None and (age >= 0 if tensor in states else age == 0)

@@ -20,7 +20,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.runtime.record import record
 from minitvm.te.operation import extern
 from minitvm.te.schedules.rewrite_operations import ReadOthers
-from minitvm.te.tensor import ExternOp, Operation, Tensor, domain_of
+from minitvm.te.tensor import ExternOp, Operation, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir import ir_builder
 from minitvm.tir.expr import Buffer, BufferLoad, IterVar, PrimExpr, ProducerLoad, Range, Var
@@ -168,5 +168,5 @@ class _Reads(Mutator):
         self._buffers = buffers
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        buffer = self._buffers[cast(Tensor, node.producer)]
+        buffer = self._buffers[tensor_of(node)]
         return BufferLoad(buffer, tuple(map(self.expr, node.indices)))

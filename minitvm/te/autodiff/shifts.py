@@ -19,7 +19,7 @@ from typing import cast, final
 
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.functions import number
-from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import Call, PrimExpr, ProducerLoad, Reduce, Var, const_int
@@ -159,9 +159,9 @@ class _Step:
     def _loaded(self, load: ProducerLoad) -> _Change:
         if any(map(self.reads, load.indices)):
             raise _Unknown
-        op = cast(ComputeOp, cast(Tensor, load.producer).op)
+        op = cast(ComputeOp, tensor_of(load).op)
         at = dict(zip((axis.var for axis in op.axis), load.indices, strict=True))
-        change = self._changes[cast(Tensor, load.producer)]
+        change = self._changes[tensor_of(load)]
         return replace(change, place=tuple(substitute(each, at) for each in change.place))
 
     def _sum(self, x: PrimExpr, y: PrimExpr, sign: float) -> _Change:

@@ -56,7 +56,11 @@ def read_name(frame: Frame, node: ast.Name) -> Any:
     if name in intrinsics.BUILTINS:
         return intrinsics.BUILTINS[name]
     if hasattr(builtins, name):
-        raise frame.error(node, f"expected a function of hybrid programs, got Python's {name}")
+        raise frame.error(
+            node,
+            f"expected a function of hybrid programs, got Python's {name}: write a loop, or one of "
+            f"{', '.join(sorted(intrinsics.BUILTINS))}",
+        )
     raise frame.error(node, f"expected a known name, got {name}")
 
 

@@ -193,7 +193,11 @@ def _while(frame: Frame, node: ast.While) -> None:
         return
     if held is True:
         _learn_what_changes(frame, node)
-        raise frame.error(node.test, "expected a condition that can change, found one that holds")
+        raise frame.error(
+            node.test,
+            "expected a condition that can change, found one that always holds: a loop ends by its "
+            "condition, or is a `for` over a range",
+        )
     if len(items) > before:
         raise frame.error(node.test, "expected a condition without calls of other hybrid functions")
     with _loop(frame, node, ForKind.SERIAL) as block:

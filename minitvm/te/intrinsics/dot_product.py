@@ -26,7 +26,8 @@ from minitvm.tir import reducer
 from minitvm.tir.buffer import decl_buffer
 from minitvm.tir.expr import Buffer, PrimExpr, Var
 from minitvm.tir.op import call_llvm_pure_intrin, reinterpret
-from minitvm.tir.stmt import LetStmt, Stmt, seq
+from minitvm.tir.shuffles import Shuffles
+from minitvm.tir.stmt import Stmt, seq
 
 _GROUP_BITS = 32
 
@@ -297,55 +298,21 @@ def interleave_rows(
     }
 
     def statement(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
-        raw, names = DType.of("int32").with_lanes(groups), list[tuple[Var, PrimExpr]]()
-
-        def named(value: PrimExpr) -> Var:
-            names.append((Var("row", value.dtype), value))
-            return names[-1][0]
-
-        width = element.with_lanes(groups * group)
-        rows = [named(reinterpret(raw, ins[0].vload((r, 0), width))) for r in range(columns)]
-        step = groups
-        while len(rows) > step:  # several short rows, `groups` apart, fill a vector
-            first = [i for i in range(len(rows)) if i // step % 2 == 0]
-            rows = [named(_behind(rows[i], rows[i + step])) for i in first]
-        low, high = _parts_in_turn(columns, groups)
-        for _ in range(groups.bit_length() - 1):
-            pairs = zip(rows[: groups // 2], rows[groups // 2 :], strict=True)
-            rows = [named(_shuffled(*pair, part)) for pair in pairs for part in (low, high)]
+        raw, wide = DType.of("int32").with_lanes(groups), element.with_lanes(groups * group)
+        shuffles = Shuffles()
+        rows = [
+            shuffles.named("row", reinterpret(raw, ins[0].vload((r, 0), wide)))
+            for r in range(columns)
+        ]
         lanes = element.with_lanes(columns * group)
-        stores = [outs[0].vstore((g, 0), reinterpret(lanes, row)) for g, row in enumerate(rows)]
-        made = seq(*stores)
-        for name, value in reversed(names):
-            made = LetStmt(name, value, made)
-        return made
+        stores = [
+            outs[0].vstore((g, 0), reinterpret(lanes, column))
+            for g, column in enumerate(shuffles.transposed(rows))
+        ]
+        return shuffles.around(seq(*stores))
 
     text = f"te.interleave_rows({dtype!r}, {group}, {columns}, {groups})"
     return decl_tensor_intrin(z.op, statement, name=text, binds=binds)
-
-
-def _parts_in_turn(size: int, part: int) -> list[list[int]]:
-    """The lanes of two vectors of a `size`, in turn: of the lower half of each `part`, and of the
-    higher one."""
-    return [
-        [
-            lane
-            for first in range(half, size, part)
-            for i in range(first, first + part // 2)
-            for lane in (i, size + i)
-        ]
-        for half in (0, part // 2)
-    ]
-
-
-def _behind(a: PrimExpr, b: PrimExpr) -> PrimExpr:
-    """Two vectors as one."""
-    return _shuffled(a, b, range(2 * a.dtype.lanes))
-
-
-def _shuffled(a: PrimExpr, b: PrimExpr, lanes: Sequence[int]) -> PrimExpr:
-    dtype = a.dtype.with_lanes(len(lanes))
-    return e.Call(dtype, "vector_shuffle", (a, b, *map(e.const, lanes)))
 
 
 def _zip(a: PrimExpr, b: PrimExpr) -> PrimExpr:

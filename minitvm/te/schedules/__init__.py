@@ -1,1 +1,1 @@
-"""Schedules: stages, their loops, the primitives, and the trace of what was applied."""
+"""Schedules: stages, their loops, the primitives, and the trace of the applied primitives."""

@@ -67,7 +67,11 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         op = key.op if isinstance(key, Tensor) else key
         if not isinstance(op, Operation) or op not in self.stage_map:
             known = ", ".join(stage.name for stage in self.stages)
-            raise CompileError(f"schedule: expected a tensor among {known}, got {key!r}")
+            is_other = isinstance(op, Operation) and any(
+                op.name == each.name for each in self.stages
+            )
+            hint = f": another tensor is named {op.name} here" if is_other else ""
+            raise CompileError(f"schedule: expected a tensor among {known}, got {key!r}{hint}")
         return self.stage_map[op]
 
     @primitive

@@ -13,7 +13,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Node, children, contains, find, walk_once
@@ -216,7 +216,7 @@ def _common_guards(op: ComputeOp, load: ProducerLoad, found: Sequence[Guards]) -
 
 def _is_inside(load: ProducerLoad, guards: Sequence[PrimExpr], known: Analyzer) -> bool:
     """Whether an access surely stays inside of its tensor where some conditions hold."""
-    shape = cast(Tensor, load.producer).shape
+    shape = tensor_of(load).shape
     with known.scope():
         for extent in shape:
             known.bind_size(extent)

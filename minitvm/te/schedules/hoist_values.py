@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import cast, final
+from typing import final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
@@ -26,7 +26,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
-from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
+from minitvm.te.tensor import ComputeOp, data_axes, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Mutator, children, contains, find, substitute, walk_once
@@ -67,7 +67,7 @@ class Part:
     def shape(self) -> tuple[PrimExpr, ...]:
         """The dimensions of the tensor that holds its values."""
         if self.element is not None:
-            return cast(Tensor, self.element.producer).shape
+            return tensor_of(self.element).shape
         return tuple(domain_of(axis).extent for axis in self.dimensions)
 
     @property
@@ -126,6 +126,10 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
     CompileError
         When the operation has no such part.
     """
+    if not axes:
+        raise CompileError(
+            f"hoist of {op.name}: expected one or more axes along which the part changes, got none"
+        )
     part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
     if part is None:
         names = ", ".join(str(getattr(each, "name", each)) for each in axes)

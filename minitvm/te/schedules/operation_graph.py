@@ -13,6 +13,7 @@ from minitvm.te.tensor import (
     ScanOp,
     Tensor,
     domain_of,
+    tensor_of,
 )
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -53,7 +54,7 @@ def read_by_ranges(op: Operation) -> list[tuple[IterVar, Tensor]]:
     """The axes whose ranges depend on elements of tensors, each with the tensors that its range
     reads."""
     return [
-        (axis, cast(Tensor, node.producer))
+        (axis, tensor_of(node))
         for axis in root_axes(op)
         for node in walk_once(domain_of(axis).min, domain_of(axis).extent)
         if isinstance(node, ProducerLoad)

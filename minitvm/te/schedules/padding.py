@@ -19,9 +19,17 @@ from minitvm.te.schedules.rewrite_operations import (
     only_where,
     places_of,
 )
-from minitvm.te.tensor import ComputeOp, Operation, Tensor, data_axes, domain_of
+from minitvm.te.tensor import (
+    ComputeOp,
+    Operation,
+    Tensor,
+    data_axes,
+    domain_of,
+    reduce_of,
+    tensor_of,
+)
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Var, const
 from minitvm.tir.functor import Substitution, find
 
 
@@ -60,7 +68,7 @@ def check_padding(
         )
     kept = {}
     for load, dtype in zip(loads, dtypes, strict=True):
-        source, wide = cast(Tensor, load.producer), DType.of(dtype or load.dtype)
+        source, wide = tensor_of(load), DType.of(dtype or load.dtype)
         kept[source] = wide
         offset = is_offset(source.dtype, wide) and op.body[0].dtype.bits > 8
         if not offset and not _holds(wide, source.dtype):
@@ -86,7 +94,7 @@ def padded(
     grown = {axis.var for axis, multiple in loops if _grows(domain_of(axis).extent, multiple)}
     copies: dict[Tensor, Tensor] = {}
     for load in multiplied_reads(op):
-        tensor = cast(Tensor, load.producer)
+        tensor = tensor_of(load)
         shape = tuple(
             domain_of(axes[index]).extent if isinstance(index, Var) else extent
             for index, extent in zip(load.indices, tensor.shape, strict=True)
@@ -98,7 +106,7 @@ def padded(
                 check_fixed(where, op, axes[index], remedy)
             padding = [index in grown for index in load.indices]
             copies[tensor] = _padded_copy(tensor, shape, padding, dtype)
-    first = cast(Reduce, op.body[0])
+    first = reduce_of(op)
     reduced = tuple(axes[axis.var] for axis in op.reduce_axis)
     product = cast(e.Mul, first.source[0])
     a, b = (_of_copy(each, copies) for each in (product.a, product.b))
@@ -142,7 +150,7 @@ def _padded_copy(
 def _of_copy(factor: PrimExpr, copies: Mapping[Tensor, Tensor]) -> PrimExpr:
     """A factor read from the copy of its tensor, which may have a wider dtype."""
     load = cast(ProducerLoad, factor.value if isinstance(factor, e.Cast) else factor)
-    copy = copies.get(cast(Tensor, load.producer))
+    copy = copies.get(tensor_of(load))
     return factor if copy is None else e.cast(factor.dtype, ProducerLoad(copy, load.indices))
 
 
@@ -155,7 +163,7 @@ def without_offset(op: ComputeOp, offset: Tensor) -> tuple[ComputeOp, ComputeOp,
         C.excess[j] = sum(128 * B[k, j])
         C[i, j] = C.offset[i, j] - C.excess[j]
     """
-    first = cast(Reduce, op.body[0])
+    first = reduce_of(op)
     (other,) = (load for load in multiplied_reads(op) if load.producer is not offset)
     used = [axis for axis in op.axis if any(index is axis.var for index in other.indices)]
     axis, reduced, mine = (

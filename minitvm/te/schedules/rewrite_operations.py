@@ -35,6 +35,8 @@ from minitvm.te.tensor import (
     Tensor,
     data_axes,
     domain_of,
+    reduce_of,
+    tensor_of,
 )
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_choice, is_commutative
@@ -77,7 +79,7 @@ class ReadOthers(Mutator):
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         indices = tuple(map(self.expr, node.indices))
-        tensor = cast(Tensor, node.producer)
+        tensor = tensor_of(node)
         if tensor not in self._others:
             return ProducerLoad(tensor, indices)
         return ProducerLoad(self._others[tensor], self._place(tensor, indices))
@@ -119,7 +121,7 @@ class InlineReads(Mutator):
         return ProducerLoad(tensor, indices)
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
-        tensor = cast(Tensor, node.producer)
+        tensor = tensor_of(node)
         op = self._inlined(tensor)
         if op is None:
             return self.read(tensor, tuple(map(self.expr, node.indices)))
@@ -437,7 +439,7 @@ def in_layout(op: Operation, layout: Layout) -> Operation:
 def in_steps(op: ComputeOp, layout: Layout) -> ComputeOp:
     """A reduction over the axes of a layout of its reduction axes."""
     axes = [IterVar(each.dom, each.var, IterType.COMM_REDUCE) for each in layout.axis]
-    reduce = cast(Reduce, op.body[0])
+    reduce = reduce_of(op)
     old = zip(op.reduce_axis, layout.backward, strict=True)
     steps = Substitution({axis.var: value for axis, value in old})
     source = tuple(map(steps.expr, reduce.source))
@@ -468,7 +470,7 @@ def factored(
 ) -> tuple[ComputeOp, ComputeOp]:
     """A reduction split in two: one computes partial results, with the loop `axis` of `leaves` as
     the new dimension `factor_axis`; the other reduces over this dimension."""
-    reduce = cast(Reduce, op.body[0])
+    reduce = reduce_of(op)
     ranges = ranges_of(relations, {each: domain_of(each) for each in root_axes(op)})
     touched = roots_above(relations, [axis]) & set(op.reduce_axis)
     # The loops over the axes that were split or fused are themselves axes of the new operation.
@@ -540,7 +542,7 @@ def _final(
 def can_be_reordered(op: ComputeOp) -> bool:
     """Whether the steps of a reduction may be combined in any order: its terms can be exchanged, or
     a component of the operands tells which of them comes first."""
-    reduce = cast(Reduce, op.body[0])
+    reduce = reduce_of(op)
     return can_exchange_terms(reduce) or bool(place_among(op, reduce))
 
 

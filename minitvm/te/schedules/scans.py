@@ -17,7 +17,7 @@ from minitvm.te.schedules.operation_graph import read_by_ranges, root_axes
 from minitvm.te.schedules.rewrite_operations import at_axes, reading, reading_elsewhere, reduced
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.stage_graph import StageGraph
-from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir import reducer
 from minitvm.tir.expr import IterType, IterVar, Let, PrimExpr, ProducerLoad, Range, Reduce, Var
@@ -160,7 +160,7 @@ def _find_times(schedule: StageGraph[Stage], scan: Stage, op: ScanOp, found: Sca
         for load in walk_once(*compute.body):
             if not isinstance(load, ProducerLoad):
                 continue
-            tensor = cast(Tensor, load.producer)
+            tensor = tensor_of(load)
             producer = schedule.stage_map[tensor.op]
             is_state = tensor in op.state_placeholder
             has_steps = found.inside.get(producer) is scan and producer.time is None
@@ -410,7 +410,7 @@ def moved_reduction(schedule: StageGraph[Stage], stage: Stage) -> ComputeOp | No
     ):
         return None
     load = op.body[0]
-    source = schedule.stage_map[cast(Tensor, load.producer).op]
+    source = schedule.stage_map[tensor_of(load).op]
     made = source.op
     if not isinstance(made, ComputeOp) or not made.reduce_axis or len(made.body) > 1:
         return None

@@ -17,7 +17,7 @@ import numpy as np
 from minitvm.runtime.dtype import FLOAT32, INT32, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.layout import of_indices
-from minitvm.te.tensor import Operation, Tensor
+from minitvm.te.tensor import Operation, Tensor, tensor_of
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
@@ -443,7 +443,7 @@ class _AsPython(Mutator):
 
     def visit_ProducerLoad(self, node: ProducerLoad) -> PrimExpr:
         indices = ", ".join(str(self.expr(index)) for index in node.indices)
-        return self._text(f"{self._tensor(cast(Tensor, node.producer))}({indices})", node.dtype)
+        return self._text(f"{self._tensor(tensor_of(node))}({indices})", node.dtype)
 
 
 # The nodes that print as a call of a function.

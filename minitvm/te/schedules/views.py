@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from minitvm.arith.analyzer import Analyzer
-from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, ProducerLoad
 
@@ -28,7 +27,7 @@ def viewed_by(op: Operation) -> Tensor | None:
     ):
         return None
     load = op.body[0]
-    tensor = cast(Tensor, load.producer)
+    tensor = tensor_of(load)
     analyzer = Analyzer()
     for axis in op.axis:
         analyzer.bind(axis.var, domain_of(axis))
