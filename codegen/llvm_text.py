@@ -828,16 +828,24 @@ class FunctionText:
         value = self._known(text)
         if value is not None:
             return value
-        if self._preheaders:
-            depths = self._depths
-            depth = max((depths.get(each, 0) for each in _OPERAND.findall(text)), default=0)
-            if depth < len(self._preheaders):
-                if _may_run_early(text):
-                    return self._define_before_loop(type, text, depth)
-                self.needs_loop_passes = True
+        depth = self._depth_of(text)
+        if depth < len(self._preheaders):
+            if _may_run_early(text):
+                return self._define_before_loop(type, text, depth)
+            self.needs_loop_passes = True
         value = self._define(type, text)
         self._scopes[-1][text] = value
         return value
+
+    def _depth_of(self, text: str) -> int:
+        """With how many of the open loops an operation changes."""
+        depth, known, most = 0, self._depths, len(self._preheaders)
+        if most:
+            for each in _OPERAND.findall(text):
+                depth = max(depth, known.get(each, 0))
+                if depth >= most:
+                    return depth
+        return depth
 
     def _define_before_loop(self, type: str, text: str, depth: int) -> Value:
         """A value that changes with `depth` of the open loops: before the next one."""

@@ -359,7 +359,8 @@ def less_half_of_the_most(x: Tensor, name: str) -> Tensor:
     """Each row less half of its maximum."""
     k = te.reduce_axis((0, x.shape[1]))
     most = te.compute((x.shape[0],), lambda i: te.max(x[i, k], axis=k), name=f"most_{name}")
-    return te.compute(x.shape, lambda i, j: x[i, j] - most[i] * 0.5, name=name)
+    rest: Tensor = te.compute(x.shape, lambda i, j: x[i, j] - most[i] * 0.5, name=name)
+    return rest
 
 
 def test_long_chains_of_cheap_stages_are_computed_in_parts() -> None:
