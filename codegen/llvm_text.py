@@ -313,6 +313,7 @@ class FunctionText:
         self._allocas: list[str] = []
         self._lines: list[str | list[str]] = []  # a list: a preheader's, which may still grow
         self._preheaders: list[_Preheader] = []  # of the open loops, outermost first
+        self._outermost = 0  # the first preheader in the current block
         self._depths: dict[str, int] = {}  # of values in loops: how many loops are around them
         self.needs_loop_passes = False  # LLVM's, to bring the invariants of loops out of them
         self._places: dict[str, str] = {}  # the stack memory of a pointer to a constant place in it
@@ -369,10 +370,12 @@ class FunctionText:
     @contextmanager
     def inside(self, block: Block, then: Block | None = None) -> Iterator[None]:
         """A scope in a new block, which continues at `then`, unless the code ends the block
-        itself."""
+        itself. Nothing is computed before the block, since control may skip it."""
         self.place(block)
+        around, self._outermost = self._outermost, len(self._preheaders)
         with self.scope():
             yield
+        self._outermost = around
         if then is not None:
             self.branch(then)
 
@@ -389,9 +392,10 @@ class FunctionText:
     @contextmanager
     def _in_place(self) -> Iterator[None]:
         """Rare code: nothing of it is computed before the loops around it."""
-        around, self._preheaders = self._preheaders, []
+        around, self._preheaders = (self._preheaders, self._outermost), []
+        self._outermost = 0
         yield
-        self._preheaders = around
+        self._preheaders, self._outermost = around
 
     @contextmanager
     def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
@@ -830,9 +834,10 @@ class FunctionText:
             return value
         depth = self._depth_of(text)
         if depth < len(self._preheaders):
-            if _may_run_early(text):
-                return self._define_before_loop(type, text, depth)
-            self.needs_loop_passes = True
+            if not _may_run_early(text):
+                self.needs_loop_passes = True
+            elif self._outermost < len(self._preheaders):
+                return self._define_before_loop(type, text, max(depth, self._outermost))
         value = self._define(type, text)
         self._scopes[-1][text] = value
         return value
@@ -848,7 +853,7 @@ class FunctionText:
         return depth
 
     def _define_before_loop(self, type: str, text: str, depth: int) -> Value:
-        """A value that changes with `depth` of the open loops: before the next one."""
+        """A value that changes with at most `depth` of the open loops: before the next one."""
         value, preheader = self._name(type), self._preheaders[depth]
         preheader.lines.append(f"  {value.text} = {text}")
         preheader.shared[text] = value

@@ -117,6 +117,17 @@ def test_what_a_loop_that_may_not_run_needs_is_computed_if_it_runs() -> None:
     assert lines[made + 1].startswith("  br label %loop.")
 
 
+def test_nothing_is_computed_before_the_condition_under_which_it_is_needed() -> None:
+    text = FunctionText(ModuleText("m", "", ""), "f", "i64", ["i64 a", "i1 c"])
+    a, c = text.params
+    for _ in loops_of(text, [3]):
+        with text.when(c, *text.blocks("holds", "behind")):
+            for _ in loops_of(text, [5]):
+                made = text.binary("mul", a, a)
+    lines = lines_of(text)
+    assert lines[lines.index(f"  {made.text} = mul i64 %a, %a") - 1].startswith("holds.")
+
+
 def tile(s: te.Schedule, B: te.Tensor, in_registers: bool) -> te.Schedule:
     """Sums in a register tile, or in memory."""
     made = s.cache_write(B, "local") if in_registers else B
