@@ -12,7 +12,7 @@ import operator
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, lru_cache, partial, reduce
 from typing import NamedTuple, final
 
@@ -171,6 +171,7 @@ class ModuleText:
     def __init__(self, name: str, triple: str, data_layout: str) -> None:
         self.imports: list[str] = []  # the user's LLVM IR, to be linked in
         self.has_plain_loops = False  # innermost scalar loops, which LLVM may vectorise
+        self.with_loop_passes: set[str] = set()  # the functions that need LLVM's passes over loops
         self._header = (
             f'source_filename = "{_quote(_encoded(name))}"\n'
             f'target datalayout = "{data_layout}"\n'
@@ -262,16 +263,31 @@ _OWN_FILLS = '"no-builtin-memset" '  # of a function with tiles, which every cal
 _KEEPING = ("sdiv", "srem")  # give numbers that aren't negative from such numbers
 _BETWEEN = {"smin": all, "smax": any}  # the arguments that must not be negative for such a result
 _KNOWN = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}  # of constants
+_TRAPS = ("sdiv", "srem", "udiv", "urem")  # where the divisor is 0
+_OPERAND = re.compile(r"%[\w.]+")
 _HINT = re.compile(r"(^|%)[\w.$]+\.(\d+)\b", re.MULTILINE)  # a name, and the number behind it
 _NOTHING: frozenset[object] = frozenset()
 _Remembered = dict[object, tuple[Value, frozenset[object]]]  # by key; each with its conditions
+
+
+@final
+@record()
+class _Preheader:
+    """The place before a loop, where the loop's invariants are computed: its lines so far, and the
+    values that it and all following code of its scope share."""
+
+    lines: list[str]
+    shared: dict[str, Value]
 
 
 class FunctionText:
     """A function under construction, with a current block, and a method for each kind of operation.
 
     Pure operations are shared: the same text is emitted once within a :meth:`scope` and the scopes
-    around it. A scope must be opened wherever control may skip the emitted code.
+    around it. A scope must be opened wherever control may skip the emitted code. What doesn't
+    change in the :meth:`rounds` of a loop is computed before the loop:
+
+        for i: for j: x[i * 8 + j]   ->   for i: t = i * 8; for j: x[t + j]
     """
 
     def __init__(
@@ -295,8 +311,15 @@ class FunctionText:
         self._head = f"define {linkage} {result} @{symbol(name)}"
         self._signature = f"({listed}) {attributes}"
         self._allocas: list[str] = []
-        self._lines: list[str] = []
-        self._rare: list[str] = []  # the lines of blocks that stand at the end
+        self._lines: list[str | list[str]] = []  # a list: a preheader's, which may still grow
+        self._preheaders: list[_Preheader] = []  # of the open loops, outermost first
+        self._outermost = 0  # the first preheader in the current block
+        self._depths: dict[str, int] = {}  # of values in loops: how many loops are around them
+        self.needs_loop_passes = False  # LLVM's, to bring the invariants of loops out of them
+        self._places: dict[str, str] = {}  # the stack memory of a pointer to a constant place in it
+        self._in_loops: set[str] = set()  # stack memory of which loops use a constant place
+        self._indexed: set[str] = set()  # stack memory with other places: it is no register
+        self._rare: list[str | list[str]] = []  # the lines of blocks that stand at the end
         self._counter = 0
         self._scopes: list[dict[str, Value]] = [{}]
         self._remembered: list[_Remembered] = [{}]
@@ -307,12 +330,15 @@ class FunctionText:
     def finish(self) -> Value:
         """Adds the finished function to its module, and returns it. A shared function returns the
         first equal one, if the module has it already."""
-        body = "\n".join(["entry:", *self._allocas, *self._lines, *self._rare, "}"])
+        lines = _flat([*self._lines, *self._rare])
+        body = "\n".join(["entry:", *self._allocas, *lines, "}"])
         fills = _OWN_FILLS if "@llvm.x86.tile" in body else ""
         text = f"{self._signature}{fills}{{\n{body}"
         name = self.module.shared(self._called, text) if self._is_shared else self._called
         if name == self._called:
             self.module.add_function(self._head + text)
+            if self.needs_loop_passes or self._in_loops & self._indexed:
+                self.module.with_loop_passes.add(name)
         return Value("ptr", f"@{symbol(name)}")
 
     # -- blocks --
@@ -344,10 +370,12 @@ class FunctionText:
     @contextmanager
     def inside(self, block: Block, then: Block | None = None) -> Iterator[None]:
         """A scope in a new block, which continues at `then`, unless the code ends the block
-        itself."""
+        itself. Nothing is computed before the block, since control may skip it."""
         self.place(block)
+        around, self._outermost = self._outermost, len(self._preheaders)
         with self.scope():
             yield
+        self._outermost = around
         if then is not None:
             self.branch(then)
 
@@ -356,10 +384,18 @@ class FunctionText:
         """A scope in a new block that leaves the function and seldom runs. It is placed at the end,
         so that the usual path has no jumps."""
         usual, current, self._lines = self._lines, self.current, []
-        with self.inside(block):
+        with self._in_place(), self.inside(block):
             yield
         self._rare += self._lines
         self._lines, self.current = usual, current
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Rare code: nothing of it is computed before the loops around it."""
+        around, self._preheaders = (self._preheaders, self._outermost), []
+        self._outermost = 0
+        yield
+        self._preheaders, self._outermost = around
 
     @contextmanager
     def when(self, condition: Value, block: Block, after: Block) -> Iterator[None]:
@@ -375,7 +411,7 @@ class FunctionText:
         the following code is placed behind it."""
         block, after = self.blocks("failed", "checked")
         self.branch_if(holds, after, block, likely=True)
-        with self.inside(block):
+        with self._in_place(), self.inside(block):
             yield
         self.place(after)
 
@@ -485,22 +521,35 @@ class FunctionText:
         """A loop over each `step`-th number from `begin` to before `end`, in their type; `runs`:
         there is at least one such number. The `blocks` are the body, the block that counts, to
         which the body branches, and the block behind the loop."""
-        before, less = self.current, "slt" if signed else "ult"
+        less = "slt" if signed else "ult"
         head, latch, done = blocks
-        if runs:
+        if not runs:
+            enter = self.block("enter")
+            self.branch_if(self.icmp(less, begin, end), enter, done)
+            self.place(enter)
+        with nullcontext() if runs else self.scope(), self._before_loop():
+            before = self.current
             self.branch(head)
-        else:
-            self.branch_if(self.icmp(less, begin, end), head, done)
-        self.place(head)
-        with self.scope():
-            counter, upcoming = self.phi_open(begin, before, latch)
-            if signed and self.is_natural(begin) and self.is_natural(step):
-                self.note_natural(counter)
-            yield counter
-            self.place(latch)
-            self.count_up(upcoming, counter, step, signed=signed)
-            self.branch_if(self.icmp(less, upcoming, end), head, done)
+            self.place(head)
+            with self.scope():
+                counter, upcoming = self.phi_open(begin, before, latch)
+                if signed and self.is_natural(begin) and self.is_natural(step):
+                    self.note_natural(counter)
+                yield counter
+                self.place(latch)
+                self.count_up(upcoming, counter, step, signed=signed)
+                further = "ne" if literal(step) == 1 else less
+                self.branch_if(self.icmp(further, upcoming, end), head, done)
         self.place(done)
+
+    @contextmanager
+    def _before_loop(self) -> Iterator[None]:
+        """A loop, before which its invariants are computed."""
+        preheader = _Preheader([], self._scopes[-1])
+        self._lines.append(preheader.lines)
+        self._preheaders.append(preheader)
+        yield
+        self._preheaders.pop()
 
     # -- pure operations, shared --
 
@@ -580,7 +629,15 @@ class FunctionText:
         if index.text == "0":
             return pointer
         flag = "inbounds " if inbounds else ""
-        return self._pure("ptr", f"getelementptr {flag}{type}, {pointer}, {index}")
+        made = self._pure("ptr", f"getelementptr {flag}{type}, {pointer}, {index}")
+        memory = self._places.get(pointer.text)
+        if memory is None:
+            return made
+        if literal(index) is None:
+            self._indexed.add(memory)
+        else:
+            self._places[made.text] = memory
+        return made
 
     def vector_of_pointers(self, type: str, element: str, base: Value, offsets: Value) -> Value:
         """The addresses of the elements at `offsets`, one a lane, from `base`."""
@@ -625,11 +682,14 @@ class FunctionText:
         """Stack memory for the whole call, in the entry block."""
         self._counter += 1
         name = f"%stack.{self._counter}"
-        self._allocas.append(f"  {name} = alloca {type}, i32 {count}, align {align}")
+        # An array type: LLVM's first pass puts no `alloca type, i32 count` into registers.
+        self._allocas.append(f"  {name} = alloca [{count} x {type}], align {align}")
+        self._places[name] = name
         return Value("ptr", name)
 
     def load(self, type: str, pointer: Value, align: int, mask: Value | None = None) -> Value:
         """Loads a value; the lanes of a vector that `mask` leaves out are 0."""
+        self._note_access(pointer)
         if mask is None:
             return self._define(type, f"load {type}, {pointer}, align {align}")
         return self._define(
@@ -640,6 +700,7 @@ class FunctionText:
 
     def store(self, value: Value, pointer: Value, align: int, mask: Value | None = None) -> None:
         """Stores a value; of a vector, only the lanes that `mask` chooses."""
+        self._note_access(pointer)
         if mask is None:
             self._lines.append(f"  store {value}, {pointer}, align {align}")
             return
@@ -647,6 +708,17 @@ class FunctionText:
             f"  call void @llvm.masked.store({value}, {pointer.type} align {align} "
             f"{pointer.text}, {mask})"
         )
+
+    def _note_access(self, pointer: Value) -> None:
+        """Notes whether each round of a loop uses the same memory, which then belongs in a
+        register: LLVM's first pass puts known places on the stack there, its loop passes others."""
+        if self._depths.get(pointer.text, 0) >= len(self._preheaders):
+            return
+        memory = self._places.get(pointer.text)
+        if memory is None:
+            self.needs_loop_passes = True
+        else:
+            self._in_loops.add(memory)
 
     def store_past_caches(self, value: Value, pointer: Value, align: int) -> None:
         """Stores a value past the caches."""
@@ -738,7 +810,10 @@ class FunctionText:
 
     def _name(self, type: str) -> Value:
         self._counter += 1
-        return Value(type, f"%v{self._counter}")
+        name = f"%v{self._counter}"
+        if self._preheaders:
+            self._depths[name] = len(self._preheaders)
+        return Value(type, name)
 
     def _define(self, type: str, text: str) -> Value:
         value = self._name(type)
@@ -757,6 +832,48 @@ class FunctionText:
         value = self._known(text)
         if value is not None:
             return value
+        depth = self._depth_of(text)
+        if depth < len(self._preheaders):
+            if not _may_run_early(text):
+                self.needs_loop_passes = True
+            elif self._outermost < len(self._preheaders):
+                return self._define_before_loop(type, text, max(depth, self._outermost))
         value = self._define(type, text)
         self._scopes[-1][text] = value
         return value
+
+    def _depth_of(self, text: str) -> int:
+        """With how many of the open loops an operation changes."""
+        depth, known, most = 0, self._depths, len(self._preheaders)
+        if most:
+            for each in _OPERAND.findall(text):
+                depth = max(depth, known.get(each, 0))
+                if depth >= most:
+                    return depth
+        return depth
+
+    def _define_before_loop(self, type: str, text: str, depth: int) -> Value:
+        """A value that changes with at most `depth` of the open loops: before the next one."""
+        value, preheader = self._name(type), self._preheaders[depth]
+        preheader.lines.append(f"  {value.text} = {text}")
+        preheader.shared[text] = value
+        self._depths[value.text] = depth
+        return value
+
+
+def _may_run_early(text: str) -> bool:
+    """Whether a pure operation may be computed where the program wouldn't: it can't trap, and takes
+    no tile register."""
+    if text.startswith(_TRAPS):
+        divisor = text.rsplit(" ", 1)[1]
+        return divisor.isdigit() and divisor != "0"
+    return not text.startswith("call") or ("@llvm." in text and "x86_amx" not in text)
+
+
+def _flat(lines: Iterable[str | list[str]]) -> Iterator[str]:
+    """The lines in order, those of preheaders in their place."""
+    for each in lines:
+        if isinstance(each, str):
+            yield each
+        else:
+            yield from each

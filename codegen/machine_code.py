@@ -65,7 +65,7 @@ def optimised(text: ModuleText, target: Target) -> Any:
 
     LLVM's whole pipeline takes twice the time of its passes over single functions. It vectorises
     loops and inlines calls, which pays only where a scalar loop is left, or where the user's code
-    is linked in.
+    is linked in. Its passes over loops take most of the rest, and run where the text says so.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def optimised(text: ModuleText, target: Target) -> Any:
     if text.imports or text.has_plain_loops:
         optimise(module, machine_for(target))
     else:
-        optimise_functions(module, machine_for(target))
+        optimise_functions(module, machine_for(target), text.with_loop_passes)
     return module
 
 

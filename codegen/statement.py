@@ -505,6 +505,7 @@ class StatementEmitter:
 
     def _emit_while(self, node: s.While) -> None:
         text = self.text
+        text.needs_loop_passes = True
         head, body, done = text.blocks("while", "body", "done")
         text.branch(head)
         text.place(head)

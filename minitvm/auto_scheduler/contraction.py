@@ -330,7 +330,7 @@ def factors_of(op: ComputeOp) -> list[Factor]:
         if not isinstance(node, ProducerLoad):
             waiting += children(node)
         elif isinstance(node.producer, Tensor) and not any(
-            structural_equal(each.load, node) for each in found
+            each.tensor is node.producer and structural_equal(each.load, node) for each in found
         ):
             dtype = _dtype_of_copy(op, node.producer)
             found.append(Factor(node.producer, node, distances_of(node, op), dtype))

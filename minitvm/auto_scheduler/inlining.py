@@ -51,6 +51,7 @@ from minitvm.tir.functor import contains, find, mentions, walk_once
 
 _MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
+_MOST_IN_CHAIN = 8  # of operations, in a chain of cheap stages: each reader computes all of them
 
 
 def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
@@ -58,7 +59,7 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     schedule."""
     if not is_elementwise(stage.op) or _multiplies_choices(s, stage):
         return False
-    is_cheap, casts = _is_cheap(compute_of(stage)), contains(e.Cast, *compute_of(stage).body)
+    is_cheap, casts = _is_cheap(s, stage), contains(e.Cast, *compute_of(stage).body)
     return all(
         isinstance(each.op, ComputeOp)
         and (
@@ -180,24 +181,41 @@ def _chooses_in_pieces(op: ComputeOp) -> bool:
     )
 
 
-def _is_cheap(op: ComputeOp) -> bool:
-    """Whether an element takes a read and little arithmetic. A value that doesn't change along the
-    last axis, such as the mean of a row, is computed once for a row and doesn't count."""
+def _is_cheap(s: Schedule, stage: Stage) -> bool:
+    """Whether an element takes a read and little arithmetic, together with that of the cheap stages
+    that are inlined in it."""
+    op, together = compute_of(stage), 0
+    while True:
+        found = _cheap_operations(op)
+        if found is None or found[1] > _MOST_OPERATIONS:
+            return op is not stage.op
+        together += found[1]
+        if together > _MOST_IN_CHAIN:
+            return False
+        inlined = s.inlined(found[0])
+        if inlined is None:
+            return True
+        op = inlined
+
+
+def _cheap_operations(op: ComputeOp) -> tuple[Tensor, int] | None:
+    """The only tensor that changes along the last axis, and the number of its operations, if they
+    are simple ones. A value that doesn't change, such as the mean of a row, is computed once for a
+    row and doesn't count."""
     if not op.axis or op.body[0].dtype.bits < 32 or not op.body[0].dtype.is_float:
-        return False
+        return None
     last = (long_axes(op.axis) or op.axis)[-1].var
     along = [each for each in walk_once(*op.body) if _changes(each, last)]
     reads = [each for each in along if isinstance(each, ProducerLoad)]
     if len(reads) != 1 or len(reads[0].indices) != len(op.axis):
-        return False
+        return None
     if rows_in_common(reads[0], op) != len(op.axis):
-        return False
+        return None
     operations = [each for each in along if each is not reads[0] and not isinstance(each, Var)]
-    return (
-        len(operations) <= _MOST_OPERATIONS
-        and all(isinstance(each, e.Add | e.Sub | e.Mul | e.Cast) for each in operations)
-        and not contains(e.Call, *op.body)
-    )
+    are_simple = all(isinstance(each, e.Add | e.Sub | e.Mul | e.Cast) for each in operations)
+    if not are_simple or contains(e.Call, *op.body) or not isinstance(reads[0].producer, Tensor):
+        return None
+    return reads[0].producer, len(operations)
 
 
 def _changes(node: object, var: Var) -> bool:

@@ -84,7 +84,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         here = re.sub('target triple = ".*"', f'target triple = "{HERE.triple}"', here)
         module = parse(in_software(here))
-        optimise_functions(module, machine)
+        optimise_functions(module, machine, text.with_loop_passes)
         return bytes(machine.emit_object(module))
 
     monkeypatch.setattr(program_module, "emit_object", emit_for_here)

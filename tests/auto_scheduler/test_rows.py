@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -352,6 +353,32 @@ def test_cheap_stages_are_computed_where_they_are_read() -> None:
     centred = values - values[:, 3:4] / np.float32(7)
     np.testing.assert_allclose(found[0], (centred**2).sum(1), rtol=100 * UNIT, atol=50 * UNIT)
     np.testing.assert_allclose(found[1], (centred * values).sum(0), rtol=0, atol=200 * UNIT)
+
+
+def less_half_of_the_most(x: Tensor, name: str) -> Tensor:
+    """Each row less half of its maximum."""
+    k = te.reduce_axis((0, x.shape[1]))
+    most = te.compute((x.shape[0],), lambda i: te.max(x[i, k], axis=k), name=f"most_{name}")
+    rest: Tensor = te.compute(x.shape, lambda i, j: x[i, j] - most[i] * 0.5, name=name)
+    return rest
+
+
+def test_long_chains_of_cheap_stages_are_computed_in_parts() -> None:
+    """Otherwise each of n sums computes the whole chain before it."""
+    count = 24
+    x = chain = matrix(12, 40)
+    for n in range(count):
+        chain = less_half_of_the_most(chain, f"chain{n}")
+    trace = auto_schedule(chain).trace()
+    inlined = [n for n in range(count) if f"s[chain{n}].compute_inline()" in trace]
+    kept = sorted({*range(count)} - {*inlined})
+    assert inlined and max(b - a for a, b in pairwise([-1, *kept])) <= 9
+    values = arguments([x])[0]
+    found = np.empty_like(values)
+    build([chain], [x, chain])(values, found)
+    for _ in range(count):
+        values = values - values.max(1, keepdims=True) * np.float32(0.5)
+    np.testing.assert_allclose(found, values, rtol=0, atol=4 * count * UNIT)
 
 
 @pytest.mark.parametrize(

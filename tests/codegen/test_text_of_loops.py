@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import pytest
 
 import minitvm as tvm
 from minitvm import lower, te, tir
-from minitvm.codegen.llvm_text import FunctionText, ModuleText, i64
+from minitvm.codegen.llvm_text import FunctionText, ModuleText, Value, i64
+from minitvm.codegen.machine_code import emit_assembly
 from minitvm.codegen.options import CodegenOptions
 from minitvm.driver.program import module_text
 from minitvm.runtime.dtype import INT32
@@ -56,6 +60,104 @@ def test_numbers_of_data_wrap() -> None:
     found = np.empty(5, "int64")
     tvm.build([B], [I, B])(numbers, found)
     np.testing.assert_array_equal(found, numbers * 3 + np.arange(5))
+
+
+def loops_of(text: FunctionText, extents: list[Value | int]) -> Iterator[Value]:
+    """Opens loops, one inside the other, and closes them at the end."""
+    with ExitStack() as open_loops:
+        for extent in extents:
+            runs, end = isinstance(extent, int), i64(extent) if isinstance(extent, int) else extent
+            head, latch, done = text.blocks("loop", "next", "done")
+            loop = text.rounds((head, latch, done), i64(0), end, i64(1), runs=runs)
+            counter = open_loops.enter_context(loop)
+            open_loops.callback(text.branch, latch)
+            yield counter
+
+
+def lines_of(text: FunctionText) -> list[str]:
+    text.ret(i64(0))
+    text.finish()
+    return str(text.module).splitlines()
+
+
+def test_invariants_are_computed_before_the_outermost_loop_that_does_not_change_them() -> None:
+    text = FunctionText(ModuleText("m", "", ""), "f", "i64", ["i64 a", "i64 n"])
+    a, n = text.params
+    for i in loops_of(text, [3]):
+        for j in loops_of(text, [5]):
+            made = {
+                "outside": text.binary("mul", a, n), "in i": text.binary("mul", a, i),
+                "in j": text.binary("mul", i, j), "by 3": text.binary("sdiv", a, i64(3)),
+                "by n": text.binary("sdiv", a, n), "again": text.binary("mul", n, a),
+            }  # fmt: skip
+            assert text.binary("mul", a, n) == made["outside"]
+    assert text.binary("mul", a, n) == made["outside"]  # shared behind the loops, too
+    lines = lines_of(text)
+    heads = [n for n, line in enumerate(lines) if line.startswith("loop.")]
+    where = {
+        name: sum(head < n for head in heads)
+        for name, value in made.items()
+        for n, line in enumerate(lines)
+        if line.startswith(f"  {value.text} =")
+    }
+    # A division by 0 would end the process, so it stays where the program has it.
+    assert where == {"outside": 0, "in i": 1, "in j": 2, "by 3": 0, "by n": 2, "again": 0}
+    assert text.needs_loop_passes  # for the division
+
+
+def test_what_a_loop_that_may_not_run_needs_is_computed_if_it_runs() -> None:
+    text = FunctionText(ModuleText("m", "", ""), "f", "i64", ["i64 a", "i64 n"])
+    a, n = text.params
+    for _ in loops_of(text, [n]):
+        inside = text.binary("mul", a, n)
+    assert text.binary("mul", a, n) != inside  # behind the loop it isn't known
+    lines = lines_of(text)
+    made = lines.index(f"  {inside.text} = mul i64 %a, %n")
+    assert lines[made - 1].startswith("enter.")
+    assert lines[made + 1].startswith("  br label %loop.")
+
+
+def test_nothing_is_computed_before_the_condition_under_which_it_is_needed() -> None:
+    text = FunctionText(ModuleText("m", "", ""), "f", "i64", ["i64 a", "i1 c"])
+    a, c = text.params
+    for _ in loops_of(text, [3]):
+        with text.when(c, *text.blocks("holds", "behind")):
+            for _ in loops_of(text, [5]):
+                made = text.binary("mul", a, a)
+    lines = lines_of(text)
+    assert lines[lines.index(f"  {made.text} = mul i64 %a, %a") - 1].startswith("holds.")
+
+
+def tile(s: te.Schedule, B: te.Tensor, in_registers: bool) -> te.Schedule:
+    """Sums in a register tile, or in memory."""
+    made = s.cache_write(B, "local") if in_registers else B
+    if in_registers:
+        i, j = s[B].leaf_iter_vars
+        s[made].compute_at(s[B], i)
+        s[B].vectorize(j)
+    _, j, k = s[made].leaf_iter_vars
+    s[made].reorder(k, j)
+    s[made].vectorize(j)
+    return s
+
+
+@pytest.mark.parametrize("in_registers", [True, False])
+def test_sums_in_memory_need_loop_passes(in_registers: bool) -> None:
+    A = te.placeholder((8, 12), name="A")
+    D = te.placeholder((12, 16), name="D")
+    k = te.reduce_axis((0, 12), name="k")
+    B = te.compute((8, 16), lambda i, j: te.sum(A[i, k] * D[k, j], axis=k), name="B")
+    text = text_of(tile(te.create_schedule(B.op), B, in_registers), [A, D, B])
+    assert text.with_loop_passes == (set() if in_registers else {"body.f"})
+    a, d = np.random.default_rng(0).random((2, 16, 16), dtype="float32")
+    a, d, b = a[:8, :12].copy(), d[:12].copy(), np.empty((8, 16), "float32")
+    tvm.build(tile(te.create_schedule(B.op), B, in_registers), [A, D, B])(a, d, b)
+    np.testing.assert_allclose(b, a @ d, rtol=1e-5)
+    # Either way, LLVM keeps the sums in registers while it loops over k.
+    body = emit_assembly(text, _TARGET).split("body.f:")[1].split(".Lfunc_end")[0]
+    loop = re.findall(r"(\.LBB\d+_\d+):\n((?:[^.].*\n|\.p2.*\n)*?)\tj\w+\t\1\n", body)
+    products = [each for _, each in loop if "vfmadd" in each]
+    assert products and not any(re.search(r"vmovups\t%ymm", each) for each in products)
 
 
 def prefetching(count: int) -> tir.PrimFunc:

@@ -172,6 +172,6 @@ def test_functions_that_are_to_stay_as_they_are() -> None:
         for name, attributes in functions.items()
     )
     module = parse(text)
-    optimise_functions(module, host_machine())
+    optimise_functions(module, host_machine(), frozenset())
     found = {name: "add" in str(module.get_function(name)) for name in functions}
     assert found == {"made": False, "kept": True}
