@@ -38,7 +38,10 @@ FACTORS: dict[str, tuple[Callable[[Any, Any, Any], Any], Any]] = {
     "divided": (lambda a, i, k: te.if_then_else(k <= i, a, 0.0) / 4.0, lambda x: np.tril(x) / 4),
     "border": (lambda a, i, k: te.if_then_else(k > 0, a, 0.0), None),
     "ones": (lambda a, i, k: te.if_then_else(k <= i, a, 1.0), None),
-    "remainders": (lambda a, i, k: te.if_then_else((k + i) % 2 == 0, a, 0.0), None),
+    "remainders": (
+        lambda a, i, k: te.if_then_else((k + i) % 2 == 0, a, 0.0),
+        lambda x: x * (np.add.outer(np.arange(90), np.arange(90)) % 2 == 0),
+    ),
     "data": (lambda a, i, k: te.if_then_else(a > 0.0, a, 0.0), None),
 }
 

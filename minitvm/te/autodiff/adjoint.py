@@ -23,6 +23,7 @@ from typing import final
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy
+from minitvm.arith.guards import conjuncts
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
@@ -32,10 +33,11 @@ from minitvm.te.autodiff.padding import padded, stays_inside
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
 from minitvm.te.schedules.factors import common_factor
+from minitvm.te.schedules.zero_terms import without_spread_factors
 from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Var, const_int
 from minitvm.tir.functor import find, substitute
 
 
@@ -167,10 +169,18 @@ def _summed(
     """The sum of a share over all iterations that read the element at `place`, in terms of the
     variables of `axis`."""
     first = len(share.leading)
-    inverse = invert(share.indices, place[first:], share.axes)
+    value, conditions = without_spread_factors(share.value)
+    share = replace(share, value=value, conditions=(*share.conditions, *conditions))
+    leading = dict(zip(share.leading, place, strict=False))
+    equal = [substitute(each, leading) for each in _equations(share)]
+    zeros = [e.const(0, each.dtype) for each in equal]
+    inverse = invert((*share.indices, *equal), (*place[first:], *zeros), share.axes)
     known = _ranges(share, axis, inverse.axes)
     values = {var: known.simplify(value) for var, value in inverse.values.items()}
-    values |= zip(share.leading, place, strict=False)
+    values |= leading
+    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
+    inverse = replace(inverse, axes=tuple(_shortened(each, guards) for each in inverse.axes))
+    known = _ranges(share, axis, inverse.axes)
     conditions = _simplified(known, inverse.conditions)
     value = substitute(share.value, values)
     if inverse.axes and not any(map(reads, share.conditions)):
@@ -203,6 +213,40 @@ def _summed(
     if functions.number(factor) != 1:
         return _Element(functions.product(made(*own), factor), own)
     return _Element(guarded(outside, made(*at)), own) if outside else made
+
+
+def _equations(share: Share) -> list[PrimExpr]:
+    """The differences that are 0 where a share's conditions hold."""
+    pairs = (
+        each.a - each.b
+        for condition in share.conditions
+        for each in conjuncts(condition)
+        if isinstance(each, e.EQ) and each.a.dtype.is_int and not reads(each)
+    )
+    return [each for each in pairs if is_invertible(each, share.axes)]
+
+
+def _shortened(axis: IterVar, conditions: Sequence[PrimExpr]) -> IterVar:
+    """An axis whose range is cut to the places where conditions on it alone hold."""
+    begin, extent = const_int(domain_of(axis).min), const_int(domain_of(axis).extent)
+    if begin is None or extent is None:
+        return axis
+    end = begin + extent
+    for each in (part for condition in conditions for part in conjuncts(condition)):
+        if not isinstance(each, e.GE | e.GT | e.LE | e.LT):
+            continue
+        small, large = (each.b, each.a) if isinstance(each, e.GE | e.GT) else (each.a, each.b)
+        form = Prover().affine(large - small)
+        by, rest = form.terms.get(axis.var, 0), form.constant - isinstance(each, e.GT | e.LT)
+        if len(form.terms) == 1 and by > 0:  # by * axis + rest >= 0
+            begin = max(begin, -(rest // by))
+        elif len(form.terms) == 1 and by < 0:
+            end = min(end, rest // -by + 1)
+    if (begin, end) == (const_int(domain_of(axis).min), begin + extent):
+        return axis
+    size = e.const(max(0, end - begin), axis.var.dtype)
+    dom = Range.from_min_extent(e.const(begin, axis.var.dtype), size)
+    return IterVar(dom, axis.var, axis.iter_type)
 
 
 def _hold_without_terms(
