@@ -359,7 +359,7 @@ def _write_zeros(program: Program, stage: Stage) -> bool | None:
     if found is None or made is None:
         return None
     fewer = simplified(made)  # conditions on remainders become shorter axes
-    steps = usual_iterations(fewer.reduce_axis) / usual_iterations(made.reduce_axis)
+    steps = usual_iterations(fewer.reduce_axis) / max(1, usual_iterations(made.reduce_axis))
     if steps * share_of_steps(fewer) > _MOST_LEFT:
         return None
     choose(stage, "zeros", "terms that conditions on axes make 0 are left out")

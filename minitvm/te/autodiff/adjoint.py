@@ -18,7 +18,8 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from math import prod
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
@@ -168,18 +169,7 @@ def _summed(
 ) -> Tensor | _Element:
     """The sum of a share over all iterations that read the element at `place`, in terms of the
     variables of `axis`."""
-    first = len(share.leading)
-    value, conditions = without_spread_factors(share.value)
-    share = replace(share, value=value, conditions=(*share.conditions, *conditions))
-    leading = dict(zip(share.leading, place, strict=False))
-    equal = [substitute(each, leading) for each in _equations(share)]
-    zeros = [e.const(0, each.dtype) for each in equal]
-    inverse = invert((*share.indices, *equal), (*place[first:], *zeros), share.axes)
-    known = _ranges(share, axis, inverse.axes)
-    values = {var: known.simplify(value) for var, value in inverse.values.items()}
-    values |= leading
-    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
-    inverse = replace(inverse, axes=tuple(_shortened(each, guards) for each in inverse.axes))
+    share, inverse, values = _solved(share, axis, place)
     known = _ranges(share, axis, inverse.axes)
     conditions = _simplified(known, inverse.conditions)
     value = substitute(share.value, values)
@@ -213,6 +203,54 @@ def _summed(
     if functions.number(factor) != 1:
         return _Element(functions.product(made(*own), factor), own)
     return _Element(guarded(outside, made(*at)), own) if outside else made
+
+
+_Solution: TypeAlias = tuple[Share, Inverse, dict[Var, PrimExpr]]
+
+
+def _solved(share: Share, axis: Sequence[IterVar], place: Sequence[PrimExpr]) -> _Solution:
+    """A share, the iterations that read the element at `place`, and the values of the variables of
+    the share there. Conditions that are equations are solved as well, and factors with zeros
+    between their elements give such conditions, unless more iterations remain than otherwise."""
+    plain = _solved_with((), share, axis, place)
+    value, conditions = without_spread_factors(share.value)
+    spread = replace(share, value=value, conditions=(*share.conditions, *conditions))
+    equations = _equations(spread)
+    if not equations:
+        return plain
+    made = _solved_with(equations, spread, axis, place)
+    left = [substitute(each, plain[2]) for each in spread.conditions]
+    return made if _steps(made[1].axes) <= _steps(plain[1].axes, left) else plain
+
+
+def _solved_with(
+    equations: Sequence[PrimExpr],
+    share: Share,
+    axis: Sequence[IterVar],
+    place: Sequence[PrimExpr],
+) -> _Solution:
+    """As :func:`_solved`, where some differences are 0."""
+    leading = dict(zip(share.leading, place, strict=False))
+    equal = [substitute(each, leading) for each in equations]
+    wanted = (*place[len(leading) :], *(e.const(0, each.dtype) for each in equal))
+    inverse = invert((*share.indices, *equal), wanted, share.axes)
+    known = _ranges(share, axis, inverse.axes)
+    values = {var: known.simplify(value) for var, value in inverse.values.items()} | leading
+    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
+    axes = tuple(_shortened(each, guards) for each in inverse.axes)
+    return share, replace(inverse, axes=axes), values
+
+
+def _steps(axes: Sequence[IterVar], conditions: Sequence[PrimExpr] = ()) -> tuple[int, float]:
+    """The number of axes of unknown extent, and the iterations of the others, as many of them as
+    conditions on remainders leave."""
+    extents = [const_int(domain_of(each).extent) for each in axes]
+    steps = float(prod(extent for extent in extents if extent is not None))
+    own = {each.var for each in axes}
+    for each in (part for condition in conditions for part in conjuncts(condition)):
+        if isinstance(each, e.EQ) and isinstance(each.a, e.FloorMod) and own & _variables(each):
+            steps /= const_int(each.a.b) or 1
+    return extents.count(None), steps
 
 
 def _equations(share: Share) -> list[PrimExpr]:
