@@ -263,6 +263,7 @@ def test_conditions_on_remainders_leave_the_others() -> None:
     *_, Y = transposed_convolution("two stages", 4, 2, 1, (9, 11, 6, 5))
     s = te.create_schedule(Y.op)
     s[Y].omit_zeros()
-    reduce: Any = s[Y].op.body[0]
+    op: Any = s[Y].op
+    reduce = op.body[0]
     assert "% 2 == 0" in str(reduce.condition) and "% 2" not in str(reduce.source[0])
     assert "if_then_else" in str(reduce.source[0]) and "X[" in str(reduce.source[0])
