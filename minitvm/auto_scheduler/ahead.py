@@ -359,6 +359,8 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     if times is not None:
         factors = (each for each, _ in factors_in(reduce.source[0], times))
         groups = _best_groups(op, factors, on_data, on_axes, target)
+        if not groups and _divides_terms(op, target):
+            groups = (frozenset(op.reduce_axis),)
     elif on_data and contraction_of(op) is not None:
         groups = (frozenset(op.reduce_axis),)
     else:
@@ -370,6 +372,16 @@ def _groups_of(op: ComputeOp, target: Target) -> list[list[IterVar]]:
     except CompileError:  # results would be others
         return []
     return listed
+
+
+def _divides_terms(op: ComputeOp, target: Target) -> bool:
+    """Whether all terms of a sum are divided by the same number, which takes longer than to divide
+    the sum: by the number of terms, as a mean is."""
+    factors = factors_in(reduce_of(op).source[0], e.Mul)
+    own = frozenset(op.reduce_axis)
+    is_divided = any(by and not _axes_of(op, each) & own for each, by in factors)
+    terms = usual_iterations((*op.axis, *op.reduce_axis)) / target.lanes(op.body[0].dtype)
+    return is_divided and contraction_of(op) is None and terms * _FEWEST >= _LEAST
 
 
 def _groups_of_windows(op: ComputeOp, target: Target) -> list[list[IterVar]]:

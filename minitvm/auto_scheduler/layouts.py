@@ -703,7 +703,7 @@ def _is_product(contraction: Contraction, target: Target) -> bool:
     batch = [axis for axis in axes if all(each.reads(axis) for each in factors)]
     own = axes[len(batch) :]
     is_in_order = axes[: len(batch)] == batch and len(own) <= 2 and len(steps) <= 1
-    is_wide = not own or (extent_of(own[-1]) or 0) >= _WIDE * target.lanes(op.output(0).dtype)
+    is_wide = not own or usual_size(own[-1:]) >= _WIDE * target.lanes(op.output(0).dtype)
     are_apart = len(own) < 2 or all(each.reads(own[0]) != each.reads(own[1]) for each in factors)
     return (
         is_in_order

@@ -34,7 +34,7 @@ the lanes before. If they lie along another axis y, the totals of a block of x s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from math import lcm, prod
 
 from minitvm.arith.atoms import structural_key
@@ -393,6 +393,30 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
         return stage
     choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
+
+
+def rows_summed(
+    op: ComputeOp, row: IterVar, read: Container[Tensor], target: Target, *, strict: bool
+) -> bool:
+    """Whether a reduction adds up the rows of matrices, in parts, and those of `read` among them
+    are too large for the L2 cache. A loop over rows, as long as the axis `row`, may add them up."""
+    if len(op.axis) != 1 or len(op.reduce_axis) != 1 or is_in_order(op, strict):
+        return False
+    (column,), (k,) = op.axis, op.reduce_axis
+    steps, results = extent_of(k), extent_of(column)
+    if steps is None or results is None or steps != extent_of(row) or is_uneven(op):
+        return False
+    is_even = results % lanes_of(op, target) == 0 and steps % parts_of_rows(op, target) == 0
+    if not is_even or parts_of_rows(op, target) == 1 or not runs_in_columns(op, target):
+        return False
+    shared = {
+        each.tensor
+        for each in factors_of(op)
+        if [*map(id, each.load.indices)] == [id(k.var), id(column.var)] and each.tensor in read
+    }
+    size = sum(map(usual_bytes_of, shared))
+    few = results * bytes_of_results(op) <= target.cache_bytes(1) // 4
+    return few and size > target.cache_bytes(2) // 2
 
 
 def split_in_parts(

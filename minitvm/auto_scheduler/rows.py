@@ -13,11 +13,22 @@ LLVM makes vectors of partial sums.
         for j in vectors: powers[j] = exp(X[row, j] - largest)
         for k: total += powers[k]
         for j in vectors: Y[row, j] = powers[j] / total
+
+Sums down the columns of a matrix whose rows are read here, too, are added up beside them in the L1
+cache: large matrices come from memory once::
+
+    for each part of the rows, on all threads:
+        for each row of the part:
+            for j: total += dY[row, j] * w[j]
+            for j in vectors: dX[row, j] = dY[row, j] * w[j] - total / n
+            for j in vectors: sums[part, j] += dY[row, j]
+    for j in vectors: db[j] = the sums of all parts
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import final
@@ -47,11 +58,21 @@ from minitvm.auto_scheduler.lines import (
     write_pieces,
     write_short_lines,
 )
-from minitvm.auto_scheduler.loops import Part, compute_of, fused, in_tasks, run_parallel
+from minitvm.auto_scheduler.loops import (
+    Part,
+    compute_of,
+    fused,
+    in_tasks,
+    run_parallel,
+    write_loops,
+)
 from minitvm.auto_scheduler.reductions import (
     in_parts,
+    parts_of_rows,
     rows_of,
+    rows_summed,
     runs_in_columns,
+    split_in_parts,
     streamed,
     write_along,
     write_in_registers,
@@ -113,18 +134,32 @@ def write_rows(
         most = min(places[stage].rows for stage in others)
         most = _rows_of_vectors(root, others, most, target)
         places |= {stage: _Place(root if most else stage, most) for stage in others}
-    loops: dict[Stage, IterVar] = {}
+    found: dict[Stage, _Rows] = {}
     for root in stages:
         if places[root].root is root:
             inside = {each: places[each].rows for each in members.get(root, [])}
             inside = {each: rows for each, rows in inside.items() if rows}
-            rows = _Rows(s, root, inside, given, target, strict)
+            found[root] = _Rows(s, root, inside, given, target, strict)
+    beside: set[Stage] = set()
+    for root, rows in found.items():
+        if rows.inside and root not in parts:
+            free = [each for each in found if each not in (root, *parts, *beside, *turned)]
+            find_sums = partial(rows.sums_beside, [x for x in free if not found[x].inside])
+            sums = attempt.follow("sums beside rows", root, find_sums) or []
+            found[root] = replace(rows, beside=sums)
+            beside.update(sums)
+    loops: dict[Stage, IterVar] = {}
+    for root in stages:
+        if root in beside:
+            continue
+        if root in found:
+            rows = found[root]
             if root in parts:
                 loop = attempt.follow("rows", root, partial(rows.write_part, parts[root]))
                 loops |= {} if loop is None else {root: loop}
                 continue
             across = partial(write_across, s, root, target)
-            in_blocks = not inside and bool(attempt.follow("blocks across", root, across))
+            in_blocks = not rows.inside and bool(attempt.follow("blocks across", root, across))
             if not in_blocks:
                 attempt.follow("rows", root, rows.write)
             store_past_caches(s, root, target, in_blocks=in_blocks)
@@ -226,6 +261,20 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
     return min((rows_in_common(each, reader) for each in reads), default=len(reader.axis))
 
 
+def _needs(s: Schedule, stage: Stage, others: Sequence[Stage]) -> bool:
+    """Whether a stage reads one of some others, or is read by one, directly or through others."""
+    return any(s.consumes(stage, each) or s.consumes(each, stage) for each in others)
+
+
+def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
+    """Whether another stage has to be computed between some stages of a group."""
+    return any(
+        any(s.consumes(each, x) for x in group) and any(s.consumes(x, each) for x in group)
+        for each in s.stages
+        if each not in group
+    )
+
+
 # -- Loops --
 
 
@@ -233,7 +282,8 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
 @record()
 class _Rows:
     """The loops of a stage, `root`, and of the stages `inside` of its rows, each with the number of
-    leading axes that are rows. The caller gets the results of outputs and of stages of `given`."""
+    leading axes that are rows. The caller gets the results of outputs and of stages of `given`.
+    `beside`: the sums of columns that are added up row by row."""
 
     s: Schedule
     root: Stage
@@ -241,6 +291,7 @@ class _Rows:
     given: Container[Stage]
     target: Target
     strict: bool
+    beside: Sequence[Stage] = ()
 
     def write(self) -> bool:
         """Schedules the stages, on all threads."""
@@ -263,9 +314,45 @@ class _Rows:
             self._choose()
             self._write_columns(root, rows)
             row = fused(root, compute_of(root).axis[:rows])
-            root.parallel(row)
+            if self.beside:
+                row = self._write_beside(row)
+            else:
+                root.parallel(row)
             self._write_inside(row, rows)
         return True
+
+    def sums_beside(self, stages: Sequence[Stage]) -> list[Stage] | None:
+        """The sums of columns among `stages` that are added up in the loops over rows: of the same
+        rows of large tensors. None where there are none."""
+        s, target, op = self.s, self.target, compute_of(self.root)
+        rows = min(self.inside.values())
+        if rows != 1 or op.reduce_axis or self._short_rows(rows) or self._tail_of() is not None:
+            return None
+        read = {tensor for each in (self.root, *self.inside) for tensor in each.op.input_tensors}
+        found = list[Stage]()
+        for stage in stages:
+            shared = rows_summed(compute_of(stage), op.axis[0], read, target, strict=self.strict)
+            group = [self.root, *self.inside, *found]
+            if shared and not _needs(s, stage, group) and not _needs_between(s, [*group, stage]):
+                found.append(stage)
+        return found or None
+
+    def _write_beside(self, row: IterVar) -> IterVar:
+        """Adds up the sums of columns in parts of the rows, which run in parallel. Returns the loop
+        over the rows of a part."""
+        root, parts = self.root, parts_of_rows(compute_of(self.beside[0]), self.target)
+        part, row = root.split(row, nparts=parts)
+        root.parallel(part)
+        for stage in self.beside:
+            choose(stage, "strategy", "added up row by row beside {root}, which reads the same "
+                   "rows, in {parts} parts", root=root, parts=parts)  # fmt: skip
+            lanes = lanes_of(compute_of(stage), self.target)
+            made = split_in_parts(self.s, stage, parts, lanes)
+            task, column = compute_of(made).axis
+            column, lane = made.split(column, factor=lanes)
+            write_loops(made, [*compute_of(made).reduce_axis, column], lane, tasks=[task])
+            made.compute_with(root, row)
+        return row
 
     def write_part(self, part: Part | None) -> IterVar:
         """Schedules stages that are computed in parts; returns the loop over the parts. With no

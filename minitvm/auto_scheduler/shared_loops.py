@@ -137,6 +137,8 @@ def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:
         return None
     if stage.accumulates is not None or stage.time is not None or stage.store_predicate is not None:
         return None
+    if stage.with_stage is not None or any(each.with_stage is stage for each in s.stages):
+        return None
     is_part = not op.reduce_axis and stage.attach_stage is not None
     if is_part and any(map(may_vary, op.axis)):
         return None  # the extents of the part that a reader needs are computed for each stage

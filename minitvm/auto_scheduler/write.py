@@ -30,7 +30,13 @@ from minitvm.auto_scheduler.ahead import (
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.columns_in_line import write_columns_in_line
-from minitvm.auto_scheduler.contraction import contraction_of, extent_of, long_axes, running_axis
+from minitvm.auto_scheduler.contraction import (
+    contraction_of,
+    extent_of,
+    long_axes,
+    running_axis,
+    usual_iterations,
+)
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
 from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
@@ -350,10 +356,16 @@ def _write_zeros(program: Program, stage: Stage) -> bool | None:
     the borders of images are a small part, and padding is faster."""
     found = contraction_of(stage.op) if stage.time is None else None
     made = None if program.strict or found is None else without_zero_terms(found.op)
-    if found is None or made is None or share_of_steps(made) > _MOST_LEFT:
+    if found is None or made is None:
+        return None
+    fewer = simplified(made)  # conditions on remainders become shorter axes
+    steps = usual_iterations(fewer.reduce_axis) / max(1, usual_iterations(made.reduce_axis))
+    if steps * share_of_steps(fewer) > _MOST_LEFT:
         return None
     choose(stage, "zeros", "terms that conditions on axes make 0 are left out")
     stage.omit_zeros()
+    if steps < 1:
+        stage.simplify()
     return True
 
 

@@ -592,3 +592,34 @@ def test_strict_sums_of_windows_stay_in_order() -> None:
     for v in windows(x, (7, 7)).reshape(*y.shape, -1).transpose(2, 0, 1):
         expected = expected + v
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_mean_divides_the_sum(axis: int) -> None:
+    X = te.placeholder((96, 130), name="X")
+    k = te.reduce_axis((0, X.shape[axis]), name="k")
+    n = X.shape[1 - axis]
+    M = te.compute(
+        (n,), lambda i: te.sum((X[i, k] if axis else X[k, i]) / X.shape[axis], axis=k), name="M"
+    )
+    assert taken_out(M) == 1
+    x = numbers("float32", (96, 130))
+    found = np.empty(int(n), "float32")
+    tvm.build(M, [X, M])(x, found)
+    np.testing.assert_allclose(found, x.astype("float64").mean(axis), rtol=1e-5, atol=1e-6)
+
+
+def test_divisions_that_stay_in_the_sum() -> None:
+    """Of different numbers, and of few terms."""
+    X, d = te.placeholder((96, 130), name="X"), te.placeholder((130,), name="d")
+    Y = te.placeholder((4, 5), name="Y")
+
+    def rows(x: Tensor, by: Any) -> Tensor:
+        k = te.reduce_axis((0, x.shape[1]), name="k")
+        made: Tensor = te.compute(
+            (x.shape[0],), lambda i: te.sum(x[i, k] / by(k), axis=k), name="M"
+        )
+        return made
+
+    assert taken_out(rows(X, lambda k: d[k])) == 0
+    assert taken_out(rows(Y, lambda k: 5.0)) == 0

@@ -282,6 +282,17 @@ def test_symbolic_sizes() -> None:
         np.testing.assert_array_equal(z, expected)
 
 
+def test_rows_of_symbolic_number_stay_as_they_lie() -> None:
+    """Sums of three factors along lines of memory need no copies."""
+    m, n = te.var("m"), 768
+    X, Y = te.placeholder((m, n), name="X"), te.placeholder((m, n), name="Y")
+    w, mean = te.placeholder((n,), name="w"), te.placeholder((m,), name="mean")
+    k = te.reduce_axis((0, n), name="k")
+    Z = te.compute((m,), lambda i: te.sum((X[i, k] - mean[i]) * (Y[i, k] * w[k]), axis=k), name="Z")
+    for target in TARGETS:
+        assert ORDERS not in [each.text for each in tvm.auto_schedule(Z, target).choices]
+
+
 def test_other_operations() -> None:
     """The order of axes doesn't depend on what is computed."""
     X, Y = te.placeholder((40, 9, 33), name="X"), te.placeholder((12, 33, 40), name="Y")

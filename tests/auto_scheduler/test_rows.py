@@ -530,3 +530,47 @@ def test_long_bodies_have_fewer_vectors_side_by_side(count: int, vectors: int) -
     for _ in range(count):
         values.append(np.sin(values[-1]))
     np.testing.assert_allclose(g, np.prod(np.cos(values[:-1]), axis=0), rtol=1e-3, atol=1e-6)
+
+
+def centred(m: Any, n: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Rows without their mean, and sums of the same matrix down its columns."""
+    x, w = matrix(m, n), te.placeholder((n,), name="w")
+    k = te.reduce_axis((0, n), name="k")
+    mean = te.compute((m,), lambda i: te.sum(x[i, k] * w[k], axis=k), name="mean")
+    y = te.compute((m, n), lambda i, j: x[i, j] - mean[i] / n, name="Y")
+    square = te.compute((m, n), lambda i, j: x[i, j] * x[i, j], name="Q")
+    return [x, w], [y, total(0, x, "S"), total(0, square, "T")]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "is_beside"),
+    [
+        (1024, 256, True),
+        (640, 520, True),
+        (100, 64, False),  # which stay in the caches
+        (1024, 250, False),
+        (1021, 256, False),
+    ],
+)
+@pytest.mark.parametrize("target", ["llvm -mcpu=haswell -num-cores=1", "llvm -mcpu=haswell"])
+def test_sums_of_columns_beside_rows(m: int, n: int, is_beside: bool, target: str) -> None:
+    inputs, outputs = centred(m, n)
+    s = auto_schedule(outputs, target)
+    assert ("compute_with(s[Y]" in s.trace()) is is_beside
+    assert te.replay(s.trace(), [each.op for each in outputs]).trace() == s.trace()
+    rng = np.random.default_rng(0)
+    x, w = rng.random((m, n), "float32"), rng.random(n, "float32")
+    found = [np.full([int(d) for d in each.shape], np.nan, "float32") for each in outputs]
+    build(outputs, [*inputs, *outputs], target)(x, w, *found)
+    exact = x.astype("float64")
+    expected = exact - (exact @ w)[:, None] / n, exact.sum(0), (exact * exact).sum(0)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
+
+
+def test_sums_of_columns_that_rows_wait_for_are_not_beside_them() -> None:
+    x = matrix(1024, 256)
+    s = total(0, x)
+    r = total(1, x, "R")
+    y = te.compute(x.shape, lambda i, j: x[i, j] * r[i] - s[j], name="Y")
+    assert "compute_with" not in auto_schedule(y, "llvm -mcpu=haswell").trace()

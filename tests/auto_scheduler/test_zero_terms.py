@@ -38,7 +38,10 @@ FACTORS: dict[str, tuple[Callable[[Any, Any, Any], Any], Any]] = {
     "divided": (lambda a, i, k: te.if_then_else(k <= i, a, 0.0) / 4.0, lambda x: np.tril(x) / 4),
     "border": (lambda a, i, k: te.if_then_else(k > 0, a, 0.0), None),
     "ones": (lambda a, i, k: te.if_then_else(k <= i, a, 1.0), None),
-    "remainders": (lambda a, i, k: te.if_then_else((k + i) % 2 == 0, a, 0.0), None),
+    "remainders": (
+        lambda a, i, k: te.if_then_else((k + i) % 2 == 0, a, 0.0),
+        lambda x: x * (np.add.outer(np.arange(90), np.arange(90)) % 2 == 0),
+    ),
     "data": (lambda a, i, k: te.if_then_else(a > 0.0, a, 0.0), None),
 }
 
@@ -189,3 +192,78 @@ def test_padding_of_images_stays(size: int) -> None:
         name="Y",
     )
     assert not omits(Y)
+
+
+def transposed_convolution(form: str, size: int, stride: int, pad: int, sizes: Any) -> list[Tensor]:
+    """With zeros between the elements of the image: in stages, or where it is read."""
+    n, m, channels, results = sizes
+    X = te.placeholder((channels, n, m), name="X")
+    W = te.placeholder((channels, results, size, size), name="W")
+    c, r, q = (te.reduce_axis((0, each)) for each in (channels, size, size))
+    border = size - 1 - pad
+    high, wide = (n - 1) * stride + 1, (m - 1) * stride + 1
+    shape = (results, high + 2 * border - size + 1, wide + 2 * border - size + 1)
+
+    def element(at: Any, i: Any, j: Any, low: int) -> Any:
+        y, x = i - low, j - low
+        inside = te.all(y >= 0, x >= 0, y < high, x < wide, y % stride == 0, x % stride == 0)
+        return te.if_then_else(inside, X[at, y // stride, x // stride], 0.0)
+
+    if form == "two stages":
+        D = te.compute((channels, high, wide), lambda a, i, j: element(a, i, j, 0), name="D")
+
+        def padded(a: Any, i: Any, j: Any) -> Any:
+            y, x = i - border, j - border
+            inside = te.all(y >= 0, x >= 0, y < high, x < wide)
+            return te.if_then_else(inside, D[a, y, x], 0.0)
+    else:
+
+        def padded(a: Any, i: Any, j: Any) -> Any:
+            return element(a, i, j, border)
+
+    P = te.compute((channels, high + 2 * border, wide + 2 * border), padded, name="P")
+    read = P.__getitem__ if "stage" in form else lambda at: padded(*at)
+    Y = te.compute(
+        shape,
+        lambda o, i, j: te.sum(
+            read((c, i + r, j + q)) * W[c, o, size - 1 - r, size - 1 - q], axis=[c, r, q]
+        ),
+        name="Y",
+    )
+    return [X, W, Y]
+
+
+def scattered(x: Any, w: Any, stride: int, pad: int) -> Any:
+    """A transposed convolution as its definition has it."""
+    (_, n, m), (_, results, size, _) = x.shape, w.shape
+    y = np.zeros((results, (n - 1) * stride + size, (m - 1) * stride + size))
+    for i, j in np.ndindex(n, m):
+        to = np.s_[:, i * stride : i * stride + size, j * stride : j * stride + size]
+        y[to] += np.einsum("c,corq->orq", x[:, i, j], w)
+    return y[:, pad : y.shape[1] - pad, pad : y.shape[2] - pad]
+
+
+@pytest.mark.parametrize("form", ["in place", "stage", "two stages"])
+@pytest.mark.parametrize(("size", "stride", "pad"), [(4, 2, 1), (3, 2, 1), (2, 2, 0), (5, 3, 2)])
+def test_zeros_between_the_elements_of_an_image(
+    form: str, size: int, stride: int, pad: int
+) -> None:
+    args = transposed_convolution(form, size, stride, pad, (9, 11, 6, 5))
+    assert omits(args[-1])
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal([int(n) for n in t.shape]).astype("float32") for t in args[:2])
+    y = np.empty([int(n) for n in args[-1].shape], "float32")
+    tvm.build(args[-1], args)(x, w, y)
+    expected = scattered(x.astype("float64"), w.astype("float64"), stride, pad)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_conditions_on_remainders_leave_the_others() -> None:
+    """The elements beyond the image are still not read."""
+    *_, Y = transposed_convolution("two stages", 4, 2, 1, (9, 11, 6, 5))
+    s = te.create_schedule(Y.op)
+    s[Y].omit_zeros()
+    op: Any = s[Y].op
+    reduce = op.body[0]
+    assert "% 2 == 0" in str(reduce.condition) and "% 2" not in str(reduce.source[0])
+    assert "if_then_else" in str(reduce.source[0]) and "X[" in str(reduce.source[0])

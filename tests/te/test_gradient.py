@@ -873,6 +873,63 @@ def test_a_window_as_long_as_the_result_is_divided_into_phases() -> None:
     assert [str(domain_of(axis).extent) for axis in dX.op.reduce_axis] == ["2"]
 
 
+@pytest.mark.parametrize("form", ["in place", "stage", "two stages"])
+def test_zeros_between_the_elements_of_an_image(form: str) -> None:
+    """The gradients of a transposed convolution are those of a convolution with a stride: no sum
+    has a term for the zeros, and no adjoint of the spread image is computed."""
+    X, W = te.placeholder((3, 6), F64, name="X"), te.placeholder((3, 2, 4), F64, name="W")
+    c, r = _axis(3, "c"), _axis(4, "r")
+
+    def spread(a: Any, i: Any, low: int) -> Any:
+        at = i - low
+        inside = te.all(at >= 0, at < 11, at % 2 == 0)
+        return te.if_then_else(inside, X[a, at // 2], _zero())
+
+    if form == "two stages":
+        D = te.compute((3, 11), lambda a, i: spread(a, i, 0), name="D")
+        P = te.compute(
+            (3, 15),
+            lambda a, i: te.if_then_else(te.all(i >= 2, i < 13), D[a, i - 2], _zero()),
+            name="P",
+        )
+    else:
+        P = te.compute((3, 15), lambda a, i: spread(a, i, 2), name="P")
+
+    def read(a: Any, i: Any) -> Any:
+        return spread(a, i, 2) if form == "in place" else P[a, i]
+
+    Y = te.compute((2, 12), lambda f, y: te.sum(read(c, y + r) * W[c, f, 3 - r], axis=[c, r]))
+    H = te.placeholder(Y.shape, F64, name="H")
+    dX, dW = te.gradient(Y, [X, W], H)
+    for made in (dX, dW):
+        assert "%" not in str(_body(made)) and "where" not in str(_body(made))
+    steps = [[int(domain_of(k).extent) for k in cast(Any, d.op).reduce_axis] for d in (dX, dW)]
+    assert steps == [[2, 4], [6]]
+    rng = np.random.default_rng(0)
+    x, w, h = (rng.standard_normal(shape) for shape in ((3, 6), (3, 2, 4), (2, 12)))
+    found = np.empty((3, 6)), np.empty((3, 2, 4))
+    tvm.build([dX, dW], [X, W, H, dX, dW])(x, w, h, *found)
+    leaves = [torch.tensor(each, requires_grad=True) for each in (x, w)]
+    made = torch.nn.functional.conv_transpose1d(leaves[0][None], leaves[1], stride=2, padding=1)
+    made.backward(torch.tensor(h)[None])
+    for one, leaf in zip(found, leaves, strict=True):
+        np.testing.assert_allclose(one, leaf.grad.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_terms_under_an_equation_are_one_term() -> None:
+    """A condition that fixes an axis leaves no sum over it."""
+    X = te.placeholder((5, 7), F64, name="X")
+    Y = te.compute((9,), lambda i: te.if_then_else(i % 3 == 1, X[i // 3, i // 3], _zero()))
+    H = te.placeholder((9,), F64, name="H")
+    (dX,) = te.gradient(Y, [X], H)
+    assert not cast(Any, dX.op).reduce_axis
+    h, found = np.arange(1.0, 10.0), np.full((5, 7), np.nan)
+    tvm.build([dX], [H, dX])(h, found)
+    expected = np.zeros((5, 7))
+    expected[range(3), range(3)] = h[1::3]
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("shift", [0, 1, 2, 4])
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_places_that_no_term_reads_are_not_summed(shift: int, scheduled: bool) -> None:

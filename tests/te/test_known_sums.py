@@ -128,6 +128,38 @@ def _adjoint_by(value: Callable[..., Any], where: Callable[..., Any] | None = No
     return str(made.body[0])
 
 
+def test_deviations_from_the_mean_of_a_group() -> None:
+    """Groups are parts of an axis: the indices of the mean's sum are found in those of others."""
+    shape, part = (3, 8, 10), 4
+    x = te.placeholder(shape, "float64", name="X")
+    w = te.placeholder((8,), "float64", name="w")
+
+    def sums(value: Callable[..., Any], name: str) -> Any:
+        q, j = te.reduce_axis((0, part), name="q"), te.reduce_axis((0, 10), name="j")
+        return te.compute(
+            (3, 2), lambda n, g: te.sum(value(n, g, g * part + q, j), axis=[q, j]), name=name
+        )
+
+    m = sums(lambda n, g, i, j: x[n, i, j] / 40.0, "m")
+    v = sums(lambda n, g, i, j: (x[n, i, j] - m[n, g]) * (x[n, i, j] - m[n, g]) / 40.0, "v")
+
+    def element(n: Any, i: Any, j: Any) -> Any:
+        g = i // part
+        return (x[n, i, j] - m[n, g]) * te.rsqrt(v[n, g] + 1e-5) * w[i]
+
+    y = te.compute(shape, element, name="Y")
+    dy = te.placeholder(shape, "float64", name="dY")
+    (dx,) = te.gradient(y, [x], dy)
+    assert all("X" not in each or "dY" in each for each in _sums_in(dx) if "m[" in each) is True
+    rng = np.random.default_rng(0)
+    a, b, g, found = rng.random(shape), rng.random(8), rng.random(shape), np.empty(shape)
+    tvm.build([dx], [x, w, dy, dx])(a, b, g, found)
+    leaf = torch.tensor(a, requires_grad=True)
+    made = torch.nn.functional.group_norm(leaf, 2, torch.tensor(b), None, 1e-5)
+    (expected,) = torch.autograd.grad(made, leaf, torch.tensor(g))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
+
+
 def test_multiples_of_a_known_sum_read_it() -> None:
     assert _adjoint_by(lambda x, v, i, k: x[i, k] * v[i] * 3.0) == "v[i] * S[i] * 3.0"
     assert _adjoint_by(lambda x, v, i, k: v[i] * x[i, k] + x[i, k] * v[i]) == "v[i] * 2.0 * S[i]"

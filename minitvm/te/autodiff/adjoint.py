@@ -18,11 +18,13 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import final
+from math import prod
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import is_lazy
+from minitvm.arith.guards import conjuncts
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff import functions
@@ -32,10 +34,11 @@ from minitvm.te.autodiff.padding import padded, stays_inside
 from minitvm.te.autodiff.scatter import scattered
 from minitvm.te.autodiff.stages import computed, guarded, new_data_axes, reads, stage
 from minitvm.te.schedules.factors import common_factor
+from minitvm.te.schedules.zero_terms import without_spread_factors
 from minitvm.te.tensor import Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op, reducer
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var, const_int
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Var, const_int
 from minitvm.tir.functor import find, substitute
 
 
@@ -166,11 +169,8 @@ def _summed(
 ) -> Tensor | _Element:
     """The sum of a share over all iterations that read the element at `place`, in terms of the
     variables of `axis`."""
-    first = len(share.leading)
-    inverse = invert(share.indices, place[first:], share.axes)
+    share, inverse, values = _solved(share, axis, place)
     known = _ranges(share, axis, inverse.axes)
-    values = {var: known.simplify(value) for var, value in inverse.values.items()}
-    values |= zip(share.leading, place, strict=False)
     conditions = _simplified(known, inverse.conditions)
     value = substitute(share.value, values)
     if inverse.axes and not any(map(reads, share.conditions)):
@@ -203,6 +203,88 @@ def _summed(
     if functions.number(factor) != 1:
         return _Element(functions.product(made(*own), factor), own)
     return _Element(guarded(outside, made(*at)), own) if outside else made
+
+
+_Solution: TypeAlias = tuple[Share, Inverse, dict[Var, PrimExpr]]
+
+
+def _solved(share: Share, axis: Sequence[IterVar], place: Sequence[PrimExpr]) -> _Solution:
+    """A share, the iterations that read the element at `place`, and the values of the variables of
+    the share there. Conditions that are equations are solved as well, and factors with zeros
+    between their elements give such conditions, unless more iterations remain than otherwise."""
+    plain = _solved_with((), share, axis, place)
+    value, conditions = without_spread_factors(share.value)
+    spread = replace(share, value=value, conditions=(*share.conditions, *conditions))
+    equations = _equations(spread)
+    if not equations:
+        return plain
+    made = _solved_with(equations, spread, axis, place)
+    left = [substitute(each, plain[2]) for each in spread.conditions]
+    return made if _steps(made[1].axes) <= _steps(plain[1].axes, left) else plain
+
+
+def _solved_with(
+    equations: Sequence[PrimExpr],
+    share: Share,
+    axis: Sequence[IterVar],
+    place: Sequence[PrimExpr],
+) -> _Solution:
+    """As :func:`_solved`, where some differences are 0."""
+    leading = dict(zip(share.leading, place, strict=False))
+    equal = [substitute(each, leading) for each in equations]
+    wanted = (*place[len(leading) :], *(e.const(0, each.dtype) for each in equal))
+    inverse = invert((*share.indices, *equal), wanted, share.axes)
+    known = _ranges(share, axis, inverse.axes)
+    values = {var: known.simplify(value) for var, value in inverse.values.items()} | leading
+    guards = [known.simplify(substitute(each, values)) for each in share.conditions]
+    axes = tuple(_shortened(each, guards) for each in inverse.axes)
+    return share, replace(inverse, axes=axes), values
+
+
+def _steps(axes: Sequence[IterVar], conditions: Sequence[PrimExpr] = ()) -> tuple[int, float]:
+    """The number of axes of unknown extent, and the iterations of the others, as many of them as
+    conditions on remainders leave."""
+    extents = [const_int(domain_of(each).extent) for each in axes]
+    steps = float(prod(extent for extent in extents if extent is not None))
+    own = {each.var for each in axes}
+    for each in (part for condition in conditions for part in conjuncts(condition)):
+        if isinstance(each, e.EQ) and isinstance(each.a, e.FloorMod) and own & _variables(each):
+            steps /= const_int(each.a.b) or 1
+    return extents.count(None), steps
+
+
+def _equations(share: Share) -> list[PrimExpr]:
+    """The differences that are 0 where a share's conditions hold."""
+    pairs = (
+        each.a - each.b
+        for condition in share.conditions
+        for each in conjuncts(condition)
+        if isinstance(each, e.EQ) and each.a.dtype.is_int and not reads(each)
+    )
+    return [each for each in pairs if is_invertible(each, share.axes)]
+
+
+def _shortened(axis: IterVar, conditions: Sequence[PrimExpr]) -> IterVar:
+    """An axis whose range is cut to the places where conditions on it alone hold."""
+    begin, extent = const_int(domain_of(axis).min), const_int(domain_of(axis).extent)
+    if begin is None or extent is None:
+        return axis
+    end = begin + extent
+    for each in (part for condition in conditions for part in conjuncts(condition)):
+        if not isinstance(each, e.GE | e.GT | e.LE | e.LT):
+            continue
+        small, large = (each.b, each.a) if isinstance(each, e.GE | e.GT) else (each.a, each.b)
+        form = Prover().affine(large - small)
+        by, rest = form.terms.get(axis.var, 0), form.constant - isinstance(each, e.GT | e.LT)
+        if len(form.terms) == 1 and by > 0:  # by * axis + rest >= 0
+            begin = max(begin, -(rest // by))
+        elif len(form.terms) == 1 and by < 0:
+            end = min(end, rest // -by + 1)
+    if (begin, end) == (const_int(domain_of(axis).min), begin + extent):
+        return axis
+    size = e.const(max(0, end - begin), axis.var.dtype)
+    dom = Range.from_min_extent(e.const(begin, axis.var.dtype), size)
+    return IterVar(dom, axis.var, axis.iter_type)
 
 
 def _hold_without_terms(

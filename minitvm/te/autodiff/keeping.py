@@ -25,7 +25,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
-from minitvm.te.schedules.rewrite_operations import reading, rewritten
+from minitvm.te.schedules.rewrite_operations import choice_of, reading, rewritten
 from minitvm.te.tensor import (
     ComputeOp,
     Operation,
@@ -37,7 +37,7 @@ from minitvm.te.tensor import (
 )
 from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
-from minitvm.tir.functor import find, walk_once
+from minitvm.tir.functor import children, find, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 
 # Costs are in operations of one lane. A core computes some 50 of them while a byte comes from
@@ -136,7 +136,7 @@ class _Choice:
     def _cost(self, tensor: Tensor) -> float:
         """The cost of keeping a tensor."""
         size = _bytes(tensor)
-        if tensor in self._never:
+        if tensor in self._never or _is_moved(tensor):
             return inf
         if tensor in self._outputs:
             return _RETURNED * size
@@ -166,6 +166,21 @@ def _read_again(op: Operation) -> list[Tensor]:
     axes = {axis.var for axis in op.axis}
     loads = [*find(ProducerLoad, *first.source)]
     return [tensor_of(each) for each in loads if not axes <= set(walk_once(*each.indices))]
+
+
+def _is_moved(tensor: Tensor) -> bool:
+    """Whether a stage only moves elements, as padding does: they are read where they come from."""
+    if not isinstance(tensor.op, ComputeOp):
+        return False
+    waiting = [tensor.op.body[tensor.value_index]]
+    while waiting:
+        node = waiting.pop()
+        choice = choice_of(node)
+        if choice is not None and not reads_tensors(choice[0]):
+            waiting += choice[1:]
+        elif not isinstance(node, ProducerLoad | e.FloatImm) or reads_tensors(*children(node)):
+            return False
+    return True
 
 
 # -- Sizes and costs ------------------------------------------------------------------------------

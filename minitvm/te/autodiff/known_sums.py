@@ -34,7 +34,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import reducer
 from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var, const_int
-from minitvm.tir.functor import find, substitute, walk_once
+from minitvm.tir.functor import children, find, substitute, walk_once
 
 _MOST_TERMS = 16  # of a sum: each may be looked for among all sums
 _EQUAL = 1e-6  # the relative difference of numbers that cancel: ``1 / n`` may be a float32
@@ -290,7 +290,7 @@ def _written_out(product: Product, known: dict[Hashable, Product]) -> Product:
 @record()
 class _Stage:
     """A sum that a stage computes: of `inside`, times `outside`. `anchor` is a read in it whose
-    indices are all axes of the stage and of its sum."""
+    indices tell all axes of the stage and of its sum."""
 
     sum: _Sum
     inside: Product
@@ -300,7 +300,13 @@ class _Stage:
     def at(self, load: ProducerLoad, wanted: _Sum, inside: Product) -> Product | None:
         """The sum of `inside` over the axes of `wanted` as a multiple of an element of this stage,
         where `load` is read as the anchor is; None if it is none."""
-        place = dict(zip(cast(Sequence[Var], self.anchor.indices), load.indices, strict=True))
+        axes = {axis.var for axis in (*self.sum.op.axis, *self.sum.axes)}
+        place = dict[Var, PrimExpr]()
+        if not all(
+            _unified(mine, theirs, axes, place)
+            for mine, theirs in zip(self.anchor.indices, load.indices, strict=True)
+        ):
+            return None
         pairs = {place[axis.var]: axis for axis in self.sum.axes}
         if pairs.keys() != {axis.var for axis in wanted.axes}:
             return None
@@ -318,6 +324,21 @@ class _Stage:
             return None
         element = self.sum.op.output(0)(*(place[axis.var] for axis in self.sum.op.axis))
         return factor_of(element).times(_substituted(self.outside, place), -1)
+
+
+def _unified(
+    mine: PrimExpr, theirs: PrimExpr, axes: Collection[Var], place: dict[Var, PrimExpr]
+) -> bool:
+    """Whether an index is another one for some values of `axes`, which are added to `place`: that
+    of ``i * 8 + k`` by its form, and any axis by itself."""
+    if isinstance(mine, Var) and mine in axes:
+        return structural_key(place.setdefault(mine, theirs)) == structural_key(theirs)
+    if set(axes).isdisjoint(walk_once(mine)):
+        return structural_key(mine) == structural_key(theirs)
+    if type(mine) is not type(theirs):
+        return False
+    pairs = zip(children(mine), children(theirs), strict=True)
+    return all(_unified(a, b, axes, place) for a, b in pairs)
 
 
 def _substituted(product: Product, values: Mapping[Var, PrimExpr]) -> Product:
@@ -349,7 +370,7 @@ class _Known:
         inside, outside = found.parts(Products().of(found.value))
         axes = {axis.var for axis in (*found.op.axis, *found.axes)}
         for load in _loads(inside):
-            if len(load.indices) == len(axes) and set(load.indices) == axes and outside.number:
+            if axes <= set(find(Var, *load.indices)) and outside.number:
                 stage = _Stage(found, inside, outside, load)
                 self._by_tensor.setdefault(load.producer, []).append(stage)
                 return

@@ -13,12 +13,24 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import final
 
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
+from minitvm.arith.guards import conjuncts
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.expression import read_adjoints
 from minitvm.te.tensor import ComputeOp, domain_of
-from minitvm.tir.expr import PrimExpr, ProducerLoad, Reduce, Var, const_int, logical_not
+from minitvm.tir.expr import (
+    EQ,
+    FloorDiv,
+    PrimExpr,
+    ProducerLoad,
+    Reduce,
+    Var,
+    const_int,
+    floormod,
+    logical_not,
+)
 from minitvm.tir.functor import substitute
 
 
@@ -54,7 +66,7 @@ def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[M
         return None
     adjoint = Var("adjoint", op.body[0].dtype)
     found = read_adjoints(op.name, op.body[0], adjoint, is_wanted)
-    if not all(each.value is adjoint and _is_move(op, each.load) for each in found):
+    if not all(each.value is adjoint and _is_move(op, each.load, each.guards) for each in found):
         return None
     for read, other in combinations(found, 2):
         is_same = read.load.producer is other.load.producer
@@ -62,6 +74,18 @@ def moves_of(op: ComputeOp, is_wanted: Callable[[ProducerLoad], bool]) -> list[M
         if reads_tensors(*read.guards, *other.guards) or (is_same and not _exclude(*guards)):
             return None
     return [Move(each.load, each.guards) for each in found]
+
+
+def _has_remainder(quotient: FloorDiv, guards: Sequence[PrimExpr]) -> bool:
+    """Whether a guard says what remains of a division."""
+    remainder = structural_key(floormod(quotient.a, quotient.b))
+    return any(
+        isinstance(each, EQ)
+        and structural_key(each.a) == remainder
+        and const_int(each.b) is not None
+        for guard in guards
+        for each in conjuncts(guard)
+    )
 
 
 def _exclude(guards: Sequence[PrimExpr], others: Sequence[PrimExpr]) -> bool:
@@ -72,11 +96,14 @@ def _exclude(guards: Sequence[PrimExpr], others: Sequence[PrimExpr]) -> bool:
     return any(known.can_prove(logical_not(each)) for each in others)
 
 
-def _is_move(op: ComputeOp, load: ProducerLoad) -> bool:
-    """Whether each index is a constant, or an axis of the stage plus a constant, no axis twice."""
+def _is_move(op: ComputeOp, load: ProducerLoad, guards: Sequence[PrimExpr]) -> bool:
+    """Whether each index is a constant, or an axis of the stage plus a constant, no axis twice; or
+    the quotient of such a place, where a guard fixes its remainder."""
     known = Prover()
     seen: list[object] = []
     for index in load.indices:
+        if isinstance(index, FloorDiv) and _has_remainder(index, guards):
+            index = index.a
         terms = known.affine(index).terms
         if len(terms) > 1 or any(by != 1 for by in terms.values()):
             return False

@@ -31,7 +31,7 @@ from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
-from minitvm.te.schedules.factors import Times, divided, product
+from minitvm.te.schedules.factors import Times, divided, number, product
 from minitvm.te.schedules.hoist_values import is_defined
 from minitvm.te.tensor import ComputeOp, data_axes, domain_of
 from minitvm.tir import expr as e
@@ -100,9 +100,15 @@ def distributed(op: ComputeOp, axes: Collection[IterVar]) -> tuple[ComputeOp, Co
     at = tuple(place[x] + place[joined[x]] if x in joined else place[x] for x in alone)
     value: PrimExpr = ProducerLoad(partial.output(0), at)
     if outside is not None:
-        value = product(value, outside) if times is e.Mul else e.add(value, outside)
+        value = _times(value, outside) if times is e.Mul else e.add(value, outside)
         beyond += _where_some(op, axes)
     return partial, _rest(op, reduce, value, all_of(True, *beyond), axes)
+
+
+def _times(value: PrimExpr, factor: PrimExpr) -> PrimExpr:
+    """A product, or a quotient where the factor is one of 1."""
+    is_inverse = isinstance(factor, e.Div) and number(factor.a) == 1
+    return value / factor.b if isinstance(factor, e.Div) and is_inverse else product(value, factor)
 
 
 def _joined(

@@ -341,10 +341,12 @@ def _reads_alike(node: object) -> bool:
     return first == second
 
 
-def is_defined(op: ComputeOp, value: PrimExpr) -> bool:
-    """Whether an expression may be evaluated at all places of an operation's axes: all elements
-    that it reads exist, and it is pure."""
+def is_defined(op: ComputeOp, value: PrimExpr, under: Iterable[PrimExpr] = ()) -> bool:
+    """Whether an expression may be evaluated at all places of an operation's axes, or at those
+    where some conditions hold: all elements that it reads exist, and it is pure."""
     parts = _Parts(op)
+    for condition in under:
+        parts._known.assume(condition)
     parts._summarize(value)
     is_pure = parts._summaries[value].is_pure
     return is_pure and parts._are_data_free((*op.axis, *op.reduce_axis)) and parts._exist(value)

@@ -345,6 +345,8 @@ class Stage(LoopNest, Attachable):
 
         So iterations without effect are clipped from loops later. The choice may be one of a stage
         that the reduction reads, also between a number and minus infinity, whose exponential is 0.
+        A condition on a remainder, such as ``(i + k) % 2 == 0``, leaves half of the steps after
+        ``simplify``; the element that it guards is read where its stage reads it.
         Terms of 0 times NaN or infinity, and sums of infinities, are left out as well.
 
         Raises

@@ -13,6 +13,14 @@ is 0 where its score is minus infinity::
     S[i, k] = if_then_else(k <= i, X[i, k], -inf)
     E[i, k] = exp(S[i, k] - M[i])
     C[i, j] = sum(E[i, k] * B[k, j], k)            # where=k <= i
+
+A condition on a remainder, as in an image with zeros between its elements, leaves out most terms.
+Then the factor is computed where it is read, under its other conditions::
+
+    D[y] = if_then_else(y >= 1 and y % 2 == 0, X[y // 2], 0)
+    C[i] = sum(D[i + r] * W[r], r)
+
+    C[i] = sum(if_then_else(i + r >= 1, X[(i + r) // 2], 0) * W[r], r, where=(i + r) % 2 == 0)
 """
 
 from __future__ import annotations
@@ -33,6 +41,7 @@ from minitvm.tir.commutation import is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import Mutator, contains, substitute, walk_once
 from minitvm.tir.op import all as all_of
+from minitvm.tir.op import if_then_else
 from minitvm.tir.structural_equal import structural_equal
 
 _INFINITY = float("inf")
@@ -43,11 +52,13 @@ _DEEPEST = 16  # stages and operations between a sum and a choice
 @record()
 class _Zero:
     """A value is neutral where `condition` fails, since it is not `chosen` there. `by_exp`: as the
-    exponential of minus infinity, unless something that isn't finite is added to this."""
+    exponential of minus infinity, unless something that isn't finite is added to this. `under`: the
+    conditions that stay where the value is computed."""
 
     condition: PrimExpr
     chosen: PrimExpr
     by_exp: bool = False
+    under: tuple[PrimExpr, ...] = ()
 
 
 def without_zero_terms(op: ComputeOp) -> ComputeOp | None:
@@ -69,28 +80,94 @@ def without_zero_terms(op: ComputeOp) -> ComputeOp | None:
     reduce = op.body[0]
     if not isinstance(reduce, Reduce) or len(op.body) > 1:
         return None
+    spread = _with_choices(reduce.source[0])
+    made = None if spread is reduce.source[0] else _without(op, reduce, spread)
+    if made is not None and any(_is_congruence_of(op, x) for x in conjuncts(made.condition)):
+        return replace(op, body=(made,))
+    made = _without(op, reduce, reduce.source[0])
+    return None if made is None else replace(op, body=(made,))
+
+
+def _without(op: ComputeOp, reduce: Reduce, source: PrimExpr) -> Reduce | None:
+    """The reduction of a source, with its terms, without the terms that are neutral."""
     neutral = _neutral(reduce)
     if neutral is None:
         return None
-    zeros = (
-        _zeros(reduce.source[0], _DEEPEST)
-        if neutral == 0
-        else _infinite(reduce.source[0], _DEEPEST, neutral)
-    )
+    zeros = _zeros(source, _DEEPEST) if neutral == 0 else _infinite(source, _DEEPEST, neutral)
     known = [*conjuncts(reduce.condition)]
     found = list[PrimExpr]()
     for zero in zeros:
         each = zero.condition
-        if any(structural_equal(each, x) for x in (*known, *found)) or not _is_of(op, each):
+        if _is_any(each, (*known, *found)):
+            continue
+        if not _is_of(op, each) and not _is_congruence_of(op, each):
             continue
         has_terms = not zero.by_exp or _has_terms(op, [*known, *found, each])
-        if has_terms and is_defined(op, zero.chosen):  # without elements that the condition guards
-            found.append(each)
+        if has_terms and is_defined(op, zero.chosen, zero.under):
+            found.append(each)  # without elements that the condition guards
     if not found:
         return None
-    source = _Chosen([*known, *found], neutral).expr(reduce.source[0])
-    made = replace(reduce, source=(source,), condition=all_of(True, *known, *found))
-    return replace(op, body=(made,))
+    kept = _Chosen([*known, *found], neutral).expr(source)
+    return replace(reduce, source=(kept,), condition=all_of(True, *known, *found))
+
+
+def without_spread_factors(value: PrimExpr) -> tuple[PrimExpr, list[PrimExpr]]:
+    """A product without the conditions of factors that are 0 except at some remainders of a place,
+    as elements with zeros between them; and these conditions. Where one fails, the product is 0.
+
+    >>> X, i = te.placeholder((8,), name="X"), te.var("i")
+    >>> without_spread_factors(te.if_then_else(i % 2 == 0, X[i // 2], 0.0) * 3.0)
+    (X[i // 2] * 3.0, [i % 2 == 0])
+    """
+    match value:
+        case e.Mul(a, b):
+            (x, first), (y, second) = without_spread_factors(a), without_spread_factors(b)
+            return (e.Mul(x, y), [*first, *second]) if first or second else (value, [])
+        case e.Cast(dtype, inner) if inner.dtype.is_float:
+            x, found = without_spread_factors(inner)
+            return (e.Cast(dtype, x), found) if found else (value, [])
+    conditions, element = _moved(value)
+    return (element, conditions) if any(map(_is_congruence, conditions)) else (value, [])
+
+
+def _with_choices(value: PrimExpr) -> PrimExpr:
+    """A product in which a factor that other stages move, with zeros between its elements, is a
+    choice between an element and 0."""
+    match value:
+        case e.Mul(a, b):
+            x, y = _with_choices(a), _with_choices(b)
+            return value if x is a and y is b else e.Mul(x, y)
+        case e.Div(a, b):
+            x = _with_choices(a)
+            return value if x is a else e.Div(x, b)
+        case e.Cast(dtype, inner):
+            x = _with_choices(inner)
+            return value if x is inner else e.Cast(dtype, x)
+    conditions, element = _moved(value)
+    if not isinstance(value, ProducerLoad) or not any(map(_is_congruence, conditions)):
+        return value
+    chosen: PrimExpr = if_then_else(all_of(True, *conditions), element, e.const(0, value.dtype))
+    return chosen
+
+
+def _moved(value: PrimExpr) -> tuple[list[PrimExpr], PrimExpr]:
+    """The conditions under which a value is an element that stages only move, or is chosen where it
+    is read; it is 0 elsewhere. And the element."""
+    conditions = list[PrimExpr]()
+    while True:
+        inner = _definition(value) if isinstance(value, ProducerLoad) else value
+        condition, chosen, other = (None if inner is None else choice_of(inner)) or (None,) * 3
+        if condition is None or chosen is None or other is None:
+            if not isinstance(inner, ProducerLoad) or inner is value:
+                return conditions, value
+            value = inner
+            continue
+        if number(other) != 0 or contains(ProducerLoad, condition):
+            return conditions, value
+        if not isinstance(chosen, ProducerLoad):
+            return conditions, value
+        conditions += conjuncts(condition)
+        value = chosen
 
 
 def _neutral(reduce: Reduce) -> float | None:
@@ -110,6 +187,19 @@ def _is_of(op: ComputeOp, condition: PrimExpr) -> bool:
     others = (ProducerLoad, e.Call, e.FloorDiv, e.FloorMod, e.Div, e.Mod)
     is_plain = isinstance(condition, e.Comparison) and not contains(others, condition)
     return is_plain and not own.isdisjoint(walk_once(condition))
+
+
+def _is_congruence_of(op: ComputeOp, condition: PrimExpr) -> bool:
+    """Whether a condition is on a remainder of a place that changes along a reduction axis."""
+    own = {axis.var for axis in op.reduce_axis}
+    return _is_congruence(condition) and not own.isdisjoint(walk_once(condition))
+
+
+def _is_congruence(condition: PrimExpr) -> bool:
+    match condition:
+        case e.EQ(e.FloorMod(place, e.IntImm()), e.IntImm()):
+            return not contains((ProducerLoad, e.Call), place)
+    return False
 
 
 def _zeros(value: PrimExpr, depth: int) -> Iterator[_Zero]:
@@ -167,7 +257,10 @@ def _choices(value: PrimExpr, nothing: float) -> Iterator[_Zero]:
     if condition is None or chosen is None or other is None:
         return
     if number(other) == nothing:
-        yield from (_Zero(each, chosen) for each in conjuncts(condition))
+        conditions = [*conjuncts(condition)]
+        kept = tuple(each for each in conditions if not _is_congruence(each))
+        for each in conditions:
+            yield _Zero(each, chosen, under=kept if _is_congruence(each) else ())
         yield from _choices(chosen, nothing)
     elif number(chosen) == nothing and isinstance(condition, e.Comparison):
         yield _Zero(Analyzer().simplify(e.logical_not(condition)), other)
@@ -219,18 +312,26 @@ def _has_terms(op: ComputeOp, conditions: Iterable[PrimExpr]) -> bool:
 @final
 class _Chosen(Mutator):
     """Replaces choices between a value and a neutral one by the value, where their conditions
-    hold."""
+    hold. Conditions on remainders vanish alone."""
 
     def __init__(self, held: Iterable[PrimExpr], neutral: float) -> None:
         super().__init__()
         self._held, self._neutral = [*held], neutral
+        self._spread = [each for each in self._held if _is_congruence(each)]
         self._around = (e.Mul, e.Div, e.Cast) if neutral == 0 else (e.Add, e.Sub)
 
     def expr(self, node: PrimExpr) -> PrimExpr:
         choice = choice_of(node)
-        if choice is not None and number(choice[2]) == self._neutral and self._all_hold(choice[0]):
+        if choice is None or number(choice[2]) != self._neutral:
+            return super().expr(node) if isinstance(node, self._around) else node
+        conditions = [*conjuncts(choice[0])]
+        if all(_is_any(each, self._held) for each in conditions):
             return self.expr(choice[1])
-        return super().expr(node) if isinstance(node, self._around) else node
+        left = [each for each in conditions if not _is_any(each, self._spread)]
+        if len(left) == len(conditions):
+            return node
+        return if_then_else(all_of(True, *left), choice[1], choice[2]) if left else choice[1]
 
-    def _all_hold(self, condition: PrimExpr) -> bool:
-        return all(any(structural_equal(x, y) for y in self._held) for x in conjuncts(condition))
+
+def _is_any(condition: PrimExpr, others: Iterable[PrimExpr]) -> bool:
+    return any(structural_equal(condition, each) for each in others)
