@@ -336,7 +336,7 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
     op = compute_of(stage)
     if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
         return None
-    if not contains(e.FloorMod, *op.body) or is_uneven(op) or op.body[0].init:
+    if not contains((e.FloorDiv, e.FloorMod), *op.body) or is_uneven(op) or op.body[0].init:
         return None
     found = contraction_of(op)
     if found is not None and any(extent_of(axis) != 1 for axis in found.rows):
@@ -361,7 +361,7 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
     number, or if the elements that are read at one quotient overlap those at the next."""
     extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
     period = max(_divisors_of(axis, *op.body), default=0)
-    is_told = any(isinstance(each, e.FloorMod) for each in places)
+    is_told = bool(places)
     if not (is_told and 1 < period < extent) or extent % period:
         return 0
     quotient, remainder = (Var(name, axis.var.dtype) for name in ("quotient", "remainder"))
