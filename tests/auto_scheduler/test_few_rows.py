@@ -302,12 +302,12 @@ def test_a_row_by_weights_with_several_axes_of_steps(sizes: tuple[int, int, int,
     m, n, outer, inner = sizes
     X = te.placeholder((m, outer, inner), name="X")
     W = te.placeholder((n, outer, inner), name="W")
-    k, l = te.reduce_axis((0, outer), name="k"), te.reduce_axis((0, inner), name="l")
-    Y = te.compute((m, n), lambda i, j: te.sum(X[i, k, l] * W[j, k, l], axis=[k, l]), name="Y")
+    g, k = te.reduce_axis((0, outer), name="g"), te.reduce_axis((0, inner), name="k")
+    Y = te.compute((m, n), lambda i, j: te.sum(X[i, g, k] * W[j, g, k], axis=[g, k]), name="Y")
     x, w = (random.integers(-9, 9, [int(e) for e in t.shape]).astype("f4") for t in (X, W))
     y = np.full((m, n), np.nan, "float32")
     build([Y], [X, W, Y])(x, w, y)
-    np.testing.assert_array_equal(y, np.einsum("ikl,jkl->ij", x, w))
+    np.testing.assert_array_equal(y, np.einsum("igk,jgk->ij", x, w))
 
 
 @pytest.mark.parametrize("sizes", [(100, 1000, 64), (7, 3000, 40)])
