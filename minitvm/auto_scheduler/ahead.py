@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations
 from math import inf, lcm, prod
 from typing import TypeAlias
@@ -48,11 +49,12 @@ from minitvm.auto_scheduler.contraction import (
     usual_iterations,
 )
 from minitvm.auto_scheduler.cost import layout_cycles, transfer_cycles
+from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, nest_of
 from minitvm.auto_scheduler.loops import divided as in_parts
 from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.short_rows import are_short_rows
-from minitvm.auto_scheduler.strategies import cycles_in_tiles
+from minitvm.auto_scheduler.strategies import cycles_in_tiles, cycles_of_strategy
 from minitvm.auto_scheduler.streams import groups_of, is_grouped, is_left_plain
 from minitvm.auto_scheduler.tiles import best_tile, tiles_of
 from minitvm.runtime.errors import CompileError
@@ -60,10 +62,11 @@ from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.schedules.distribute_sums import distributed, has_terms, is_separable, operator_of
 from minitvm.te.schedules.factors import factors_in
-from minitvm.te.schedules.hoist_values import Part, operations_of, parts_of
+from minitvm.te.schedules.hoist_values import Part, hoisted, operations_of, parts_of
 from minitvm.te.schedules.joined_reductions import can_be_joined
 from minitvm.te.schedules.layout import layout_of
 from minitvm.te.schedules.mirrored_results import block_of_half, is_symmetric, mirrored
+from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.reassociation import reassociated
 from minitvm.te.schedules.rewrite_operations import in_steps
 from minitvm.te.schedules.simplify_operations import simplified
@@ -219,6 +222,32 @@ def _dear_parts(stage: Stage) -> set[Hashable]:
     ]
     places = {axis.var: place_of(i, axis.var.dtype) for i, axis in enumerate(axes)}
     return {structural_key(substitute(node, places)) for node in dear}
+
+
+# -- Products of a tensor with itself --
+
+
+def write_own_factor(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets a product of a tensor with itself read the columns' factor from a copy, which is
+    returned, if an instruction of two factors then takes fewer cycles than half of the results
+    would. None for any other stage."""
+    op, target = compute_of(stage), program.target
+    found = contraction_of(op) if stage.time is None else None
+    if found is None or found.a.tensor is not found.b.tensor:
+        return None
+    if not multiplied_reads(op) or not multiplies_dtypes(found, target):
+        return None
+    axes = [axis for axis in (*op.axis, *op.reduce_axis) if found.b.reads(axis)]
+    made = contraction_of(hoisted(op, axes)[1])
+    if made is None or cycles_by_instruction(made, target) is None:
+        return None
+    cycles = partial(cycles_of_strategy, target=target, strict=program.strict)
+    if 2 * cycles(made) > cycles(found):
+        return None
+    choose(stage, "factors", "a copy of {b} is the factor of the columns: instructions multiply "
+           "two tensors", b=found.b.tensor)  # fmt: skip
+    s = program.schedule
+    return [s[s.hoist(op.output(0), axes)]]
 
 
 # -- Symmetric results --

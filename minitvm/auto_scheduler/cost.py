@@ -309,7 +309,12 @@ def _sums_again(nest: Nest, tile: Tile, steps: int, target: Target) -> float:
 
 def panels_from(nest: Nest, target: Target) -> int:
     """The cache from which the columns' factor comes for the first time."""
-    return target.level_of(nest.depth * nest.width * nest.itemsize * nest.spread)
+    return target.level_of(_bytes_of_factor(nest))
+
+
+def _bytes_of_factor(nest: Nest) -> int:
+    """The bytes of the lines on which the columns' factor of one product lies."""
+    return nest.depth * nest.width * nest.itemsize * nest.spread
 
 
 def cycles_in_panels(
@@ -340,7 +345,10 @@ def _packing(nest: Nest, size: int, width: int, steps: int, held: int, target: T
     # request.
     passing = held if level > 2 and nest.unit.loads > 1 else 0
     written = 2 * size / target.bytes_per_cycle(max(2, kept_level(held + passing, target)))
-    return size / (_COPY if lies_across else _COPY_ROWS) + came + written
+    # Blocks that are transposed wait for lines of many rows.
+    is_near = target.level_of(_bytes_of_factor(nest) + held) < 3
+    across = _transposed(target) if is_near else _COPY
+    return size / (across if lies_across else _COPY_ROWS) + came + written
 
 
 def _has_walks(nest: Nest, piece: int, target: Target) -> bool:
@@ -462,7 +470,12 @@ def layout_cycles(size: int, run: int, target: Target, *, in_rows: bool) -> floa
     the copy; short rows leave lanes idle."""
     if run < CACHE_LINE:
         return size / _COPY_SHORT
-    return size / (_COPY_ROWS if in_rows else target.vector_bits / 64)
+    return size / (_COPY_ROWS if in_rows else _transposed(target))
+
+
+def _transposed(target: Target) -> float:
+    """The bytes of blocks that are transposed in registers in a cycle."""
+    return target.vector_bits / 64
 
 
 def packing_cycles(nest: Nest, target: Target) -> float:

@@ -103,11 +103,7 @@ def _is_narrow_product(contraction: Contraction) -> bool:
     if not multiplied_reads(op) or not contraction.rows:
         return False
     is_last = op.axis[-1] in (contraction.column, contraction.rows[-1])
-    return (
-        is_last
-        and a.tensor is not b.tensor
-        and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
-    )
+    return is_last and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
 
 
 def dot_product_for(
@@ -126,7 +122,7 @@ def dot_product_for(
     >>> dot_product_for(contraction_of(C.op), znver4).name
     'vpdpbusd_512'
     """
-    if not _is_narrow_product(contraction):
+    if contraction.a.tensor is contraction.b.tensor or not _is_narrow_product(contraction):
         return None
     found = _dot_product_of(contraction, target)
     if found is None:
@@ -141,7 +137,11 @@ def dot_product_for(
 
 def has_instruction(contraction: Contraction, target: Target) -> bool:
     """Whether the target has an instruction for a contraction, if its sizes fit."""
-    return multiplies_dtypes(contraction, target) and _is_narrow_product(contraction)
+    return (
+        contraction.a.tensor is not contraction.b.tensor
+        and multiplies_dtypes(contraction, target)
+        and _is_narrow_product(contraction)
+    )
 
 
 def multiplies_dtypes(contraction: Contraction, target: Target) -> bool:
@@ -178,7 +178,7 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     """
     op, a, b = contraction.op, contraction.a, contraction.b
     is_plane = len(op.reduce_axis) == 1 and {*_plane(contraction)} == {*op.axis[-2:]}
-    if not is_plane or not _is_narrow_product(contraction):
+    if not is_plane or a.tensor is b.tensor or not _is_narrow_product(contraction):
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)

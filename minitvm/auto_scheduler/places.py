@@ -336,7 +336,7 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
     op = compute_of(stage)
     if not isinstance(op.body[0], Reduce) or len(op.body) > 1 or stage.time is not None:
         return None
-    if not contains(e.FloorMod, *op.body) or is_uneven(op) or op.body[0].init:
+    if not contains((e.FloorDiv, e.FloorMod), *op.body) or is_uneven(op) or op.body[0].init:
         return None
     found = contraction_of(op)
     if found is not None and any(extent_of(axis) != 1 for axis in found.rows):
@@ -358,10 +358,12 @@ def write_digits_of_rows(program: Program, stage: Stage) -> list[Stage] | None:
 def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
     """The number by which places along an axis are divided, if a factor is read at the quotient
     alone, so that neighbours share its elements, or at the remainder alone. 0 if there is no such
-    number, or if the elements that are read at one quotient overlap those at the next."""
+    number, if the elements that are read at one quotient overlap those at the next, or if nothing
+    but a part of an index is a quotient, as the first channel of a group is."""
     extent, places = extent_of(axis) or 0, [*_places_of(axis, *op.body)]
     period = max(_divisors_of(axis, *op.body), default=0)
-    is_told = any(isinstance(each, e.FloorMod) for each in places)
+    indices = {index for each in factors_of(op) for index in each.load.indices}
+    is_told = any(isinstance(each, e.FloorMod) or each in indices for each in places)
     if not (is_told and 1 < period < extent) or extent % period:
         return 0
     quotient, remainder = (Var(name, axis.var.dtype) for name in ("quotient", "remainder"))
@@ -372,9 +374,9 @@ def _digit_of_rows(op: ComputeOp, axis: IterVar) -> int:
     analyzer.bind(remainder, Range(0, period))
     shares = False
     for factor in factors_of(op):
-        indices = [analyzer.simplify(substitute(index, at)) for index in factor.load.indices]
-        shares |= mentions(quotient, *indices) != mentions(remainder, *indices)
-        for terms in (Prover().affine(index).terms for index in indices):
+        found = [analyzer.simplify(substitute(index, at)) for index in factor.load.indices]
+        shares |= mentions(quotient, *found) != mentions(remainder, *found)
+        for terms in (Prover().affine(index).terms for index in found):
             steps = ((abs(terms.get(k.var, 0)), extent_of(k) or FAR) for k in op.reduce_axis)
             if 0 < abs(terms.get(quotient, 0)) <= sum(step * (n - 1) for step, n in steps):
                 return 0

@@ -85,7 +85,8 @@ _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 def is_streamed(contraction: Contraction, target: Target) -> bool:
     """Whether streaming takes fewer cycles than register tiles, which would read a large factor in
     pieces of lines for only a few rows."""
-    if not _is_for_few(contraction, _MOST_ROWS) or contraction.b.along(contraction.column) != 1:
+    few = _is_of_one_axis_for_few(contraction, _MOST_ROWS)
+    if not few or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
         return False
@@ -110,14 +111,17 @@ def _came(contraction: Contraction, piece: int, target: Target) -> float:
 
 def is_left_plain(contraction: Contraction) -> bool:
     """Whether plain loops, which compute one sum after the other, are best: few rows use the
-    columns' factor, and its elements lie side by side along the reduction axis."""
+    columns' factor, and its elements lie side by side along the reduction axis, or along all of
+    them."""
     if _sums_own_lines(contraction):
         return True
-    across = contraction.b.along(contraction.column) != 1
+    a, b, op = contraction.a, contraction.b, contraction.op
+    across = b.along(contraction.column) != 1
     if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
-    (k,) = contraction.op.reduce_axis
-    a, b, op = contraction.a, contraction.b, contraction.op
+    *outer, k = op.reduce_axis
+    if outer and (is_uneven(op) or len(line_of(op, op.reduce_axis, [b.load])) <= len(outer)):
+        return False
     return b.reads(k) and all(is_near_along(op, each.load, k) for each in (a, b))
 
 
@@ -161,7 +165,7 @@ def is_plain_reduction(contraction: Contraction) -> bool:
     """Whether a contraction is best scheduled as any other reduction: it is left plain; or a single
     row uses the columns' factor, whose neighbours lie along the last axis."""
     op, b = contraction.op, contraction.b
-    if b.along(contraction.column) != 1 or not _is_for_few(contraction, 1):
+    if b.along(contraction.column) != 1 or not _is_of_one_axis_for_few(contraction, 1):
         return is_left_plain(contraction)
     is_in_columns = contraction.column is op.axis[-1] and not is_uneven(op)
     is_known = bytes_of(b.tensor) is not None or has_near_tensors()
@@ -183,9 +187,13 @@ def is_along_lines(contraction: Contraction, target: Target) -> bool:
     return line is None or line >= lanes or are_pieces(op)
 
 
+def _is_of_one_axis_for_few(contraction: Contraction, most: int) -> bool:
+    return len(contraction.op.reduce_axis) == 1 and _is_for_few(contraction, most)
+
+
 def _is_for_few(contraction: Contraction, most: int) -> bool:
-    """Whether at most `most` rows use an element of `b`, and there is one reduction axis."""
-    if contraction.a.reads(contraction.column) or len(contraction.op.reduce_axis) != 1:
+    """Whether at most `most` rows use an element of `b`."""
+    if contraction.a.reads(contraction.column):
         return False
     extents = [extent_of(axis) for axis in contraction.rows]
     return None not in extents and prod(each or 0 for each in extents) <= most

@@ -29,6 +29,7 @@ from minitvm.auto_scheduler.contraction import (
     Contraction,
     Factor,
     contraction_of,
+    distances_of,
     elements_of,
     extent_of,
     is_uneven,
@@ -194,6 +195,8 @@ def _request_ahead(
     text = "{b} is prefetched {steps} steps ahead: it comes from {where}"
     where = "the L2 cache" if level == 2 else "beyond the L2 cache"
     for b in _along_columns(s, op, column):
+        if _slides_through(op, b, column, tile.columns):
+            continue
         choose(sums.stage, "prefetch", text, b=b, steps=steps, where=where)
         stage.prefetch(b, made.step, steps)
 
@@ -211,6 +214,15 @@ def _along_columns(s: Schedule, op: ComputeOp, column: IterVar) -> list[Tensor]:
             for load in reads_of(op, each)
         )
     ]
+
+
+def _slides_through(op: ComputeOp, tensor: Tensor, column: IterVar, columns: int) -> bool:
+    """Whether each step reads a tensor at a window of the columns that overlaps the next step's, as
+    an autocorrelation does: its lines come in their order, and each is needed in several steps."""
+    k = op.reduce_axis[-1].var
+    distances = [distances_of(load, op) for load in reads_of(op, tensor)]
+    across = [each for each in distances if column.var in each]
+    return all(0 < each.get(k, 0) < columns * each[column.var] for each in across)
 
 
 def _request_panel(
@@ -581,6 +593,4 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     if contraction.b.along(contraction.column) == 1:
         is_packed = copied_axes(contraction, contraction.b) is not None
         return (min(unpacked, in_panels) if is_packed else unpacked) + copy_cycles(copied)
-    packing = packing_cycles(nest, target)
-    across = max(packing, copy_cycles(size * nest.width))
-    return in_panels - packing + across + copy_cycles(copied)
+    return in_panels + copy_cycles(copied)

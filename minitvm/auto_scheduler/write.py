@@ -25,6 +25,7 @@ from minitvm.auto_scheduler.ahead import (
     write_hoisted,
     write_joined,
     write_mirrored,
+    write_own_factor,
     write_reassociated,
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
@@ -479,6 +480,7 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("places", write_unstacked),
     ("order of factors", write_factor_order),
     ("association", write_reassociated),
+    ("own factor", write_own_factor),
     ("symmetry", write_mirrored),
     ("parts ahead", write_hoisted),
     ("phases", write_phases),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
+from math import gcd
 from typing import final
 
 from minitvm.arith.atoms import is_pure
@@ -388,14 +389,17 @@ class _Partition(ScopedMutator):
         }
 
     def _opposites(self, region: _Region, rows: Sequence[Affine]) -> list[PrimExpr]:
-        """The negation of the only chosen condition, if there is as much work where it fails, and
-        it fails exactly where its row is negative."""
-        if len(rows) != 1 or len(region.chosen) != 1:
+        """The negations of chosen conditions that surely hold where the only row is negative, if
+        there is as much work where the conditions fail."""
+        if len(rows) != 1:
             return []
-        (condition,) = region.chosen
-        use = region.uses.conditions[condition]
-        is_exact = use.divides and self._forms.form(condition).same_as(rows[0])
-        return list(region.uses.opposites({condition})) if is_exact else []
+        uses = region.uses
+        divides = {each for each in region.chosen if uses.conditions[each].divides}
+        return [
+            each
+            for each in uses.opposites(divides)
+            if all(_holds_below(row, rows[0]) for row in uses.conditions[each].rows)
+        ]
 
     def _written_out(self, node: s.For, begin: PrimExpr, count: int) -> Stmt:
         """A few iterations, written out. Their masks are constants and need no registers, while a
@@ -443,6 +447,13 @@ def _follows(row: Affine, rows: Sequence[Affine]) -> bool:
     """Whether a form is surely at least zero where all `rows` are."""
     differences = (row - other for other in rows)
     return any(not each.terms and each.constant >= 0 for each in differences)
+
+
+def _holds_below(row: Affine, other: Affine) -> bool:
+    """Whether a form is surely at least zero where another one is negative, as `8 * i - 64` is
+    where `63 - 8 * i`, or `56 - 8 * i`, is."""
+    total, step = row + other, gcd(*other.terms.values())
+    return not total.terms and bool(step) and total.constant + step - other.constant % step >= 0
 
 
 def _mostly_holds(node: s.For, row: Affine) -> bool:

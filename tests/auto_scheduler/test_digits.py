@@ -515,3 +515,25 @@ def test_groups_of_steps_in_panels() -> None:
         )
         multiply(x, w, scale, y)
         np.testing.assert_array_equal(y, x @ (w * scale.repeat(32, 1)).T)
+
+
+@pytest.mark.parametrize("sizes", [(8, 4, 300, 64), (6, 3, 37, 24), (32, 8, 130, 16)])
+def test_heads_that_share_their_keys_are_rows(sizes: tuple[int, int, int, int]) -> None:
+    """A query of each head reads the keys at the quotient of the head: the heads of a group are the
+    rows of one product."""
+    heads, shared, keys, size = sizes
+    Q = te.placeholder((heads, 1, size), name="Q")
+    K = te.placeholder((heads // shared, keys, size), name="K")
+    c = te.reduce_axis((0, size), name="c")
+
+    def score(h: Any, i: Any, j: Any) -> Any:
+        return te.sum(Q[h, i, c] * K[h // shared, j, c], axis=c)
+
+    S = te.compute((heads, 1, keys), score, name="S")
+    trace = auto_schedule(S, "llvm -mtriple=x86_64-linux-gnu -mcpu=sapphirerapids").trace()
+    assert f"i0 // {shared}, i0 % {shared}" in trace
+    random = np.random.default_rng(3)
+    q, k = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in (Q, K))
+    s = np.full((heads, 1, keys), np.nan, "float32")
+    build([S], [Q, K, S])(q, k, s)
+    np.testing.assert_array_equal(s, q @ k.repeat(shared, 0).transpose(0, 2, 1))

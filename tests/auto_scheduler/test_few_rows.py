@@ -273,3 +273,76 @@ def test_small_factors_and_many_rows_have_blocks_of_panels(sizes: tuple[Any, int
     rows = te.var("rows") if sizes[0] is None else sizes[0]
     s = auto_schedule(product(rows, *sizes[1:])[-1], INTEL)
     assert NEXT_PANEL not in texts(s)
+
+
+@pytest.mark.parametrize("sizes", [(1, 61, 352, 32), (2, 40, 960, 96), (1, 7, 384, 128)])
+def test_a_row_by_weights_whose_groups_have_a_scale(sizes: tuple[int, int, int, int]) -> None:
+    """The steps have two axes, along which the weights lie in one line: lanes are steps."""
+    m, n, steps, size = sizes
+    X = te.placeholder((m, steps), name="X")
+    W = te.placeholder((n, steps), "int8", name="W")
+    S = te.placeholder((n, steps // size), name="S")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(X[i, k] * (W[j, k].astype("float32") * S[j, k // size]), axis=k)
+
+    Y = te.compute((m, n), element, name="Y")
+    assert m > 1 or "each channel by itself" not in texts(auto_schedule(Y, INTEL))
+    x, w = random.integers(-9, 9, (m, steps)), random.integers(-9, 9, (n, steps))
+    scales = random.integers(1, 4, (n, steps // size))
+    y = np.full((m, n), np.nan, "float32")
+    f = build([Y], [X, W, S, Y])
+    f(x.astype("f4"), w.astype("int8"), scales.astype("f4"), y)
+    np.testing.assert_array_equal(y, x @ (w * scales.repeat(size, 1)).T)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 40, 50), (2, 9, 30, 17), (1, 33, 16, 64)])
+def test_a_row_by_weights_with_several_axes_of_steps(sizes: tuple[int, int, int, int]) -> None:
+    m, n, outer, inner = sizes
+    X = te.placeholder((m, outer, inner), name="X")
+    W = te.placeholder((n, outer, inner), name="W")
+    g, k = te.reduce_axis((0, outer), name="g"), te.reduce_axis((0, inner), name="k")
+    Y = te.compute((m, n), lambda i, j: te.sum(X[i, g, k] * W[j, g, k], axis=[g, k]), name="Y")
+    x, w = (random.integers(-9, 9, [int(e) for e in t.shape]).astype("f4") for t in (X, W))
+    y = np.full((m, n), np.nan, "float32")
+    build([Y], [X, W, Y])(x, w, y)
+    np.testing.assert_array_equal(y, np.einsum("igk,jgk->ij", x, w))
+
+
+@pytest.mark.parametrize("sizes", [(100, 1000, 64), (7, 3000, 40)])
+def test_windows_that_slide_along_the_columns_are_not_requested(
+    sizes: tuple[int, int, int],
+) -> None:
+    """The next step of an autocorrelation reads the same lines."""
+    rows, steps, lags = sizes
+    x = te.placeholder((rows, steps), name="x")
+    k = te.reduce_axis((0, steps), name="k")
+
+    def element(a: Any, j: Any) -> Any:
+        return te.sum(x[a, k] * x[a, te.min(k + j, steps - 1)], axis=k, where=k + j < steps)
+
+    R = te.compute((rows, lags), element, name="R")
+    assert "prefetch" not in auto_schedule(R, INTEL).trace()
+    given = random.integers(-9, 9, (rows, steps)).astype("f4")
+    found = np.full((rows, lags), np.nan, "float32")
+    build([R], [x, R])(given, found)
+    expected = [(given[:, : steps - j] * given[:, j:]).sum(1) for j in range(lags)]
+    np.testing.assert_array_equal(found, np.stack(expected, 1))
+
+
+@pytest.mark.parametrize("sizes", [(4, 300, 64), (4, 64, 64), (4, 203, 61)])
+def test_few_short_sums_of_weights_that_lie_along_them_have_columns(
+    sizes: tuple[int, int, int],
+) -> None:
+    """Weights that stay in L2 with their panels are transposed in registers, sooner than lanes of
+    many short sums are added."""
+    rows, columns, steps = sizes
+    A, B = te.placeholder((rows, steps), name="A"), te.placeholder((columns, steps), name="B")
+    k = te.reduce_axis((0, steps), name="k")
+    C = te.compute((rows, columns), lambda i, j: te.sum(A[i, k] * B[j, k], axis=k), name="C")
+    assert "lanes of a vector hold the sums" not in texts(auto_schedule(C, INTEL))
+    a, b = (random.integers(-9, 9, [int(n) for n in t.shape]).astype("f4") for t in (A, B))
+    c = np.full((rows, columns), np.nan, "float32")
+    build([C], [A, B, C])(a, b, c)
+    np.testing.assert_array_equal(c, a @ b.T)

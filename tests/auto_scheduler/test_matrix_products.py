@@ -601,3 +601,41 @@ def test_nobody_asks_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: made)
     monkeypatch.setattr(host_module, "_ask_for_tiles", lambda: pytest.fail("asked"))
     assert host_module.host.__wrapped__().refusal == ""
+
+
+@pytest.mark.parametrize("dtypes", [("int8", "int32"), ("bfloat16", "float32")])
+@pytest.mark.parametrize("layout", ["NT", "TN", "NN"])
+def test_a_product_of_a_tensor_with_itself_has_two_factors(
+    dtypes: tuple[str, str], layout: str
+) -> None:
+    """Instructions multiply two tensors: a copy is the columns' factor."""
+    dtype, wide = dtypes
+    n, depth = 200, 200 if layout == "NN" else 320
+    A = te.placeholder((depth, n) if layout == "TN" else (n, depth), dtype, name="A")
+    k = te.reduce_axis((0, depth), name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        a = A[k, i] if layout == "TN" else A[i, k]
+        b = A[j, k] if layout == "NT" else A[k, j]
+        return te.sum(a.astype(wide) * b.astype(wide), axis=k)
+
+    C = te.compute((n, n), element, name="C")
+    trace = auto_schedule(C, AMX).trace()
+    assert "s.hoist(C, " in trace and "matrix_product" in trace
+
+
+@pytest.mark.parametrize("sizes", [(45, 64), (130, 77), (33, 300)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_values_of_a_product_of_a_tensor_with_itself(sizes: tuple[int, int], dtype: str) -> None:
+    n, depth = sizes
+    A = te.placeholder((n, depth), dtype, name="A")
+    k = te.reduce_axis((0, depth), name="k")
+    C = te.compute(
+        (n, n),
+        lambda i, j: te.sum(A[i, k].astype("int32") * A[j, k].astype("int32"), axis=k),
+        name="C",
+    )
+    a = random.integers(-99 if dtype != "uint8" else 0, 100, (n, depth)).astype(dtype)
+    c = np.full((n, n), 77, "int32")
+    tvm.build([C], [A, C])(a, c)
+    np.testing.assert_array_equal(c, a.astype("int32") @ a.T.astype("int32"))

@@ -394,3 +394,40 @@ def test_a_check_beside_a_choice_has_its_main_parts() -> None:
         np.testing.assert_array_equal(found, np.concatenate([a[:, ::2], a[:, 1::2]], 1))
     with pytest.raises(IndexError, match="index 1 must stay in"):
         f(np.zeros((3, 1), "float32"), np.zeros((3, 1), "float32"))
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_both_cases_of_a_parallel_choice_are_known(lanes: int) -> None:
+    """The choice ends between two vectors: where it doesn't hold for the first lane of a vector, it
+    holds for none."""
+    half = 64
+    X, Y = te.placeholder((2 * half,), name="X"), te.placeholder((2 * half,), name="Y")
+
+    def element(i: Any) -> Any:
+        place = 2 * (i % half)
+        return te.if_then_else(i < half, X[place] + Y[place], X[place] - Y[place])
+
+    Z = te.compute((2 * half,), element, name="Z")
+    s = te.create_schedule(Z.op)
+    outer, inner = s[Z].split(Z.op.axis[0], factor=lanes)
+    s[Z].vectorize(inner)
+    s[Z].parallel(outer)
+    text = str(lower(s, [X, Y, Z], simple_mode=True))
+    assert "full" in text and "if_then_else" not in text
+    x, y = np.random.default_rng(1).random((2, 2 * half), dtype="float32")
+    z = np.empty_like(x)
+    minitvm.build(s, [X, Y, Z], name="f")(x, y, z)
+    np.testing.assert_array_equal(z, np.concatenate([x[::2] + y[::2], x[::2] - y[::2]]))
+
+
+def test_a_parallel_choice_inside_of_a_vector_stays() -> None:
+    X = te.placeholder((64,), name="X")
+    Z = te.compute((64,), lambda i: te.if_then_else(i < 36, X[i], -X[i]), name="Z")
+    s = te.create_schedule(Z.op)
+    outer, inner = s[Z].split(Z.op.axis[0], factor=8)
+    s[Z].vectorize(inner)
+    s[Z].parallel(outer)
+    x = np.random.default_rng(1).random(64, dtype="float32")
+    z = np.empty_like(x)
+    minitvm.build(s, [X, Z], name="f")(x, z)
+    np.testing.assert_array_equal(z, np.where(np.arange(64) < 36, x, -x))

@@ -528,8 +528,10 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             for i: for j: for k: C[i, j] += C.exp[i, k] * B[k, j]
 
         Of several such parts, it takes the one with the most operations. A part that is a function
-        of one element of a tensor is computed for all elements of this tensor. The loops of
-        ``s[C]`` begin anew.
+        of one element of a tensor is computed for all elements of this tensor. Where nothing is
+        computed along these axes, a tensor that is read along them, and elsewhere along others, is
+        copied: a product of a tensor with itself then has two factors. The loops of ``s[C]`` begin
+        anew.
 
         Parameters
         ----------
@@ -546,8 +548,8 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         Raises
         ------
         CompileError
-            When no floating-point part changes along just these `axes`, when the part might read an
-            element that its tensors don't have, or the stage was scheduled already.
+            When no part changes along just these `axes`, when the part might read an element that
+            its tensors don't have, or the stage was scheduled already.
 
         >>> from minitvm import te
         >>> X, w = te.placeholder((9, 4), name="X"), te.placeholder((4,), name="w")

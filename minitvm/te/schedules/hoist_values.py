@@ -29,7 +29,15 @@ from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
 from minitvm.te.tensor import ComputeOp, data_axes, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
-from minitvm.tir.functor import Mutator, children, contains, find, substitute, walk_once
+from minitvm.tir.functor import (
+    Mutator,
+    children,
+    contains,
+    find,
+    mentions,
+    substitute,
+    walk_once,
+)
 from minitvm.tir.intrinsics import IMPURE_CALLS, INTRINSICS
 from minitvm.tir.structural_equal import structural_equal
 
@@ -131,6 +139,7 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
             f"hoist of {op.name}: expected one or more axes along which the part changes, got none"
         )
     part = next((each for each in parts_of(op) if {*each.axes} == {*axes}), None)
+    part = part or _own_read(op, axes)
     if part is None:
         names = ", ".join(str(getattr(each, "name", each)) for each in axes)
         raise CompileError(
@@ -140,6 +149,20 @@ def hoisted(op: ComputeOp, axes: Sequence[IterVar]) -> tuple[ComputeOp, ComputeO
     made = part.operation(op.name)
     reading = _Replaced(part.value, ProducerLoad(made.output(0), part.place))
     return made, replace(op, body=map_body(op.body, reading.expr))
+
+
+def _own_read(op: ComputeOp, axes: Sequence[IterVar]) -> Part | None:
+    """A read along just some axes of a tensor that an operation reads elsewhere as well: its copy
+    is a tensor of its own."""
+    reads = [each for each in find(ProducerLoad, *op.body) if isinstance(each.producer, Tensor)]
+    for read in reads:
+        used = [axis for axis in (*op.axis, *op.reduce_axis) if mentions(axis.var, *read.indices)]
+        shared = any(
+            each.producer is read.producer and not structural_equal(each, read) for each in reads
+        )
+        if {*used} == {*axes} and shared and is_defined(op, read):
+            return Part(read, tuple(used), None)
+    return None
 
 
 def parts_of(op: ComputeOp) -> list[Part]:
