@@ -114,8 +114,9 @@ def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Ti
     if chooser is not None:
         return chooser(costs)
     if calls := _calls(nest):
-        most = min(costs.values()) * _GOOD
-        good = tuple(tile for tile in costs if costs[tile] <= most)
+        best = min(costs, key=lambda tile: costs[tile])
+        most, widest = costs[best] * _GOOD, best.columns  # more columns are left by wider tiles
+        good = tuple(t for t in costs if costs[t] <= most and t.columns <= widest)
         costs = _misses(good, calls, on_one_core(target), blocks or _blocks_for(nest))
     most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]

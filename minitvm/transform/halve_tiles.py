@@ -55,7 +55,7 @@ def halve_tiles(func: PrimFunc, *, vector_bytes: int = VECTOR_BYTES) -> PrimFunc
 
     The choice is for tiles that can't overlap (see :func:`overlap_tiles`), such as those that read
     panels. Half a tile is one vector or more, and all statements for single columns are guarded. In
-    blocks of many tiles there is no choice.
+    blocks of many tiles, and where several loops run in a tile, there is no choice.
     """
     return with_body(func, _Halve(func, vector_bytes).stmt(func.body))
 
@@ -73,7 +73,9 @@ class _Halve(ScopedMutator):
     def visit_For(self, node: s.For) -> Stmt:
         made = super().visit_For(node)
         assert isinstance(made, s.For)
-        if made.kind not in (ForKind.SERIAL, ForKind.PARALLEL) or not self._is_long(made.body):
+        if made.kind not in (ForKind.SERIAL, ForKind.PARALLEL) or isinstance(made.extent, e.IntImm):
+            return made
+        if not self._is_long(made.body):
             return made
         tiles = guarded_tiles(self._prover, self._forms, made, ForKind.VECTORIZED)
         if tiles is None or not tiles.last.terms or tiles.size % 2:
@@ -109,9 +111,12 @@ class _Halve(ScopedMutator):
         return True
 
     def _is_long(self, body: Stmt) -> bool:
-        """Whether a tile has a loop inside, and calls nothing."""
-        is_long = any(each.kind == ForKind.SERIAL for each in find(s.For, body))
-        return is_long and code_size(body) > LITTLE and not calls_out(body)
+        """Whether a single tile has one loop inside, and calls nothing. Tiles with several, as of
+        windows, are long, and so are their copies."""
+        serial = [each for each in find(s.For, body) if each.kind == ForKind.SERIAL]
+        is_single = not any(each.else_case for each in find(s.IfThenElse, body))
+        is_long = sum(contains(s.BufferStore, each) for each in serial) == 1
+        return is_long and is_single and code_size(body) > LITTLE and not calls_out(body)
 
     def _saves_vectors(self, body: Stmt, tiles: Tiles) -> bool:
         """Whether half of a tile consists of whole vectors."""
