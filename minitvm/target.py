@@ -200,6 +200,9 @@ PROCESSORS: dict[str, dict[str, Processor]] = {
 # of AVX: each of them, among those of AVX, takes hundreds of cycles on some machines. Rows don't
 # list it, so code runs on each machine that has the features of a row.
 _UNUSED = {"x86_64": "-sse4a"}
+# LLVM's tuning by the features of a CPU. In a tile each product adds to a sum of its own, so none
+# waits for the one before: LLVM must not divide `vpdpwssd` into a multiplication and an addition.
+_TUNING = {"avx512vnni": "+fast-dpwssd", "avxvnni": "+fast-dpwssd"}
 _ARCH_ALIASES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 # Features by which LLVM tunes, such as prefer-256-bit. LLVM lists them nowhere.
 _TUNING_PREFIXES = ("prefer-", "fast-", "slow-")
@@ -287,12 +290,13 @@ class Target:
             l1_ways=_number(options, "l1d-cache-ways") or found.l1_ways,
         )
         unused = _UNUSED.get(_arch(triple), "")
+        tuning = {each for name, each in _TUNING.items() if name in processor.features}
         marks = [f"+{name}" for name in sorted(added)] + [f"-{name}" for name in sorted(removed)]
         for name, value in (
             ("target", text),
             ("triple", triple),
             ("mcpu", cpu),
-            ("feature_string", ",".join(filter(None, (given, unused, *marks)))),
+            ("feature_string", ",".join(filter(None, (given, unused, *tuning, *marks)))),
             ("processor", processor),
             ("given_cores", cores),
             ("kind", TargetKind(kind)),

@@ -60,6 +60,7 @@ _LINE = 2  # cycles in which the copy of a line of them begins
 _COPY_ROWS = 16  # bytes of a copy of rows in vectors
 PAGE = 4096  # bytes
 _WALK = 25  # cycles in which the address of another page is translated, while others are, too
+_SHORT_ROWS = 4  # of a tile at the end of a symbolic number of rows
 SHARE = 4 / 3  # times the bytes that a cache keeps, since other data pass through it
 
 
@@ -155,6 +156,9 @@ class Nest:
         Whether sums are transposed on their way to memory.
     block
         The size that rows and columns of tiles divide; None where any size will do.
+    is_symbolic
+        Whether the extents are those of a call, which the tiles aren't made for: rows and columns
+        that are left are computed in a part of a tile.
     """
 
     rows: tuple[int | None, ...]
@@ -177,6 +181,7 @@ class Nest:
     copies_rows: bool = False
     transposes: bool = False
     block: int | None = None
+    is_symbolic: bool = False
 
     @property
     def height(self) -> int:
@@ -249,8 +254,9 @@ def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
         evicts = sums > lines_in_l2(nest, target)
         panel = first if evicts else panel
     total = 0.0
-    for count_r, r in _parts(nest.height, tile.rows, nest.pads_rows):
-        for count_c, c in _parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed):
+    rows, columns = _parts_of(nest, tile)
+    for count_r, r in rows:
+        for count_c, c in columns:
             step = partial(_step, nest, r, c, target=target, in_order=blocks.depth is not None)
             tiles, each = count_r * count_c, steps / nest.unit.depth
             usual = step(panel, rows_again, evicts=evicts)
@@ -520,6 +526,23 @@ def waiting_cycles(size: int, held: int, target: Target, *, in_order: bool = Tru
         return 0.0
     late = 0.5 if level == 3 else 1.5 if in_order else 2.0
     return late * size / target.bytes_per_cycle(level)
+
+
+def _parts_of(nest: Nest, tile: Tile) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The numbers of whole tiles and of parts at the end of rows, and of columns; their sizes."""
+    if not nest.is_symbolic or nest.unit.rows > 1 or nest.pads_columns:
+        known = [*_parts(nest.height, tile.rows, nest.pads_rows)]
+        return known, [*_parts(nest.width, tile.columns, nest.pads_columns or nest.is_packed)]
+    (whole, left), half = divmod(nest.height, tile.rows), tile.columns // 2
+    rows = [(whole, tile.rows)]
+    if tile.rows < 2 * _SHORT_ROWS or left > 2 * _SHORT_ROWS:
+        rows = [(whole + (left > 0), tile.rows)]
+    elif left:
+        rows.append((-(-left // _SHORT_ROWS), _SHORT_ROWS))
+    if half < nest.unit.columns or nest.is_packed:
+        return rows, [(-(-nest.width // tile.columns), tile.columns)]
+    halves = -(-nest.width // half)
+    return rows, [(halves // 2, tile.columns), *([(1, half)] if halves % 2 else [])]
 
 
 def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]:

@@ -54,6 +54,11 @@ def is_version() -> bool:
     return _sizes.get() is not None
 
 
+def has_sizes() -> bool:
+    """Whether the version that is written has sizes, in place of symbolic extents."""
+    return bool(_sizes.get())
+
+
 def has_short_rows() -> bool:
     """Whether a version is written in which rows of symbolic length are short, or have parts."""
     return is_version() and not has_near_tensors()
@@ -62,5 +67,9 @@ def has_short_rows() -> bool:
 def may_vary(axis: IterVar) -> bool:
     """Whether other calls may have another extent of an axis: it is symbolic, or as large as those
     that stand for symbolic ones."""
-    extent = extent_of(axis)
+    return is_for_others(extent_of(axis))
+
+
+def is_for_others(extent: int | None) -> bool:
+    """Whether an extent is symbolic, or one that stands for symbolic ones."""
     return extent is None or extent in (_sizes.get() or ())

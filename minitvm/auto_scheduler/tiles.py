@@ -43,7 +43,13 @@ from minitvm.auto_scheduler.cost import (
     usual_product,
     waiting_cycles,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_COLUMNS, is_version
+from minitvm.auto_scheduler.some_sizes import (
+    USUAL,
+    USUAL_COLUMNS,
+    has_sizes,
+    is_for_others,
+    is_version,
+)
 from minitvm.runtime.dtype import DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
@@ -51,6 +57,11 @@ from minitvm.target import Target
 ALIKE = 1.02  # times the fewest cycles: nearer than the model is to the truth
 _MOST_COUNTS = 256  # of parts that are tried: where there are so many, one more makes no difference
 _FEW = 8  # rows
+_SMALL = 128  # rows and columns of a call
+_NARROW = 64  # rows, columns or steps, of a version for fewer of one of them
+# Eighths of them, and how many more: whole tiles are the most frequent ones.
+_CALLS = ((8, 0), (8, 0), (7, 1), (6, 4), (6, 0), (5, 3), (4, 3), (4, 1), (4, 0), (4, 0))
+_GOOD = 1.25  # times the fewest cycles of whole tiles
 _BlocksOf: TypeAlias = Callable[[Nest, Tile, Target], Blocks]
 
 
@@ -115,6 +126,11 @@ def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Ti
     chooser = _chooser.get()
     if chooser is not None:
         return chooser(costs)
+    if calls := _calls(nest):
+        best = min(costs, key=lambda tile: costs[tile])
+        most, widest = costs[best] * _GOOD, best.columns  # more columns are left by wider tiles
+        good = tuple(t for t in costs if costs[t] <= most and t.columns <= widest)
+        costs = _misses(good, calls, on_one_core(target), blocks or _blocks_for(nest))
     most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
 
@@ -126,10 +142,45 @@ def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Ti
     return min(alike, key=rank)
 
 
+def _calls(nest: Nest) -> tuple[Nest, ...]:
+    """Nests of some calls that have the version which is written, from whole tiles to half as many
+    rows and columns. In a version for few columns or steps, rows stay as they are. Padded tiles of
+    known sizes are for multiples of them."""
+    is_padded, unit = nest.pads_columns, nest.unit
+    if not is_version() or unit.rows > 1 or not nest.rows or (is_padded and has_sizes()):
+        return ()
+    if not is_padded and (unit.depth > 1 or not is_for_others(nest.columns)):
+        return ()
+    row, column = (_SMALL if is_padded else n or _SMALL for n in (nest.rows[-1], nest.columns))
+    varies = is_padded or is_for_others(nest.rows[-1])
+    made = list[Nest]()
+    for eighths, more in _CALLS:
+        width, height = (n * eighths // 8 + more for n in (column, row))
+        height = height if varies and height >= _NARROW else row
+        rows = (*nest.rows[:-1], height)
+        made.append(replace(nest, rows=rows, columns=width, is_symbolic=True))
+    return tuple(made)
+
+
+@lru_cache(maxsize=256)  # asked whether to pack, and for the tile
+def _misses(
+    tiles: tuple[Tile, ...], calls: tuple[Nest, ...], target: Target, blocks: _BlocksOf
+) -> Mapping[Tile, float]:
+    """By how much each of some tiles misses the fewest cycles, in the mean of the calls."""
+    made = {
+        tile: [cost(each, tile, blocks(each, tile, target), target) for each in calls]
+        for tile in tiles
+    }
+    least = [min(each) for each in zip(*made.values(), strict=True)]
+    return {
+        tile: sum(n / m for n, m in zip(cycles, least, strict=True)) / len(calls)
+        for tile, cycles in made.items()
+    }
+
+
 def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
     """The cycles of a nest by each tile; its blocks, if it is packed, are chosen later."""
-    blocks = in_one_block if nest.is_packed else blocks_in_place
-    found = _costs_in(nest, on_one_core(target), blocks)
+    found = _costs_in(nest, on_one_core(target), _blocks_for(nest))
     if nest.is_packed or target.num_cores == 1:
         return found
     return {tile: _on_cores(nest, tile, cycles, target) for tile, cycles in found.items()}
@@ -142,6 +193,10 @@ def _costs_in(nest: Nest, target: Target, blocks: _BlocksOf) -> Mapping[Tile, fl
         tile: cost(nest, tile, blocks(nest, tile, target), target)
         for tile in tiles_of(nest, target)
     }
+
+
+def _blocks_for(nest: Nest) -> _BlocksOf:
+    return in_one_block if nest.is_packed else blocks_in_place
 
 
 def in_one_block(nest: Nest, tile: Tile, target: Target) -> Blocks:

@@ -29,6 +29,7 @@ from minitvm.transform.clip_loops import clip_loops
 from minitvm.transform.compute_padding import compute_padding
 from minitvm.transform.enter_once import enter_once
 from minitvm.transform.fold_storage import fold_storage
+from minitvm.transform.halve_tiles import halve_tiles
 from minitvm.transform.hoist_conditions import hoist_conditions
 from minitvm.transform.inject_double_buffer import inject_double_buffer
 from minitvm.transform.inject_prefetch import inject_prefetch
@@ -84,6 +85,7 @@ def pipeline(
         (
             ("clip_loops", clip_loops),
             ("shorten_tiles", shorten_tiles),
+            ("halve_tiles", partial(halve_tiles, vector_bytes=vector_bytes)),
             ("compute_padding", compute_padding),
             (
                 "overlap_tiles",

@@ -63,7 +63,16 @@ class Tiles:
 
 def tiles_of(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind) -> Tiles | None:
     """The tiles over which a loop runs, whose parts are loops of a kind: lanes, or unrolled rows;
-    None where its body has no guards on such loops, or several limits."""
+    None where its body has no guards on such loops, or several limits, or where a tile may not
+    begin anywhere."""
+    tiles = guarded_tiles(prover, forms, loop, kind)
+    if tiles is None or not _Places(prover, forms, loop.loop_var, tiles).are_computed_by(loop.body):
+        return None
+    return tiles
+
+
+def guarded_tiles(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind) -> Tiles | None:
+    """As :func:`tiles_of`, whether or not a tile may begin anywhere."""
     if e.const_int(loop.min) != 0 or not prover.is_index_arithmetic(loop.extent):
         return None
     parts = [each.loop_var for each in find(s.For, loop.body) if each.kind == kind]
@@ -92,8 +101,7 @@ def tiles_of(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind) -> T
     with in_loop(prover, loop):
         if last.terms and not is_symbolic(prover, last):
             return None  # a loop around it gets a main part without guards
-    tiles = Tiles(size, last, tuple(found))
-    return tiles if _Places(prover, forms, var, tiles).are_computed_by(loop.body) else None
+    return Tiles(size, last, tuple(found))
 
 
 @final
@@ -334,7 +342,8 @@ class NoFunctionOfTheTile(Exception):
 
 @final
 class Shortened(Mutator):
-    """Lets loops over the parts of a tile, which its guards mention, have fewer iterations."""
+    """Lets loops over the parts of a tile, which its guards mention, have fewer iterations. Loops
+    of requests stay."""
 
     def __init__(self, tiles: Tiles, size: int) -> None:
         super().__init__()
@@ -345,6 +354,8 @@ class Shortened(Mutator):
         made: s.For = self.descend(node)
         extent = e.const_int(node.extent)
         if extent == 1 or not mentions(node.loop_var, *self._tiles.guards):
+            return made
+        if not contains(s.BufferStore, node):
             return made
         if extent != self._tiles.size:
             raise NoFunctionOfTheTile

@@ -59,9 +59,9 @@ def shorten_tiles(func: PrimFunc) -> PrimFunc:
                             if likely(io.begin + ii < n):
                                 S[ii] = S[ii] + A[io.begin + ii, k]
 
-    Where more rows are left than two short tiles have, a whole tile overlaps the one before, unless
-    it may read what it stores (see :func:`overlap_tiles`): then short tiles follow the last whole
-    one.
+    Where more rows are left than two short tiles have, or as many as a whole tile has, a whole tile
+    overlaps the one before, unless it may read what it stores (see :func:`overlap_tiles`): then
+    short tiles follow the last whole one.
 
     Whole tiles need no conditions. A tile is shortened only if all of its rows are unrolled, and if
     it is a function of ``io * 13``.
@@ -120,7 +120,8 @@ class _Shorten(ScopedMutator):
             place, end = Var(begin.name, dtype), self._prover.expression(tiles.last, dtype)
             moved = Moved(var, tiles, place, tiles.divisor).stmt(whole)
             whole = s.LetStmt(place, e.minimum(var * tiles.size, end), moved)
-            is_most = self._forms.at_least_zero(tiles.last - at + (tiles.size - 2 * _SHORT - 1))
+            least = min(2 * _SHORT + 1, tiles.size)  # rows, for which a whole tile is faster
+            is_most = self._forms.at_least_zero(tiles.last - at + (tiles.size - least))
             is_whole = e.logical_and(is_most, self._forms.at_least_zero(tiles.last))
         return with_fields(loop, body=s.IfThenElse(is_whole, whole, rest))
 

@@ -61,6 +61,12 @@ def test_rows_that_are_left_are_computed_four_at_a_time() -> None:
     assert find(IfThenElse, chosen.else_case) and not [*find(IfThenElse, chosen.then_case)]
 
 
+def test_as_many_rows_as_a_tile_has_are_a_whole_tile() -> None:
+    made = shorten_tiles(product(8))
+    (chosen,) = [each for each in find(IfThenElse, made.body) if each.else_case]
+    assert str(chosen.condition) == "i.outer * 8 + 7 < n and 7 < n"
+
+
 def rows(tile: Stmt) -> set[int | None]:
     unrolled = [each for each in find(For, tile) if each.kind == ForKind.UNROLLED]
     return {const_int(each.extent) for each in unrolled}
