@@ -182,7 +182,7 @@ def _write_version(
             return None
         text = made.trace()
         if s.versions and text == s.versions[-1][1].trace() and _is_for_any(version):
-            condition, before = s.versions.pop()
+            condition, before = s.take_back_version()
             s.specialize(e.logical_or(condition, version.condition), before)
             return True
         if text in (trace, *(other.trace() for _, other in s.versions)):

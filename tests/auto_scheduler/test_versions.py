@@ -414,6 +414,8 @@ def test_one_version_serves_the_calls_of_two_with_its_schedule() -> None:
     narrow = "k < 64 or n < 64"
     small = "int64(k) * int64(m) <= 65536 and int64(k) * int64(n) <= 65536"
     assert [str(c) for c, _ in s.versions if narrow in str(c)] == [f"{narrow} or {small}"]
+    again = te.replay(s.trace(), C)
+    assert [str(c) for c, _ in again.versions] == [str(c) for c, _ in s.versions]
 
 
 def test_the_number_of_products_of_narrow_numbers_needs_no_multiple() -> None:

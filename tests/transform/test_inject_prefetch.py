@@ -207,7 +207,7 @@ def test_shares_are_inside_of_the_loop_that_they_name() -> None:
     body = AttrStmt(A, SHARES, k + 1, loop(j, 8, copy(A[i, j])))
     with pytest.raises(TVMError, match=r"prefetch of A: expected a loop inside of the loop in k"):
         inject_prefetch(func(loop(i, 4, body)))
-    alone = AttrStmt(A, SHARES, i + 1, BufferStore(B, A[i, 0], (i, 0)))
+    alone = AttrStmt(A, SHARES, i + 1, BufferStore(B, A[i, 0], (i, const(0))))
     with pytest.raises(TVMError, match=r"inside of the loop in i \+ 1, found BufferStore"):
         inject_prefetch(func(loop(i, 4, alone)))
 

@@ -93,7 +93,7 @@ def test_registers_become_whole_vectors(columns: int, rows: int) -> None:
 
 def lanes_of(buffer: Buffer, **around: Buffer) -> int | None:
     """The lanes of nine zeros in a buffer, where attributes of buffers are around their loop."""
-    j = Var("j", "int32")
+    j = Var("j")
     store = s.BufferStore(buffer, const(0.0, "float32"), (j,))
     body: s.Stmt = s.For(j, const(0), const(9), s.ForKind.VECTORIZED, store)
     for key, other in around.items():
