@@ -417,9 +417,9 @@ def _write_deep(sums: Sums, last: Tensor, places: Places, tile: Tile, blocks: Bl
     total = contraction.op.output(0)
     stage, order = s[total], order_of_steps(contraction, in_order=sums.in_order)
     reduced = [compute_of(stage).reduce_axis[i] for i in order]
-    steps, _ = stage.split(reduced[blocks.cut], factor=blocks.depth)
+    steps, inner = stage.split(reduced[blocks.cut], factor=blocks.depth)
     if blocks.cut:
-        stage.reorder(*reduced[: blocks.cut], steps)
+        stage.reorder(*reduced[: blocks.cut], steps, inner, *reduced[blocks.cut + 1 :])
     steps = fused(stage, [*reduced[: blocks.cut], steps])
     part = factored(s, stage, steps).set_scope("local")
     (steps,) = compute_of(stage).reduce_axis

@@ -199,7 +199,7 @@ def _write_version(
             return None
         text = made.trace()
         if s.versions and text == s.versions[-1][1].trace() and _is_for_any(version):
-            condition, before = s.versions.pop()
+            condition, before = s.take_back_version()
             s.specialize(e.logical_or(condition, version.condition), before)
             return True
         if text in (trace, *(other.trace() for _, other in s.versions)):
@@ -264,12 +264,23 @@ def _has_unknown_parts(stage: Stage) -> bool:
 
 
 def _leaves_out(stage: Stage) -> bool:
-    """Whether an instruction would have to leave out terms behind the end of a symbolic sum."""
-    reduce = stage.op.body[0] if isinstance(stage.op, ComputeOp) else None
+    """Whether an instruction would have to leave out terms behind the end of a symbolic sum, or
+    results behind that of an axis, unless a tile of its own holds them."""
+    op = stage.op
+    reduce = op.body[0] if isinstance(op, ComputeOp) else None
     intrinsics = [attrs.intrin for attrs in stage.iter_var_attrs.values() if attrs.intrin]
-    if not intrinsics or not isinstance(reduce, Reduce):
+    if not intrinsics or not isinstance(op, ComputeOp) or not isinstance(reduce, Reduce):
         return False
+    if stage.attach_stage is None and not all(_come_out_even(op, i) for i in intrinsics):
+        return True
     return e.const_int(reduce.condition) != 1 or not all(_takes_all(reduce, i) for i in intrinsics)
+
+
+def _come_out_even(op: ComputeOp, intrinsic: TensorIntrin) -> bool:
+    """Whether the last axes of a stage consist of whole tiles of an intrinsic."""
+    extents = zip(reversed(op.axis), reversed(intrinsic.op.axis), strict=False)
+    rests = (e.floormod(domain_of(mine).extent, domain_of(tile).extent) for mine, tile in extents)
+    return all(Prover().can_prove(e.equal(rest, 0)) for rest in rests)
 
 
 def _takes_all(sum: Reduce, intrinsic: TensorIntrin) -> bool:

@@ -27,7 +27,7 @@ DTYPES = {
 # What is symbolic: of a product of m by k and k by n, with a batch of b.
 SUBSCRIPTS = ["mk,kn->mn", "mk,nk->mn", "km,kn->mn", "km,nk->mn", "mk,kn->nm", "bmk,bkn->bmn",
               "bmk,kn->bmn", "mk,k->m", "k,kn->n", "m,n->mn", "bm,bm->b"]  # fmt: skip
-CONSTANT = {"b": 3, "m": 37, "n": 50, "k": 29}
+CONSTANT = {"b": 3, "m": 37, "n": 50, "k": 29, "j": 6}
 FEW = [0, 1, 2, 15, 33, 70]
 
 
@@ -99,6 +99,16 @@ def test_any_sizes_of_other_types(dtypes: str, symbolic: str) -> None:
 def test_any_sizes_of_some(symbolic: str, small: bool) -> None:
     for sizes in few():
         check(sizes, "mk,kn->mn", "float32", True, small, symbolic)
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("symbolic", ["j", "kj", "mnkj"])
+@pytest.mark.parametrize("subscripts", ["mkj,kjn->mn", "mkj,kj->m", "mkbj,kbjn->mn"])
+def test_steps_that_lie_in_another_order(subscripts: str, symbolic: str) -> None:
+    """Sums over j and k, in this order: blocks of steps are those of a part of the outer axis."""
+    for size, steps in ((0, 0), (1, 33), (37, 1), (33, 70)):
+        sizes = dict(zip("mnkj", (size, 50, 7, steps), strict=True))
+        check(sizes | {"b": 3}, subscripts, "float32", False, False, symbolic)
 
 
 @pytest.mark.wide

@@ -62,6 +62,7 @@ def test_each_place_once() -> None:
     assert requests(ahead(copy(A[I[i], j] + A[i, j]))) == 4
     assert requests(ahead(LetStmt(k, I[i], copy(A[k, j])))) == 0
     assert requests(ahead(copy(A[te.min(I[i], 3), j]))) == 2
+    assert requests(ahead(loop(j, I[i], BufferStore(B, A[i, j], (i, j))))) == 0
 
 
 def test_reads_along_lines_are_requested_only_if_all_are() -> None:
@@ -198,12 +199,17 @@ def test_shares_are_the_next_block(tiles: int, parts: int) -> None:
 def test_shares_of_unknown_loops_are_none() -> None:
     body = AttrStmt(A, SHARES, i + 1, loop(j, n, copy(A[i, k])))
     assert requests(loop(i, 4, body)) == 0
+    rows = loop(k, n, BufferStore(B, A[k, i], (k, i)))
+    assert requests(loop(i, 4, AttrStmt(A, SHARES, i + 1, loop(j, 8, rows)))) == 0
 
 
 def test_shares_are_inside_of_the_loop_that_they_name() -> None:
     body = AttrStmt(A, SHARES, k + 1, loop(j, 8, copy(A[i, j])))
     with pytest.raises(TVMError, match=r"prefetch of A: expected a loop inside of the loop in k"):
         inject_prefetch(func(loop(i, 4, body)))
+    alone = AttrStmt(A, SHARES, i + 1, BufferStore(B, A[i, 0], (i, const(0))))
+    with pytest.raises(TVMError, match=r"inside of the loop in i \+ 1, found BufferStore"):
+        inject_prefetch(func(loop(i, 4, alone)))
 
 
 def test_of_a_schedule() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,18 +14,20 @@ from minitvm import te
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.tensor import Tensor
 from minitvm.tir import stmt as s
-from minitvm.tir.expr import const_int
+from minitvm.tir.buffer import decl_buffer
+from minitvm.tir.expr import Buffer, Var, const, const_int
 from minitvm.tir.functor import walk_once
 from minitvm.tir.interpreter import interpret
 from minitvm.tir.stmt import PrimFunc
+from minitvm.transform.whole_vectors import in_whole_vectors
 
 Value = Callable[[Any, Any], Any]
 
 
 def narrow(
-    columns: int, dtype: str = "float32", value: Value = lambda a, b: a * b
+    columns: int, dtype: str = "float32", value: Value = lambda a, b: a * b, *, rows: int = 4
 ) -> tuple[Schedule, list[Tensor]]:
-    """Sums of `columns` columns in registers, four rows at a time."""
+    """Sums of `columns` columns in registers, some of 12 rows at a time."""
     A = te.placeholder((12, 20), dtype, name="A")
     B = te.placeholder((20, columns), dtype, name="B")
     k = te.reduce_axis((0, 20), name="k")
@@ -32,7 +35,7 @@ def narrow(
     made = te.create_schedule(C.op)
     sums = made.cache_write(C, "local")
     i, j = C.op.axis
-    outer, inner = made[C].split(i, factor=4)
+    outer, inner = made[C].split(i, factor=rows)
     made[C].unroll(inner)
     made[C].vectorize(j)
     made[sums].compute_at(made[C], outer)
@@ -72,13 +75,51 @@ def check(made: Schedule, args: list[Tensor]) -> None:
         np.testing.assert_array_equal(c, a @ b)
 
 
+@pytest.mark.parametrize("rows", [4, 5])
 @pytest.mark.parametrize("columns", [3, 5, 6, 7, 9, 12, 15])
-def test_registers_become_whole_vectors(columns: int) -> None:
-    made, args = narrow(columns)
+def test_registers_become_whole_vectors(columns: int, rows: int) -> None:
+    """All of their lanes are computed, without a mask, and no others of other buffers."""
+    made, args = narrow(columns, rows=rows)
     width = 1 << (columns - 1).bit_length()
-    assert registers(lowered(made, args)) == [width]
-    assert registers(lowered(made, args, masks=False)) == [columns]
+    func = lowered(made, args)
+    assert set(registers(func)) == {width}
+    accesses = re.findall(r"(B|C|C\.local)(?:_1)?\[[^\]]*, (ramp[^\]]*)\]", str(func))
+    ramp = f"ramp(0, 1, {width})"
+    assert {at for name, at in accesses if name == "C.local"} == {ramp}
+    assert all(at.startswith(f"{ramp}, where=") for name, at in accesses if name != "C.local")
+    assert set(registers(lowered(made, args, masks=False))) == {columns}
     check(made, args)
+
+
+def lanes_of(buffer: Buffer, **around: Buffer) -> int | None:
+    """The lanes of nine zeros in a buffer, where attributes of buffers are around their loop."""
+    j = Var("j")
+    store = s.BufferStore(buffer, const(0.0, "float32"), (j,))
+    body: s.Stmt = s.For(j, const(0), const(9), s.ForKind.VECTORIZED, store)
+    for key, other in around.items():
+        body = s.AttrStmt(other, key, const(1), body)
+    made = in_whole_vectors(s.Allocate(buffer, body), 64)
+    return made and const_int(made.buffer.shape[0])
+
+
+def test_attributes_around_the_lanes() -> None:
+    """Another buffer that ignores guards has no further lanes; those of registers may be computed,
+    and other attributes say nothing of lanes."""
+    mine = decl_buffer((9,), "float32", "mine", scope="local")
+    other = decl_buffer((9,), "float32", "other")
+    assert lanes_of(mine) == lanes_of(mine, padded_buffer=mine) == 16
+    assert lanes_of(mine, pragma_nontemporal=other) == 16
+    assert lanes_of(mine, padded_buffer=other) is None
+    assert lanes_of(mine, padded_buffer=other, pragma_nontemporal=mine) is None
+
+
+def test_buffers_of_other_layouts_and_scopes_stay() -> None:
+    for declared in (
+        decl_buffer((9,), "float32", "in_memory"),
+        decl_buffer((9,), "float32", "apart", scope="local", strides=(2,)),
+        decl_buffer((9,), "float32", "behind", scope="local", elem_offset=const(1)),
+    ):
+        assert lanes_of(declared) is None
 
 
 @pytest.mark.parametrize(

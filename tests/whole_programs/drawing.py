@@ -706,8 +706,8 @@ class Drawer:
         for each in factors[1:]:
             body = apply("multiply", body, cast(each, wide))
         where = None
-        if self.maybe(0.06):
-            where = apply("lt", Axis(names[0]), Axis(axes[0]))
+        if self.maybe(0.12):
+            where = self.among_places(Axis(names[-1]), Axis(self.choose(axes)))
         reducer = "sum" if self.maybe(0.95) else self.choose(["max", "min"])
         if self.maybe(0.05) and len(factors) == 2:
             op = self.choose(["add", "subtract", "maximum"])
@@ -795,6 +795,14 @@ class Drawer:
         )
         indices.append(sum_)
 
+    def among_places(self, k: Value, axis: Value) -> Value:
+        """A condition on a step and an element, or on the place that they have in a window."""
+        place = arith("add", arith("multiply", axis, number(self.choose([1, 1, 2]))), k)
+        return self.choose([
+            apply("lt", k, axis), apply("ge", place, number(2)),
+            apply("ne", apply("floormod", place, number(3)), number(1)),
+        ])  # fmt: skip
+
     def pooled(self) -> None:
         """A pool over the last dimension of a tensor, padded or not, by a guard or by where=."""
         source = self.tensor(lambda each: 1 <= len(each.shape) <= 3)
@@ -818,6 +826,8 @@ class Drawer:
             self._reduction_stage(axes, shape, ranges, first)
             return
         inside = [apply("ge", index, number(0)), apply("lt", index, dim)]
+        if self.maybe(0.3):
+            inside.append(self.among_places(Axis(k), Axis(axes[-1])))
         if self.maybe(0.5):
             first = self.guarded("if_then_else", first, inside)
             self._reduction_stage(axes, shape, ranges, first)

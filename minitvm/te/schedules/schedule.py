@@ -146,6 +146,13 @@ class Schedule(GraphPrimitives):
             )
         self.versions.append((condition, version))
 
+    def take_back_version(self) -> tuple[PrimExpr, Schedule]:
+        """Undoes the last ``specialize``, which must be the last primitive of the schedule: returns
+        its condition and its version."""
+        assert ".specialize(" in self.calls.lines[-1]
+        self.calls.lines.pop()
+        return self.versions.pop()
+
     def _not_a_version(self, other: Schedule) -> str | None:
         """What another schedule is, and the remedy, if it can't be a version of this one."""
         if other is self:
