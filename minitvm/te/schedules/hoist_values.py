@@ -26,7 +26,7 @@ from minitvm.arith.guards import conjuncts
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.schedules.rewrite_operations import is_fixed, map_body
-from minitvm.te.tensor import ComputeOp, data_axes, domain_of, tensor_of
+from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import (
