@@ -112,7 +112,12 @@ def test_a_schedule_does_not_change_results(dtype: str, widths: Sequence[int], t
     )
     for other in others:
         for name, one, another in zip(FUNCTIONS, first, other, strict=True):
-            assert one.tobytes() == another.tobytes(), name
+            assert bits_of(one) == bits_of(another), name
+
+
+def bits_of(values: Array) -> bytes:
+    """All bits but the sign of NaN, which LLVM may choose."""
+    return np.where(np.isnan(values), np.nan, values).astype(values.dtype).tobytes()
 
 
 @pytest.mark.parametrize(("dtype", "lanes"), [("float32", 32), ("float64", 8)])

@@ -115,6 +115,7 @@ def without_spread_factors(value: PrimExpr) -> tuple[PrimExpr, list[PrimExpr]]:
     """A product without the conditions of factors that are 0 except at some remainders of a place,
     as elements with zeros between them; and these conditions. Where one fails, the product is 0.
 
+    >>> from minitvm import te
     >>> X, i = te.placeholder((8,), name="X"), te.var("i")
     >>> without_spread_factors(te.if_then_else(i % 2 == 0, X[i // 2], 0.0) * 3.0)
     (X[i // 2] * 3.0, [i % 2 == 0])
