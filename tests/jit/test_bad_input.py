@@ -87,7 +87,11 @@ class Exporting:
             r"with ... == \(2,\) \(as argument 0 'x' has it\), got \(3,\): jit\(broadcast=True\)",
         ),
         (lambda: added(X, X[:0]), ValueError, r"... == \(2,\) .*, got \(0, 3\)$"),
-        (lambda: scaled(X), TypeError, r"argument 1 'w': expected an array of shape \(n,\), got none"),
+        (
+            lambda: scaled(X),
+            TypeError,
+            r"argument 1 'w': expected an array of shape \(n,\), got none",
+        ),
         (lambda: scaled(X, W, 1, 2), TypeError, r"expected at most 3 arguments .*, got 4"),
         (lambda: scaled(X, W, eps=1), TypeError, "expected arguments among x, w, scale, got 'eps'"),
         (lambda: scaled(X, W, x=X), TypeError, "argument 0 'x': given by position and by name"),
