@@ -90,7 +90,7 @@ class Exporting:
         (
             lambda: scaled(X),
             TypeError,
-            r"argument 1 'w': expected an array of shape \(n,\), got none",
+            r"argument 1 'w': .* of shape \(n,\), got none",
         ),
         (lambda: scaled(X, W, 1, 2), TypeError, r"expected at most 3 arguments .*, got 4"),
         (lambda: scaled(X, W, eps=1), TypeError, "expected arguments among x, w, scale, got 'eps'"),

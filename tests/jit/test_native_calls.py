@@ -254,7 +254,7 @@ def test_several_outputs_and_out(slow_calls: list[str]) -> None:
 
 
 ODD_CALLS: list[tuple[Callable[..., Any], type[Exception], str]] = [
-    (lambda f, x, w: f(x), TypeError, r"argument 1 'w': expected an array of shape \(n,\), got none"),
+    (lambda f, x, w: f(x), TypeError, r"argument 1 'w': .* of shape \(n,\), got none"),
     (lambda f, x, w: f(x, w, 1.0, 2), TypeError, "at most 3 arguments by position"),
     (lambda f, x, w: f(x, w, w=w), TypeError, "given by position and by name"),
     (lambda f, x, w: f(x, w, scales=1), TypeError, "expected arguments among .*'scales'"),
