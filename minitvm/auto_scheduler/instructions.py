@@ -474,8 +474,7 @@ def _even_blocks(nest: Nest, tile: Tile, target: Target, *, copied: bool) -> Blo
 def _of_whole_lines(contraction: Contraction, tile: Tile, columns: int | None) -> int | None:
     """The columns of a block: about as many as `columns`, and whole lines of those in which the
     columns' factor is moved. None where such a block would have most of the columns."""
-    op = contraction.b.tensor.op
-    line = line_of_digits(cast(ComputeOp, op)) if only_moves(op) else None
+    line = _line_of_moved(contraction.b.tensor)
     if columns is None or line is None:
         return columns
     whole = lcm(line, tile.columns)
@@ -581,10 +580,18 @@ def _write_panels(
         columns, lane = panels.split(loops[-1], factor=lanes * group)
         panels.reorder(columns, groups, several, lane)
         panels.tensorize(several, interleave_rows(str(factor.dtype), group, lanes, number))
-        return panels, groups
+        # A part that ends within a line is moved element by element; whole rows are lines.
+        line = _line_of_moved(cast(Tensor, load.producer))
+        return panels, groups if line is None or line % (number * group) == 0 else columns
     _, together = panels.split(loops[-1], factor=group)
     panels.vectorize(together)
     return None
+
+
+def _line_of_moved(factor: Tensor) -> int | None:
+    """The neighbours of a factor that are moved together, as a line; None if it isn't moved, or
+    lies in one line."""
+    return line_of_digits(cast(ComputeOp, factor.op)) if only_moves(factor.op) else None
 
 
 def _square_of_groups(
