@@ -78,6 +78,19 @@ _BATCHED: tuple[tuple[tuple[int, str, int, int, int], ...], ...] = (
     ((5, "NT", 230, 230, 72), (5, "NN", 230, 72, 230), (40, "NN", 30, 34, 38)),
 )
 _FLOAT64: tuple[Sizes, Sizes] = ((32, 64, 127, 128, 256, 512, 1000, 1024), (49, 95, 170, 310, 850))
+# Of narrow numbers by weights that lie along the sum, as a linear layer has them.
+_LINEAR: tuple[Shapes, Shapes] = (
+    tuple(
+        (rows, n, k)
+        for rows in (1, 4, 16, 128, 384)
+        for n, k in ((3072, 768), (768, 3072), (4096, 1024))
+    ),
+    tuple(
+        (rows, n, k)
+        for rows in (2, 11, 77, 280)
+        for n, k in ((1280, 5120), (5120, 1280), (3000, 900))
+    ),
+)
 _NARROW: tuple[Sizes, Sizes] = ((64, 128, 256, 512, 1024, 2048), (72, 150, 300, 600, 1100))
 
 TARGETS = (
@@ -100,8 +113,9 @@ TARGETS = (
         )
     ),
     Target("float64", 1.05, lambda row: row.what.startswith("float64/")),
-    Target("bfloat16", 1.1, lambda row: row.what.startswith("bfloat16/")),
-    Target("int8", 1.1, lambda row: row.what.startswith("int8/")),
+    Target("bfloat16", 1.1, lambda row: row.what == "bfloat16/squares"),
+    Target("int8", 1.1, lambda row: row.what == "int8/squares"),
+    Target("bfloat16 and int8, linear layers", 1.1, lambda row: row.what.endswith("/linear")),
     Target("fused", 1.3, lambda row: row.what.startswith("fused/")),
     Target("prepacked", 1.1, lambda row: row.what.startswith("prepacked/")),
 )
@@ -136,6 +150,8 @@ def _problems() -> Iterator[Problem]:
                 continue  # whose tensors are the arrays
             for n in _NARROW[held_out]:
                 yield product(f"{dtype}/squares", dtype, "NN", n, n, n, held_out=held_out)
+            for shape in _LINEAR[held_out]:
+                yield product(f"{dtype}/linear", dtype, "NT", *shape, held_out=held_out)
 
 
 def product(
@@ -232,7 +248,8 @@ def _libraries(
         else:
             mm = torch.mm if len(shape) == 2 else torch.bmm
             found["torch"] = partial(mm, a, b, out=torch.empty(shape, dtype=a.dtype))
-        if dtype == "float32" and len(shape) == 2 and torch.backends.mkldnn.is_available():
+        is_linear = dtype in ("float32", "bfloat16") and len(shape) == 2
+        if is_linear and torch.backends.mkldnn.is_available():
             linear = torch.ops.mkldnn._linear_pointwise
             found["torch oneDNN"] = partial(linear, a, b.t(), None, "none", [], "")
     if dtype in ("float32", "float64"):  # numpy has no bfloat16, and plain loops for integers

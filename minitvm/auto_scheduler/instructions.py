@@ -176,16 +176,11 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     >>> matrix_product_for(contraction_of(C.op), sapphirerapids).name
     'tdpbusd'
     """
-    op, a, b = contraction.op, contraction.a, contraction.b
-    is_plane = len(op.reduce_axis) == 1 and {*_plane(contraction)} == {*op.axis[-2:]}
-    if not is_plane or a.tensor is b.tensor or not _is_narrow_product(contraction):
-        return None
-    dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
-    found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
-    if found is None or None in map(_size_of, (*op.axis[-2:], *op.reduce_axis)):
+    found = _matrix_product_of(contraction, target)
+    if found is None:
         return None
     nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
-    if not any(tiles_of(nest, target)) or rows < _LEAST_ROWS:
+    if rows < _LEAST_ROWS:
         return None
     tile = best_tile(nest, target)
     computed = (
@@ -194,6 +189,31 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
         * _rounded_up(depth, found.depth)
     )
     return found if rows * columns * depth >= found.share * computed else None
+
+
+def _matrix_product_of(contraction: Contraction, target: Target) -> MatrixProduct | None:
+    """The instruction for a contraction, whatever part of the products is padding."""
+    op, a, b = contraction.op, contraction.a, contraction.b
+    is_plane = len(op.reduce_axis) == 1 and {*_plane(contraction)} == {*op.axis[-2:]}
+    if not is_plane or a.tensor is b.tensor or not _is_narrow_product(contraction):
+        return None
+    dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
+    found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)
+    if found is None or None in map(_size_of, (*op.axis[-2:], *op.reduce_axis)):
+        return None
+    return found if any(tiles_of(_nest(contraction, found, target), target)) else None
+
+
+def matrix_product_for_few_rows(contraction: Contraction, target: Target) -> MatrixProduct | None:
+    """The instruction for fewer rows than :func:`matrix_product_for` takes, but several, if with
+    the roles of the factors exchanged they are columns."""
+    found = _matrix_product_of(contraction, target)
+    if found is None:
+        return None
+    rows, columns, _ = _sizes(contraction)
+    if not 1 < rows < _LEAST_ROWS or columns < found.rows:
+        return None
+    return found if len(_roles(found, contraction, target)) > 1 else None
 
 
 def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
@@ -407,7 +427,7 @@ def _roles(
     is_free = {*plane} == {*contraction.op.axis[-2:]} and not may_vary(plane[0])
     if is_free and not lies_in_groups(contraction):
         other = contraction_of(contraction.op, plane[0])
-        find = matrix_product_for if isinstance(by, MatrixProduct) else dot_product_for
+        find = _matrix_product_of if isinstance(by, MatrixProduct) else dot_product_for
         its = None if other is None else find(other, target)
         if other is not None and its is not None:
             found.append((its, other))

@@ -27,6 +27,7 @@ from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,
     matrix_product_for,
+    matrix_product_for_few_rows,
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
@@ -218,6 +219,15 @@ def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
     return _allowed(sums, matrix_product_for(sums.contraction, sums.target))
 
 
+def _by_products_of_few_rows(sums: Sums) -> MatrixProduct | None:
+    """The instruction that takes few rows as columns, if that takes fewer cycles than the other
+    ways."""
+    by = _allowed(sums, matrix_product_for_few_rows(sums.contraction, sums.target))
+    if by is None or sums.ahead is not None:
+        return None
+    return by if _cycles_by(sums, by) * ALIKE < _cycles(sums, STRATEGIES[2:]) else None
+
+
 def _by_dot_products(sums: Sums) -> DotProduct | None:
     found = dot_product_for(sums.contraction, sums.target, sums.is_packed_ahead)
     return _allowed(sums, found)
@@ -307,6 +317,9 @@ def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
 # fmt: off
 STRATEGIES: tuple[Strategy, ...] = (
     Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False),
+    Strategy(
+        "few rows by matrix products", _by_products_of_few_rows, _cycles_by, _write_by
+    ),
     Strategy("plain reduction", _is_plain, _of(_cycles_of_plain), _leave_to_rows, False),
     Strategy("streamed", _is_streamed, _of(streamed_cycles), _write_streamed, False),
     Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),

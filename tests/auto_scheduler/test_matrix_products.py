@@ -198,6 +198,21 @@ def test_exchanged_roles_of_all_shapes(
     check(tensors, s, AMX, layout, release_gil=True)
 
 
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(
+    "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]
+)
+@pytest.mark.parametrize(("n", "k", "layout"), [(200, 256, "NT"), (131, 77, "NT"), (160, 128, "TT")])
+def test_fewest_rows(rows: int, n: int, k: int, layout: str, dtypes: tuple[str, str, str]) -> None:
+    """Two and three rows are columns of tiles, most of whose products are padding; a single one is
+    no matrix."""
+    tensors = product(rows, n, k, dtypes, layout)
+    s = auto_schedule(tensors[2], AMX)
+    assert exchanges_roles(s) or rows == 1 or k == 77
+    check(tensors, s, AMX, layout, release_gil=True)
+
+
 def exchanges_roles(s: te.Schedule) -> bool:
     return any("transposed on their way" in each.text for each in s.choices)
 
