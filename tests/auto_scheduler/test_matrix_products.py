@@ -203,7 +203,9 @@ def test_exchanged_roles_of_all_shapes(
 @pytest.mark.parametrize(
     "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]
 )
-@pytest.mark.parametrize(("n", "k", "layout"), [(200, 256, "NT"), (131, 77, "NT"), (160, 128, "TT")])
+@pytest.mark.parametrize(
+    ("n", "k", "layout"), [(200, 256, "NT"), (131, 77, "NT"), (160, 128, "TT")]
+)
 def test_fewest_rows(rows: int, n: int, k: int, layout: str, dtypes: tuple[str, str, str]) -> None:
     """Two and three rows are columns of tiles, most of whose products are padding; a single one is
     no matrix."""
