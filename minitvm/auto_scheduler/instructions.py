@@ -98,12 +98,16 @@ def _size_of(axis: IterVar) -> int | None:
 
 
 def _is_narrow_product(contraction: Contraction) -> bool:
-    """Whether each step of one sum multiplies an element of each of two factors."""
+    """Whether each step of one sum multiplies an element of each of two tensors."""
     op, a, b = contraction.op, contraction.a, contraction.b
     if not multiplied_reads(op) or not contraction.rows:
         return False
     is_last = op.axis[-1] in (contraction.column, contraction.rows[-1])
-    return is_last and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
+    return (
+        is_last
+        and a.tensor is not b.tensor
+        and all(a.reads(k) and b.reads(k) for k in op.reduce_axis)
+    )
 
 
 def dot_product_for(
@@ -122,7 +126,7 @@ def dot_product_for(
     >>> dot_product_for(contraction_of(C.op), znver4).name
     'vpdpbusd_512'
     """
-    if contraction.a.tensor is contraction.b.tensor or not _is_narrow_product(contraction):
+    if not _is_narrow_product(contraction):
         return None
     found = _dot_product_of(contraction, target)
     if found is None:
@@ -137,11 +141,7 @@ def dot_product_for(
 
 def has_instruction(contraction: Contraction, target: Target) -> bool:
     """Whether the target has an instruction for a contraction, if its sizes fit."""
-    return (
-        contraction.a.tensor is not contraction.b.tensor
-        and multiplies_dtypes(contraction, target)
-        and _is_narrow_product(contraction)
-    )
+    return multiplies_dtypes(contraction, target) and _is_narrow_product(contraction)
 
 
 def multiplies_dtypes(contraction: Contraction, target: Target) -> bool:
@@ -195,7 +195,7 @@ def _matrix_product_of(contraction: Contraction, target: Target) -> MatrixProduc
     """The instruction for a contraction, whatever part of the products is padding."""
     op, a, b = contraction.op, contraction.a, contraction.b
     is_plane = len(op.reduce_axis) == 1 and {*_plane(contraction)} == {*op.axis[-2:]}
-    if not is_plane or a.tensor is b.tensor or not _is_narrow_product(contraction):
+    if not is_plane or not _is_narrow_product(contraction):
         return None
     dtypes = (str(a.tensor.dtype), str(b.tensor.dtype), str(op.output(0).dtype))
     found = find_instruction(MATRIX_PRODUCTS, *dtypes, target.features)

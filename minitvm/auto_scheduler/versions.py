@@ -341,11 +341,11 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
         if (are_few := _are_few(rows, found, target)) is not None:
             yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
+    alone = rows if len(extents) == 1 and extents[0] is rows else None
     if any(has_instruction(each, target) for each in found):
-        is_alone = rows is not None and len(extents) == 1 and extents[0] is rows
-        if rows is not None and is_alone and not all(map(lies_in_groups, found)):
-            few = {rows: _PADDED_FEW}
-            name, are_few = f"{_FEW_BY_TILES} {rows.name} or fewer", rows <= _FEW_BY_TILES
+        if alone is not None and not all(map(lies_in_groups, found)):
+            few = {alone: _PADDED_FEW}
+            name, are_few = f"{_FEW_BY_TILES} {alone.name} or fewer", alone <= _FEW_BY_TILES
             yield _Version(name, are_few, (few,), is_bounded=True)
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
@@ -359,10 +359,10 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         if any(map(_has_symbolic_channels, images)):
             yield _Version("images", e.const(True), _sizes_of_images(extents, images))
         return
-    if len(extents) == 1 and extents[0] is rows:
+    if alone is not None:
         # Of any larger number of rows the tiles and the blocks are the same.
-        sizes = tuple({rows: size} for size in _ROWS)
-        yield _Version("few rows", e.const(True), sizes, rows=rows)
+        sizes = tuple({alone: size} for size in _ROWS)
+        yield _Version("few rows", e.const(True), sizes, rows=alone)
         return
     mine = tiled or extents
     # Few rows by a large factor want the tiles of many; rests of rows cost little.
