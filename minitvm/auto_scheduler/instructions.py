@@ -43,6 +43,7 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
     cost,
+    kept_level,
     layout_cycles,
     transfer_cycles,
 )
@@ -221,14 +222,15 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     Stages that only move elements to a factor are part of its padded copy, or are computed at its
     place, and are returned then."""
     s, contraction, target = given.schedule, given.contraction, given.target
-    ahead, moved, last = given.is_packed_ahead, given.moved, given.last.op.output(0)
-    if not ahead:
-        roles = _roles(by, contraction, target)
-        by, contraction = min(roles, key=lambda each: _cycles(each[0], each[1], target))
+    moved, last = given.moved, given.last.op.output(0)
+    ahead = contraction.b.tensor if given.is_packed_ahead else None
+    roles = _roles(by, contraction, target, ahead)
+    by, contraction = min(roles, key=lambda each: _cycles(each[0], each[1], target, ahead))
     op, places = contraction.op, places_of(contraction)
-    nest = _nest(contraction, by, target)
+    nest = _nest(contraction, by, target, ahead)
     tile = best_tile(nest, target)
     copied = nest.copies_rows or nest.height % tile.rows > 0
+    copied = copied and contraction.a.tensor is not ahead
     blocks = _even_blocks(nest, tile, target, copied=copied)
     blocks = replace(blocks, columns=_of_whole_lines(contraction, tile, blocks.columns))
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
@@ -250,10 +252,12 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
         stage.vectorize(tiles.column)
     task, placed = run_outermost(stage, tiles), list[Stage]()
     for load, factor in zip(loads, factors[:2], strict=True):
-        at: Place = stage, tiles.strip
+        is_columns = load.producer is contraction.b.tensor
+        at: Place = task if is_columns else (stage, tiles.strip)
+        if load.producer is ahead:
+            at = "ahead"
         source = s[cast(Tensor, load.producer)]
-        if load.producer is contraction.b.tensor:
-            at = "ahead" if ahead else task
+        if is_columns:
             readers = [sums, *excess]
             copied_at = _write_panels(
                 s, readers, factor, load, own.column, tile.columns, by.group, at, target
@@ -276,6 +280,9 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
             s[factor].compute_inline()
         elif is_padded:
             make_copy(s[factor], copied_at or at, target)
+        are_rows_ahead = at == "ahead" and not is_columns and copied_at is not None
+        if are_rows_ahead and isinstance(s[factor].op, ComputeOp):
+            s[factor].compute_ahead()
     at_tile = tiles.loops[-1]
     if isinstance(by, DotProduct):
         for each in excess:
@@ -362,9 +369,11 @@ def _write_dot_products(inner: Stage, places: Places, tile: Tile, by: DotProduct
 # -- The model --
 
 
-def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
+def _nest(
+    contraction: Contraction, by: _Instruction, target: Target, ahead: Tensor | None = None
+) -> Nest:
     """The contraction as the model sees it. All tiles have one size: the padding of the last tile
-    is computed as well."""
+    is computed as well. `ahead`: the factor that is copied ahead of the call."""
     sums, terms = DType.of(by.sum), MULTIPLY_ADD
     if isinstance(by, DotProduct):
         unit = replace(vectors(sums, target), columns=by.lanes, depth=by.group)
@@ -387,15 +396,19 @@ def _nest(contraction: Contraction, by: _Instruction, target: Target) -> Nest:
     is_moved, a_bytes = only_moves(contraction.a.tensor.op), made.a_bytes
     if is_moved and a_bytes is not None:  # tiles read a strip of it, which is made in the caches
         a_bytes = min(a_bytes, target.cache_bytes(2) // 8)
-    return replace(
+    depth, are_ahead = last and _rounded_up(last, unit.depth), contraction.a.tensor is ahead
+    made = replace(
         made,
         rows=tuple(map(_size_of, contraction.rows)),
         columns=_size_of(contraction.column),
-        steps=(*steps, last and _rounded_up(last, unit.depth)),
+        steps=(*steps, depth),
         a_bytes=a_bytes,
-        copies_rows=is_moved or _copies_rows(contraction, by),
+        copies_rows=are_ahead or is_moved or _copies_rows(contraction, by),
         transposes=_is_exchanged(contraction),
     )
+    if are_ahead and depth is not None:
+        made = replace(made, step_bytes=made.itemsize, row_bytes=made.itemsize * depth)
+    return made
 
 
 def cycles_by_instruction(contraction: Contraction, target: Target) -> float | None:
@@ -417,7 +430,7 @@ def lies_in_groups(contraction: Contraction) -> bool:
 
 
 def _roles(
-    by: _Instruction, contraction: Contraction, target: Target
+    by: _Instruction, contraction: Contraction, target: Target, ahead: Tensor | None = None
 ) -> list[tuple[_Instruction, Contraction]]:
     """A contraction and its instruction; and with the roles of the factors exchanged. Rows are read
     as they lie, if their steps are neighbours, and columns copied: of weights ``W[j, k]`` and few
@@ -425,7 +438,8 @@ def _roles(
     found, plane = [(by, contraction)], _plane(contraction)
     # Panels of many rows are better read than packed for each strip.
     is_free = {*plane} == {*contraction.op.axis[-2:]} and not may_vary(plane[0])
-    if is_free and not lies_in_groups(contraction):
+    lies = lies_in_groups(contraction) if ahead is None else isinstance(by, DotProduct)
+    if is_free and not lies:
         other = contraction_of(contraction.op, plane[0])
         find = _matrix_product_of if isinstance(by, MatrixProduct) else dot_product_for
         its = None if other is None else find(other, target)
@@ -434,20 +448,26 @@ def _roles(
     return found
 
 
-def _cycles(by: _Instruction, contraction: Contraction, target: Target) -> float:
-    """The cycles of a contraction by an instruction, with the copies, in these roles."""
-    nest = _nest(contraction, by, target)
+def _cycles(
+    by: _Instruction, contraction: Contraction, target: Target, ahead: Tensor | None = None
+) -> float:
+    """The cycles of a contraction by an instruction, with the copies, in these roles. That of the
+    factor `ahead` is made ahead of the call."""
+    nest = _nest(contraction, by, target, ahead)
     tile = best_tile(nest, target)
     a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
-    if b.along(k) == 1:  # squares of groups
-        size = _bytes_of(contraction, b)
+    size = _bytes_of(contraction, b)
+    if b.tensor is ahead:  # tiles wait for panels from beyond L2
+        level = kept_level(size, target)
+        copying = size / target.bytes_per_cycle(level) if level > 2 else 0.0
+    elif b.along(k) == 1:  # squares of groups
         copying = layout_cycles(size, size, target, in_rows=False)
         copying += transfer_cycles(size, size, target)
     else:
         copying = _copying(contraction, b, contraction.column)
-    if _copies_rows(contraction, by) and not only_moves(a.tensor.op):
+    if a.tensor is not ahead and _copies_rows(contraction, by) and not only_moves(a.tensor.op):
         copying += _copying(contraction, a, k, contraction.rows[-1])
-    blocks = _even_blocks(nest, tile, target, copied=nest.copies_rows)
+    blocks = _even_blocks(nest, tile, target, copied=nest.copies_rows and a.tensor is not ahead)
     return cost(nest, tile, blocks, target) + copying
 
 

@@ -135,7 +135,7 @@ def check_products(target: str, dtypes: tuple[str, str, str], shapes: Shapes) ->
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(("target", "dtypes"), FEW)
 def test_prepacked_products(target: str, dtypes: tuple[str, str, str]) -> None:
-    """Panels, of a padded copy or not, that the call gets."""
+    """Panels, of a padded copy or not, or rows, that the call gets."""
     check_prepacked_products(target, dtypes, one_of(prepackable(target), target, dtypes))
 
 
@@ -156,7 +156,7 @@ def check_prepacked_products(target: str, dtypes: tuple[str, str, str], shapes: 
         s = auto_schedule(tensors[2], target, prepacked=[tensors[1]])
         assert instruction_of(s)
         (panels,) = (stage for stage in s.stages if stage.is_ahead)
-        assert panels.op.output(0).ndim == 3
+        assert panels.op.output(0).ndim == (2 if exchanges_roles(s) else 3)
         check(tensors, s, target, layout, release_gil=True)
 
 
@@ -213,6 +213,58 @@ def test_fewest_rows(rows: int, n: int, k: int, layout: str, dtypes: tuple[str, 
     s = auto_schedule(tensors[2], AMX)
     assert exchanges_roles(s) or rows == 1 or k == 77
     check(tensors, s, AMX, layout, release_gil=True)
+
+
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]
+)
+@pytest.mark.parametrize("sizes", [(13, 70, 65), (37, 131, 45), (8, 64, 64), (65, 83, 128)])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TT"])
+def test_prepacked_rows(
+    sizes: tuple[int, int, int],
+    layout: str,
+    dtypes: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weights as rows that are padded, or transposed, ahead of the call: nothing else is copied in
+    the call than the few rows that become panels."""
+    roles = instructions._roles
+    monkeypatch.setattr(instructions, "_roles", lambda *given: roles(*given)[-1:])
+    tensors = product(*sizes, dtypes, layout)
+    s = auto_schedule(tensors[2], AMX, prepacked=[tensors[1]])
+    assert exchanges_roles(s)
+    (ahead,) = (stage for stage in s.stages if stage.is_ahead)
+    assert ahead.op.output(0).ndim == 2
+    assert [int(n) % m for n, m in zip(ahead.op.output(0).shape, (1, 32), strict=True)] == [0, 0]
+    check(tensors, s, AMX, layout, release_gil=True)
+
+
+def test_large_weights_are_rows_ahead() -> None:
+    """Panels from beyond the L2 cache come late, since tiles wait for them."""
+    for n, k, are_rows in ((768, 768, False), (4096, 1024, True), (5120, 1280, True)):
+        _, B, C = product(24, n, k, ("bfloat16", "bfloat16", "float32"), "NN")
+        assert exchanges_roles(auto_schedule(C, AMX, prepacked=[B])) == are_rows
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_prepacked_rows_of_a_batch_that_are_moved() -> None:
+    """Heads that a reshape divides: what moves them is done ahead, too."""
+    A = te.placeholder((2, 24, 64), "bfloat16", "A")
+    W = te.placeholder((2 * 96 * 64,), "bfloat16", "W")
+    B = te.compute((2, 96, 64), lambda b, j, k: W[(b * 96 + j) * 64 + k], name="B")
+    k = te.reduce_axis((0, 64), "k")
+    C = te.compute(
+        (2, 24, 96),
+        lambda b, i, j: te.sum(A[b, i, k].astype("float32") * B[b, j, k].astype("float32"), k),
+        name="C",
+    )
+    f = tvm.build(C, [A, W, C], AMX, prepacked=[W], release_gil=True)
+    a, w = numbers((2, 24, 64), "bfloat16"), numbers((2 * 96 * 64,), "bfloat16")
+    c = np.empty((2, 24, 96), "float32")
+    f(as_given(a, A), tvm.prepack(f, "W", as_given(w, W)), c)
+    x, y = exactly(a, "bfloat16"), exactly(w, "bfloat16").reshape(2, 96, 64)
+    np.testing.assert_allclose(c, x @ y.transpose(0, 2, 1), 1e-4, 1e-4)
 
 
 def exchanges_roles(s: te.Schedule) -> bool:
@@ -529,17 +581,25 @@ def loop_with(mnemonic: str, assembly: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tiles", "loads"),
-    [((64, 64, 512), 4, 4), ((16, 96, 512), 3, 4), ((96, 16, 512), 3, 4), ((20, 64, 512), 4, 4)],
+    ("sizes", "rows", "tiles", "loads"),
+    [
+        ((64, 64, 512), 32, 4, 4),
+        ((16, 96, 512), 16, 3, 4),
+        ((96, 16, 512), 48, 3, 4),
+        ((20, 64, 512), 20, 4, 4),
+    ],
 )
-def test_tiles_stay_in_registers(sizes: tuple[int, int, int], tiles: int, loads: int) -> None:
+def test_tiles_stay_in_registers(
+    sizes: tuple[int, int, int], rows: int, tiles: int, loads: int
+) -> None:
     """A step loads each tile of the factors once, and no sums; they are stored after the loop, and
-    nothing is stored to make room."""
+    nothing is stored to make room. It requests the next step's rows."""
     tensors = product(*sizes, ("int8", "int8", "int32"))
     assembly = tvm.build(tensors[2], tensors, AMX).get_source("asm")
     loop = loop_with("tdpbssd", assembly)
     found = [loop.count(each) for each in ("tdpbssd", "tileloadd", "tilestored", "ldtilecfg")]
     assert found == [tiles, loads, 0, 0]
+    assert loop.count("prefetcht0") == rows
     for name in ("tilezero", "tilestored"):
         assert assembly.count(name) == tiles
     assert assembly.count("tilerelease") == 1

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, final
 
-from minitvm.runtime.dtype import INT64, DType
+from minitvm.runtime.dtype import INT32, INT64, DType
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.te.intrinsics.instruction import Instruction, instruction_named
@@ -214,10 +214,13 @@ class _Block(ABC):
         column_values = {column: self.load_w(w, column, k) for column in self.cell_columns()}
         rows = {row: Var(f"a{row}", value.dtype) for row, value in row_values.items()}
         columns = {column: Var(f"w{column}", v.dtype) for column, v in column_values.items()}
-        stores = []
+        requests = self.requests(a, k)
+        share = -(-len(requests) // len(held))
+        stores = list[Stmt]()
         for n, (row, column) in enumerate(product(rows, columns)):
             added = self.add(row, column, held[n], rows[row], columns[column])
             stores.append(sums.vstore(n * self.kept.lanes, added))
+            stores += requests[n * share :][:share]
         body = seq(*stores)
         for names, values in ((columns, column_values), (rows, row_values)):
             for place in reversed(names):
@@ -252,6 +255,10 @@ class _Block(ABC):
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
         """The part of the columns' factor for cells at `column` in step `k`."""
 
+    def requests(self, a: Buffer, k: Var) -> list[Stmt]:
+        """Requests of what the step after `k` loads of the rows' factor; none by default."""
+        return []
+
     @abstractmethod
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
         """The cell that begins at a row and a column, with the product of the loaded parts
@@ -262,7 +269,9 @@ class _Block(ABC):
 class _Tiles(_Block):
     """AMX: a cell is a tile of up to 16 rows of up to 64 bytes. LLVM assigns the tile registers,
     and writes and releases their configuration. The columns' factor passes through the L1 cache,
-    in which the rows' factor stays: it is loaded as one that isn't read again soon."""
+    in which the rows' factor stays: it is loaded as one that isn't read again soon. A load of a
+    tile waits for its lines, which lie apart in the rows' factor: they are requested a step
+    before."""
 
     kept = DType.of("int32x256")
 
@@ -287,6 +296,12 @@ class _Tiles(_Block):
     def load_w(self, w: Buffer, column: int, k: Var) -> PrimExpr:
         offset = k * self.by.rows * w.strides[0] + column * self.by.group
         return self._load(w, offset, _ROWS, self._bytes_from(column), "tileloaddt164")
+
+    def requests(self, a: Buffer, k: Var) -> list[Stmt]:
+        # The last element is in the next line, wherever in a line rows begin.
+        last = (k + 2) * self.by.depth - 1
+        rows = range(self.rows if e.const_int(self.products) != 1 else 0)
+        return [Evaluate(Call(INT32, "prefetch", (a.vload((row, last)),))) for row in rows]
 
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
         shape = self._rows_from(row), self._bytes_from(column), _WHOLE
