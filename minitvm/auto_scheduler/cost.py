@@ -510,6 +510,14 @@ def transfer_cycles(size: int, held: int, target: Target) -> float:
     return 0.0 if level == 1 else size / target.bytes_per_cycle(level)
 
 
+def unasked_cycles(size: int, held: int, target: Target) -> float:
+    """The cycles that a core waits for `size` bytes, in the order of memory, of the `held` bytes of
+    the L2 cache, while no other lines come beside them and nobody requests them."""
+    if not target.processor.l2_latency or target.level_of(held) != 2:
+        return 0.0
+    return _UNASKED * size / target.bytes_per_cycle(2)
+
+
 def kept_level(size: int, target: Target) -> int:
     """The cache that keeps `size` bytes from one use to the next, while other data pass through it;
     half of an L3 cache is for other cores."""

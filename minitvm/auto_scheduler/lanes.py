@@ -44,7 +44,16 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     product_of_extents,
 )
-from minitvm.auto_scheduler.cost import Blocks, Nest, Tile, Unit, copy_cycles, cost, usual_bytes_of
+from minitvm.auto_scheduler.cost import (
+    Blocks,
+    Nest,
+    Tile,
+    Unit,
+    copy_cycles,
+    cost,
+    transfer_cycles,
+    usual_bytes_of,
+)
 from minitvm.auto_scheduler.loops import (
     EVEN,
     compute_of,
@@ -62,8 +71,9 @@ from minitvm.auto_scheduler.packing import (
     copied_by_axes,
     write_along_steps,
 )
-from minitvm.auto_scheduler.terms import MULTIPLY_ADD, terms_of
+from minitvm.auto_scheduler.terms import CAST, MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import best_tile, in_one_block, vectors
+from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DOT_PRODUCTS, DotProduct, dot_product_of_lanes
 from minitvm.te.intrinsics.instruction import find_instruction
@@ -75,8 +85,7 @@ from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar
 
 _SHORT = 16  # steps: fewer leave lanes idle
-_OPERATIONS = 2  # of a step, at most: a product and an addition
-_WIDENING = 1  # loads in the time in which a narrow vector is widened, for each narrow factor
+_OPERATIONS = 3  # of a step, at most: a product, of integers too, and an addition
 _ADDITIONS = 2  # for each lane of a sum: a shuffle and an addition
 
 
@@ -97,7 +106,8 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
         return None  # an element of a factor is used in all steps
     by, terms = instruction_in_lanes(contraction, line, target), terms_of(contraction, target)
     loads = terms.scalars, terms.vectors, terms.both
-    if by is None and (terms.operations > _OPERATIONS or loads != (1, 1, 0)):
+    plain = (1 if contraction.rows else 0, 1, 0)
+    if by is None and (terms.operations > _OPERATIONS or loads != plain):
         return None
     if (extent_of(line) or 0) < lanes:
         return None
@@ -106,13 +116,15 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
     cycles_of_one = 1 / target.processor.ports
     added = _ADDITIONS * lanes * cycles_of_one * found.outer * found.height * found.width
     copies = sum(copy_cycles(usual_bytes_of(each.tensor)) for each in copied)
-    cycles = cost(found, tile, Blocks(), target) + added + copies
-    return tile, cycles
+    # Each row of both factors is read in its order. All planes of a batch come from one cache.
+    size = usual_bytes_of(contraction.b.tensor)
+    came = transfer_cycles(size, size, target)
+    read = max(came, cost(found, tile, Blocks(depth=found.steps[0]), target))
+    return tile, read + added + copies
 
 
 def _is_plain(contraction: Contraction) -> bool:
-    """Whether a contraction has two factors no wider than the sums, constant extents, and several
-    rows."""
+    """Whether a contraction has two factors no wider than the sums, and constant extents."""
     op, factors = contraction.op, contraction.factors
     itemsize = op.output(0).dtype.itemsize
     return (
@@ -120,7 +132,7 @@ def _is_plain(contraction: Contraction) -> bool:
         and len(op.outputs) == 1
         and all(each.tensor.dtype.itemsize <= itemsize for each in factors)
         and not is_uneven(op)
-        and product_of_extents(contraction.rows) not in (None, 0, 1)
+        and product_of_extents(contraction.rows) not in (None, 0)
         and None not in map(extent_of, (*op.axis, *op.reduce_axis))
     )
 
@@ -164,7 +176,7 @@ def _nest(contraction: Contraction, line: IterVar, by: DotProduct | None, target
     dtype = contraction.op.output(0).dtype
     made, group = vectors(dtype, target), 1 if by is None else by.group
     unit = Unit(1, 1, made.columns * group, made.registers, made.under_way, made.cycles)
-    packed = dtype if by is None else contraction.b.tensor.dtype
+    packed = contraction.b.tensor.dtype
     found = nest_of(
         contraction, target, packed, unit=unit, terms=None if by is None else MULTIPLY_ADD
     )
@@ -176,10 +188,14 @@ def _nest(contraction: Contraction, line: IterVar, by: DotProduct | None, target
         found = replace(found, row_bytes=found.depth * size)
     # A vector of a row may lie across two lines of the cache; narrow elements are widened.
     is_whole = found.row_bytes % (target.vector_bits // 8) == 0
-    widened = by is None and sum(each.tensor.dtype != dtype for each in contraction.factors)
-    loads = 1 + _WIDENING * widened
-    terms = replace(found.terms, scalars=loads + (not is_whole), vectors=loads)
+    a, b = (0 if by else _widening(x, dtype) for x in (contraction.a, contraction.b))
+    terms = replace(found.terms, scalars=1 + a + (not is_whole), vectors=1, casts=CAST * b)
     return replace(found, terms=terms if terms.operations > 1 else replace(terms, temporaries=0))
+
+
+def _widening(factor: Factor, dtype: DType) -> int:
+    """How often the width of a factor's elements is doubled, to be that of a dtype."""
+    return (dtype.bits // factor.tensor.dtype.bits).bit_length() - 1
 
 
 def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Target) -> None:
@@ -202,16 +218,17 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
     op = compute_of(sums)
     *_, column, lane = op.axis
-    row, steps = op.axis[places_of(contraction).rows[-1]], [*op.reduce_axis]
+    rows, steps = places_of(contraction).rows, [*op.reduce_axis]
+    own = [*(op.axis[i] for i in rows[-1:]), column]
     if by is None:
         steps.append(steps.pop(place))
-        write_sums(sums, (stage, loops[-1]), [row, column, lane], steps)
+        write_sums(sums, (stage, loops[-1]), [*own, lane], steps)
     else:
         *steps, group = steps
         sums.compute_at(stage, loops[-1])
-        rest = [axis for axis in op.axis if axis not in (row, column, lane)]
-        sums.reorder(*rest, *steps, row, column, lane, group)
-        for axis in (row, column):
+        rest = [axis for axis in op.axis if axis not in (*own, lane)]
+        sums.reorder(*rest, *steps, *own, lane, group)
+        for axis in own:
             sums.unroll(axis)
         sums.tensorize(lane, dot_product_of_lanes(by.name))
     for factor, tensor in copies:

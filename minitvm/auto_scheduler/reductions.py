@@ -82,6 +82,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
 )
 from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
+from minitvm.auto_scheduler.terms import CAST
 from minitvm.runtime.dtype import UINT8
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.threads import TASKS
@@ -202,8 +203,11 @@ def cycles_along(
         loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
         lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
         came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
+    casts = CAST * sum(each.is_cast for each in factors)
     added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
-    read = terms / width * vectors * max(1 / cpu.ports, loads / cpu.loads, came)
+    read = (
+        terms / width * vectors * (max(1 / cpu.ports, loads / cpu.loads, came) + casts / cpu.ports)
+    )
     return read + (added if is_step else 0)
 
 

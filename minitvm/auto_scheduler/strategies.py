@@ -22,7 +22,7 @@ from minitvm.auto_scheduler.convolutions import (
     is_convolution,
     write_convolution,
 )
-from minitvm.auto_scheduler.cost import Tile, usual_size
+from minitvm.auto_scheduler.cost import Tile, unasked_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,
@@ -182,7 +182,9 @@ def _is_plain(sums: Sums) -> bool:
 def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
     op, along, step = contraction.op, contraction.column, contraction.op.reduce_axis[-1]
     if is_left_plain(contraction):
-        return cycles_along(step, op, contraction.factors, target)
+        read = usual_size([*op.axis, *op.reduce_axis]) * contraction.b.tensor.dtype.itemsize
+        waited = unasked_cycles(read, usual_bytes_of(contraction.b.tensor), target)
+        return cycles_along(step, op, contraction.factors, target) + waited
     cycles = cycles_along(along, op, contraction.factors, target)
     width, lanes = usual_size([along]), target.lanes(op.output(0).dtype)
     # Where the columns of the next step follow in memory, those of several steps fill a vector.

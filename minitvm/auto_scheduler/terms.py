@@ -17,6 +17,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
 from minitvm.arith.work import USUAL_TRIPS, products_in
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
+from minitvm.runtime.dtype import INT32
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.mirrored_results import block_of_half
@@ -29,7 +30,8 @@ from minitvm.tir.intrinsics import INTRINSICS
 
 _KEEPS_NAN = 1  # operations of a minimum or maximum of floats beside the instruction itself
 _DIVISION = 8
-_CAST = 2.0  # operations that convert a vector of narrower elements: it is widened, and converted
+_WIDE_PRODUCT = 2  # of integers of 32 bits: two instructions of the CPU
+CAST = 2.0  # operations that convert a vector of narrower elements: it is widened, and converted
 _PLACES = 9  # along an axis, at which conditions are looked at
 _FUNCTION = 8  # registers of a function's polynomial
 
@@ -91,7 +93,7 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         ways.count((True, True)),
         sum(-(-body.dtype.bits * lanes // target.vector_bits) for body in op.body),
         max(sources - bool(fused), sources - 1 + combiners - (len(op.body) == 1), 0),
-        _CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
+        CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
     )
 
 
@@ -182,6 +184,8 @@ def _operations(node: PrimExpr, target: Target) -> float:
             return 1.0 + (node.dtype.is_float and not target.keeps_nan) * _KEEPS_NAN
         case e.Div() | e.Mod() | e.FloorDiv() | e.FloorMod():
             return _DIVISION
+        case e.Mul() if not node.dtype.is_float and node.dtype.bits >= INT32.bits:
+            return _WIDE_PRODUCT
         case Var() | e.IntImm() | e.FloatImm():
             return 0.0
     return 1.0

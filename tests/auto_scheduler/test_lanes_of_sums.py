@@ -116,6 +116,33 @@ def test_two_rows_share_what_they_read() -> None:
     assert not is_in_lanes(auto_schedule(product(1, 1000, 1000)[-1], ZEN3))
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize(
+    ("n", "k", "dtype", "is_wider"),
+    [(512, 520, "float32", True), (203, 517, "float16", True), (40, 50, "float32", False)],
+)
+def test_a_single_row_by_many_lines(n: int, k: int, dtype: str, is_wider: bool, rank: int) -> None:
+    """Where data come from L2 only when they are asked for, several lines are read at once; and so
+    are narrow ones, which are widened anyway."""
+    r = te.reduce_axis((0, k), name="r")
+    x = te.placeholder((k,) if rank == 1 else (1, k), dtype, "x")
+    W = te.placeholder((n, k), dtype, "W")
+
+    def element(*at: te.Var) -> te.PrimExpr:
+        mine = x[r] if rank == 1 else x[0, r]
+        return te.sum(mine.astype("float32") * W[at[-1], r].astype("float32"), axis=r)
+
+    y = te.compute((n,) if rank == 1 else (1, n), element, name="y")
+    with strategies_that_failed() as failed:
+        s = auto_schedule(y, "llvm -mtriple=x86_64-linux-gnu -mcpu=emeraldrapids")
+    assert not failed
+    assert is_in_lanes(s) == is_wider
+    v, w = (random.integers(-9, 9, size).astype(dtype) for size in ([*map(int, x.shape)], [n, k]))
+    out = np.zeros([int(each) for each in y.shape], "float32")
+    build(s, [x, W, y])(v, w, out)
+    np.testing.assert_array_equal(out.ravel(), w.astype("float32") @ v.ravel().astype("float32"))
+
+
 @pytest.mark.parametrize("target", [ZEN3, NEON])
 def test_few_long_sums_are_in_lanes(target: str) -> None:
     assert is_in_lanes(auto_schedule(product(8, 8, 1000)[-1], target))
@@ -141,12 +168,19 @@ def test_batches() -> None:
     check(product(6, 10, 301, batch=(2, 2)))
 
 
-def test_symbolic_sizes_and_extrema_are_not() -> None:
-    """Symbolic sizes and extrema take other forms."""
-    k = te.reduce_axis((0, 1000), name="k")
-    B = te.placeholder((8, 1000), name="B")
+def test_extrema_are_too() -> None:
+    k = te.reduce_axis((0, 999), name="k")
+    B = te.placeholder((8, 999), name="B")
     D = te.compute((8, 8), lambda i, j: te.max(B[i, k] * B[j, k], axis=k), name="D")
-    assert not is_in_lanes(auto_schedule(D, ZEN3))
+    s = auto_schedule(D, ZEN3)
+    assert is_in_lanes(s)
+    b, d = random.integers(-9, 9, (8, 999)).astype("float32"), np.zeros((8, 8), "float32")
+    b[3, 997] = np.nan
+    build(s, [B, D])(b, d)
+    np.testing.assert_array_equal(d, (b[:, None] * b).max(-1))
+
+
+def test_symbolic_sizes_are_not() -> None:
     assert not is_in_lanes(auto_schedule(product(te.var("n"), 8, 1000)[-1], ZEN3))
 
 
