@@ -65,6 +65,7 @@ from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
+from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import (
     DOT_PRODUCTS,
@@ -221,18 +222,12 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     """Writes the schedule of a contraction by an instruction, and of the stage that reads its sums.
     Stages that only move elements to a factor are part of its padded copy, or are computed at its
     place, and are returned then."""
-    s, contraction, target = given.schedule, given.contraction, given.target
-    moved, last = given.moved, given.last.op.output(0)
-    ahead = contraction.b.tensor if given.is_packed_ahead else None
-    roles = _roles(by, contraction, target, ahead)
+    s, target, moved, last = given.schedule, given.target, given.moved, given.last.op.output(0)
+    ahead = given.contraction.b.tensor if given.is_packed_ahead else None
+    roles = _roles(by, given.contraction, target, ahead)
     by, contraction = min(roles, key=lambda each: _cycles(each[0], each[1], target, ahead))
     op, places = contraction.op, places_of(contraction)
-    nest = _nest(contraction, by, target, ahead)
-    tile = best_tile(nest, target)
-    copied = nest.copies_rows or nest.height % tile.rows > 0
-    copied = copied and contraction.a.tensor is not ahead
-    blocks = _even_blocks(nest, tile, target, copied=copied)
-    blocks = replace(blocks, columns=_of_whole_lines(contraction, tile, blocks.columns))
+    nest, tile, blocks = _decision(contraction, by, target, ahead)
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
     choose_blocks(s, contraction, replace(blocks, strip=None))
 
@@ -251,56 +246,86 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     elif s[sums] is not stage:
         stage.vectorize(tiles.column)
     task, placed = run_outermost(stage, tiles), list[Stage]()
+    # All tasks share a copy that fits the caches.
+    is_near = target.level_of(_bytes_of(contraction, contraction.a)) < 4
+    shares_rows = blocks.columns is not None and is_near and not stage.time
     for load, factor in zip(loads, factors[:2], strict=True):
         is_columns = load.producer is contraction.b.tensor
+        source = s[cast(Tensor, load.producer)]
         at: Place = task if is_columns else (stage, tiles.strip)
         if load.producer is ahead:
             at = "ahead"
-        source = s[cast(Tensor, load.producer)]
-        if is_columns:
-            readers = [sums, *excess]
-            copied_at = _write_panels(
-                s, readers, factor, load, own.column, tile.columns, by.group, at, target
-            )
-        elif isinstance(by, DotProduct):
-            place = own.rows[-1]
-            copied_at = _write_panels(
-                s, [sums], factor, load, place, tile.rows, by.group, at, target
+        elif not is_columns and source not in moved and shares_rows:
+            at = None
+        is_padded = factor.op not in known
+        if is_columns or isinstance(by, DotProduct):
+            place, width = (own.column, tile.columns) if is_columns else (own.rows[-1], tile.rows)
+            readers = [sums, *excess] if is_columns else [sums]
+            is_read, copied_at = _write_panels(
+                s, readers, factor, load, place, width, by.group, at, target
             )
         else:
-            copied_at = _write_rows(s, sums, factor, load, at)
-        is_padded = factor.op not in known
-        if source in moved and is_padded:
-            source.compute_inline()
-            s[factor].simplify()
-        elif source in moved:
-            make_copy(source, at, target)
-            placed.append(source)
-        if is_padded and copied_at is None and source not in moved:
-            s[factor].compute_inline()
+            is_read, copied_at = _write_rows(s, sums, factor, load, at), at
+            if is_read and at != "ahead" and (is_padded or source in moved):
+                _lie_apart(s[factor])
+        if source in moved:
+            _write_moved(s, source, factor, at, target, is_padded=is_padded)
+            placed += [] if is_padded else [source]
+        if is_padded and (is_read or source in moved):
+            make_copy(s[factor], copied_at, target)
         elif is_padded:
-            make_copy(s[factor], copied_at or at, target)
-        are_rows_ahead = at == "ahead" and not is_columns and copied_at is not None
-        if are_rows_ahead and isinstance(s[factor].op, ComputeOp):
+            s[factor].compute_inline()
+        if at == "ahead" and not is_columns and is_read and isinstance(s[factor].op, ComputeOp):
             s[factor].compute_ahead()
-    at_tile = tiles.loops[-1]
     if isinstance(by, DotProduct):
         for each in excess:
-            _write_excess(s, s[each], tile, by, task, (stage, at_tile))
-        s[sums].compute_at(stage, at_tile)
+            _write_excess(s, s[each], tile, by, task, (stage, tiles.loops[-1]))
+        s[sums].compute_at(stage, tiles.loops[-1])
         _write_dot_products(s[sums], own, tile, by)
-        return placed
-    depth = _rounded_up(nest.depth, by.depth)
+    else:
+        _write_matrix_products(s[sums], stage, tiles, tile, by, nest.depth)
+    return placed
+
+
+def _decision(
+    contraction: Contraction, by: _Instruction, target: Target, ahead: Tensor | None
+) -> tuple[Nest, Tile, Blocks]:
+    """The contraction as the model sees it, with the tile and the blocks of the fewest cycles."""
+    nest = _nest(contraction, by, target, ahead)
+    tile = best_tile(nest, target)
+    copied = nest.copies_rows or nest.height % tile.rows > 0
+    copied = copied and contraction.a.tensor is not ahead
+    blocks = _even_blocks(nest, tile, target, copied=copied)
+    columns = _of_whole_lines(contraction, tile, blocks.columns)
+    return nest, tile, replace(blocks, columns=columns)
+
+
+def _write_moved(
+    s: Schedule, source: Stage, factor: Tensor, at: Place, target: Target, *, is_padded: bool
+) -> None:
+    """Lets a stage that moves elements to a factor be a part of its padded copy, or be computed at
+    the place of a copy."""
+    if is_padded:
+        source.compute_inline()
+        s[factor].simplify()
+    else:
+        make_copy(source, at, target)
+
+
+def _write_matrix_products(
+    sums: Stage, stage: Stage, tiles: Tiles, tile: Tile, by: MatrixProduct, depth: int
+) -> None:
+    """Lets an instruction compute the sums of a tile: `stage` itself, or a stage in its tiles."""
+    depth = _rounded_up(depth, by.depth)
     intrinsic = matrix_product(
         by.name, tile.rows, tile.columns, depth if depth > INT32.max() else None
     )
-    if s[sums] is stage:
+    if sums is stage:
         assert tiles.row is not None
         stage.tensorize(tiles.row, intrinsic)
-        return placed
-    s[sums].compute_at(stage, at_tile)
-    s[sums].tensorize(compute_of(s[sums]).axis[-2], intrinsic)
-    return placed
+        return
+    sums.compute_at(stage, tiles.loops[-1])
+    sums.tensorize(compute_of(sums).axis[-2], intrinsic)
 
 
 def _sums_of_tile(
@@ -581,9 +606,9 @@ def _write_panels(
     group: int,
     at: Place,
     target: Target,
-) -> Place:
-    """Puts the groups of the factor that `load` reads together in memory. Returns the loop at which
-    a padded copy of the factor is made, if the factor is read in vectors.
+) -> tuple[bool, Place]:
+    """Puts the groups of the factor that `load` reads together in memory. Returns whether a padded
+    copy of the factor is read, in vectors, and the place where it is made.
 
     Rows with their groups together stay as they are. Other factors go into panels of `width` along
     the axis `place` of the sums, where ``panels[..., j // width, ..., k // group, c]`` holds the
@@ -595,7 +620,7 @@ def _write_panels(
     steps = [dimension[axis.var] for axis in op.reduce_axis]
     k, j, last = steps[-1], dimension[column.var], factor.ndim - 1
     if k == last and column is not op.axis[-1]:
-        return at
+        return True, at
 
     choose(s, "packing", "{factor} is packed into panels of {width}, groups of {group} together"
            + ", ahead of the call" * (at == "ahead"),
@@ -611,7 +636,7 @@ def _write_panels(
         # Row after row is read, for all panels.
         panels.reorder(*loops[before + 1 : -1], loops[before], loops[-1])
         panels.tensorize(loops[-1], interleave(str(factor.dtype), group, width))
-        return panels, loops[-2]
+        return True, (panels, loops[-2])
     square = _square_of_groups(factor.dtype, group, width, op.reduce_axis[-1], target)
     is_short = INT32 == column.var.dtype == op.reduce_axis[-1].var.dtype
     if is_whole and square is not None and is_short and k == last:
@@ -622,10 +647,18 @@ def _write_panels(
         panels.tensorize(several, interleave_rows(str(factor.dtype), group, lanes, number))
         # A part that ends within a line is moved element by element; whole rows are lines.
         line = _line_of_moved(cast(Tensor, load.producer))
-        return panels, groups if line is None or line % (number * group) == 0 else columns
+        each = groups if line is None or line % (number * group) == 0 else columns
+        return True, (panels, each)
     _, together = panels.split(loops[-1], factor=group)
     panels.vectorize(together)
-    return None
+    return False, at
+
+
+def _lie_apart(rows: Stage) -> None:
+    """Lets rows lie an odd number of cache lines apart: lines of neighbouring rows, which a tile
+    loads together, are in different sets of the L1 cache."""
+    line = CACHE_LINE // rows.op.output(0).dtype.itemsize
+    rows.storage_align(compute_of(rows).axis[-2], 2 * line, line)
 
 
 def _line_of_moved(factor: Tensor) -> int | None:
@@ -651,20 +684,21 @@ def _square_of_groups(
     return (columns, groups) if is_square else None
 
 
-def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> Place:
-    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns the
-    loop at which a padded copy is made, if the factor lies in memory in this order."""
+def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> bool:
+    """Lets the rows' factor be read row after row, each row along the reduction axis. Returns
+    whether the factor lies in memory in this order; otherwise a copy is read."""
     op = compute_of(s[sums])
     dimension = {cast(Var, index): i for i, index in enumerate(load.indices)}
     i, k = dimension[op.axis[-2].var], dimension[op.reduce_axis[0].var]
     if (i, k) == (factor.ndim - 2, factor.ndim - 1):
-        return at
+        return True
 
     rows = s[s.cache_read(factor, "global", [sums])]
     others = (place for place in range(factor.ndim) if place not in (i, k))
     *first, row, step = lie_in_order(rows, [*others, i, k])
+    _lie_apart(rows)
     steps, together = rows.split(step, factor=_TOGETHER)
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers
     rows.vectorize(together)
     place_copy(rows, at)
-    return None
+    return False

@@ -216,10 +216,9 @@ def write_lanes(s: Schedule, contraction: Contraction, tile: Tile, target: Targe
         if axis is not None:
             stage.unroll(axis)
     loops = run_parallel(stage, [*tiles.tasks, *tiles.loops], target, EVEN)
-    op = compute_of(sums)
-    *_, column, lane = op.axis
-    rows, steps = places_of(contraction).rows, [*op.reduce_axis]
-    own = [*(op.axis[i] for i in rows[-1:]), column]
+    op, places = compute_of(sums), places_of(contraction)
+    lane, steps = op.axis[-1], [*op.reduce_axis]
+    own = [*(op.axis[i] for i in places.rows[-1:]), op.axis[places.column]]
     if by is None:
         steps.append(steps.pop(place))
         write_sums(sums, (stage, loops[-1]), [*own, lane], steps)

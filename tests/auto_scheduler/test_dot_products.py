@@ -32,6 +32,7 @@ DTYPES = [
     ("bfloat16", "bfloat16", "float32"),
     ("float16", "float16", "float32"),
 ]
+X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu="
 OTHERS = ["llvm"]
 if HERE.arch == "x86_64":
     OTHERS += [f"llvm -mcpu={name}" for name in ("x86-64-v3", "x86-64-v2")]
@@ -124,6 +125,25 @@ def test_products(dtypes: tuple[str, str, str], target: str) -> None:
 @pytest.mark.parametrize("target", OTHERS)
 def test_products_of_all_shapes(dtypes: tuple[str, str, str], target: str) -> None:
     check_products(dtypes, target, SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout", "dtypes"),
+    [
+        ((2, 47, 17), "TT", ("uint8", "int8", "int32")),
+        ((63, 33, 200), "TN", ("int8", "int16", "int32")),
+        ((1, 130, 200), "TT", ("uint8", "int8", "int32")),
+        ((1, 70, 97), "TN", ("int16", "int16", "int32")),
+    ],
+)
+def test_prepacked_by_transposed_rows(
+    sizes: tuple[int, int, int], layout: str, dtypes: tuple[str, str, str]
+) -> None:
+    """Whose groups are brought together in the call, also of a single row."""
+    tensors = product(*sizes, dtypes, layout)
+    for target in (X86 + "cascadelake", X86 + "haswell"):
+        s = auto_schedule(tensors[2], target, prepacked=[tensors[1]])
+        check(tensors, s, target, layout)
 
 
 @pytest.mark.covering(1)

@@ -267,6 +267,25 @@ def test_prepacked_rows_of_a_batch_that_are_moved() -> None:
     np.testing.assert_allclose(c, x @ y.transpose(0, 2, 1), 1e-4, 1e-4)
 
 
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize("sizes", [(64, 1500, 1024), (33, 1100, 1030)])
+def test_rows_are_transposed_once(sizes: tuple[int, int, int]) -> None:
+    """For all tasks; and lie an odd number of lines apart, so that those of a tile aren't in one
+    set of the L1 cache."""
+    tensors = product(*sizes, ("bfloat16", "bfloat16", "float32"), "TN")
+    s = auto_schedule(tensors[2], AMX)
+    assert any(each.about == "blocks" for each in s.choices)
+    body = tvm.lower(s, tensors)["main"].body
+    (rows,) = (
+        each.buffer
+        for each in walk_once(body)
+        if isinstance(each, Allocate) and each.buffer.name.startswith("A.")
+    )
+    apart = int(rows.strides[-2]) * 2
+    assert (apart % 128, apart >= 2 * sizes[2]) == (64, True)
+    check(tensors, s, AMX, "TN", release_gil=True)
+
+
 def exchanges_roles(s: te.Schedule) -> bool:
     return any("transposed on their way" in each.text for each in s.choices)
 

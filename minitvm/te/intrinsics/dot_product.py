@@ -254,6 +254,8 @@ def interleave(dtype: str, group: int, columns: int) -> TensorIntrin:
 
     def statement(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
         rows = [ins[0].vload((r, 0), w.dtype.with_lanes(columns)) for r in range(group)]
+        if columns == 1:
+            return seq(*(outs[0].vstore(r, row) for r, row in enumerate(rows)))
         bits = [reinterpret(raw.with_lanes(columns), row) for row in rows]
         while len(bits) > 1:
             half = len(bits) // 2

@@ -900,7 +900,8 @@ class Stage(LoopNest, Attachable):
             raise CompileError(f"{where}: expected a single tensor, got {what}")
         for each in found[:-1]:
             for other in (*self.schedule.readers(each), each.attach_stage or self):
-                if other not in found:
+                is_gone = other.inlined and not self.schedule.readers(other)
+                if other not in found and not is_gone:
                     what = "computed at a loop of" if other is each.attach_stage else "read by"
                     raise CompileError(
                         f"{where}: expected {each.name} to be there for {self.name} alone, but it "
