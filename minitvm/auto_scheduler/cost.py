@@ -231,6 +231,7 @@ def usual_product(extents: tuple[int | None, ...]) -> int:
     return prod(each or USUAL for each in extents)
 
 
+@lru_cache(maxsize=2048)  # asked for one core, and for several, whose blocks are often the same
 def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The cycles of one core for a nest by tiles in blocks.
 

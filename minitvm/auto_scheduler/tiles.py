@@ -189,8 +189,9 @@ def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
 @lru_cache(maxsize=256)  # the stages of a program are often of one size
 def _costs_in(nest: Nest, target: Target, blocks: _BlocksOf) -> Mapping[Tile, float]:
     """The cycles of a nest by each tile, in the blocks that a function gives for the tile."""
+    alone = on_one_core(target)
     return {
-        tile: cost(nest, tile, blocks(nest, tile, target), target)
+        tile: cost(nest, tile, blocks(nest, tile, target), alone)
         for tile in tiles_of(nest, target)
     }
 
