@@ -43,9 +43,7 @@ def _function_of_python(call: e.Call) -> str:
     return ""
 
 
-def pays_release(
-    func: PrimFunc, asked: bool | None, known: KnownWork | None = None
-) -> PrimExpr:
+def pays_release(func: PrimFunc, asked: bool | None, known: KnownWork | None = None) -> PrimExpr:
     """Whether a kernel releases the GIL: a condition on its arguments. `known`: see
     :func:`estimated_work`.
 

@@ -77,6 +77,8 @@ class Facts:
         self._known = _Known()
         self._data: set[Var] = set()
         self._indices: dict[PrimExpr, bool] = {}  # whether expressions are index-like
+        # The forms of polynomials of variables, which don't depend on other facts.
+        self._always: dict[PrimExpr, Affine] = {}
         self._factors: dict[Atom, tuple[Atom, ...]] = {}
         self._defined: set[Atom] = set()  # atoms whose definitions determine them
         self._rows_of: dict[tuple[Atom, Bound, Bound, bool], System] = {}
@@ -135,6 +137,7 @@ class Facts:
     def _add_data(self, var: Var) -> None:
         self._data.add(var)
         self._indices.clear()
+        self._always.clear()
         self._read_anew()
 
     def _read_anew(self) -> None:

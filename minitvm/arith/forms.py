@@ -12,13 +12,14 @@ from minitvm.arith.proofs import Proofs
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import consists_of, substitute
 from minitvm.tir.indices import RING
 
 _MAX_SYSTEMS = 32  # for the conjunction of two conditions
 _MAX_ALTERNATIVES = 64  # of one condition
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
+_POLYNOMIAL = (Var, IntImm, *RING)
 _MOST = INT64.max()  # the greatest divisor of a form: forms become expressions of int64
 
 
@@ -40,7 +41,12 @@ class Forms(Proofs):
             return Affine.of_atom(self.atoms.shared(expr))
         made = self._known.forms.get(expr)
         if made is None:
-            made = self._known.forms[expr] = self._read(expr)
+            made = self._always.get(expr)
+            if made is None:
+                made = self._read(expr)
+                if consists_of(_POLYNOMIAL, expr) and self.is_index_arithmetic(expr):
+                    self._always[expr] = made
+            self._known.forms[expr] = made
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:

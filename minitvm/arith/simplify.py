@@ -30,7 +30,15 @@ from minitvm.tir.expr import (
     Var,
     const,
 )
-from minitvm.tir.functor import CHILDREN, children, contains, substitute, walk_once, with_fields
+from minitvm.tir.functor import (
+    CHILDREN,
+    LEAVES,
+    children,
+    contains,
+    substitute,
+    walk_once,
+    with_fields,
+)
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
@@ -83,6 +91,8 @@ class Simplifier(ScopedMutator):
         return self._prover
 
     def expr(self, node: PrimExpr) -> PrimExpr:
+        if type(node) in LEAVES:
+            return node
         made = self._made.get(node)
         if made is None:
             made = self._methods[type(node)](self, node)

@@ -191,8 +191,7 @@ def _costs_in(nest: Nest, target: Target, blocks: _BlocksOf) -> Mapping[Tile, fl
     """The cycles of a nest by each tile, in the blocks that a function gives for the tile."""
     alone = on_one_core(target)
     return {
-        tile: cost(nest, tile, blocks(nest, tile, target), alone)
-        for tile in tiles_of(nest, target)
+        tile: cost(nest, tile, blocks(nest, tile, target), alone) for tile in tiles_of(nest, target)
     }
 
 

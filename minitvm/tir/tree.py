@@ -200,6 +200,11 @@ def contains(kinds: type | tuple[type, ...], *roots: Node) -> bool:
     return False
 
 
+def consists_of(kinds: tuple[type, ...], root: Node) -> bool:
+    """Whether all nodes of a tree are of some classes. The answer takes no walk."""
+    return not kinds_of(root) & ~BITS[kinds]
+
+
 @overload
 def find(kinds: type[_A], *roots: Node) -> Iterator[_A]: ...
 @overload
