@@ -159,6 +159,15 @@ class Facts:
             elif row.constant < 0:
                 self._add_fact([])  # the program never reaches this point
 
+    def _learn_range(self, form: Affine, low: int, high: int) -> None:
+        """Learns that a variable, as a form, lies between numbers, and nothing else is known of it:
+        what :meth:`_learn` finds for two rows, in a fraction of the time."""
+        (var,) = form.terms
+        self._read_anew()
+        self._known.intervals[var] = low, high
+        rows = (form - low, Affine({var: -1}, high))
+        self._known.facts += [_Fact([[row]], {var: None}) for row in rows]
+
     def _add_fact(self, alternatives: Alternatives) -> None:
         """Adds a fact. It concerns the operands of its atoms, too: a fact about ``x % 2`` concerns
         x."""

@@ -37,16 +37,16 @@ class Forms(Proofs):
             self._learn_scopes()
         if isinstance(expr, IntImm):
             return Affine({}, int(expr.value))
-        if isinstance(expr, Var):
-            return Affine.of_atom(self.atoms.shared(expr))
-        made = self._known.forms.get(expr)
+        made = self._always.get(expr)
         if made is None:
-            made = self._always.get(expr)
-            if made is None:
-                made = self._read(expr)
-                if consists_of(_POLYNOMIAL, expr) and self.is_index_arithmetic(expr):
-                    self._always[expr] = made
-            self._known.forms[expr] = made
+            made = self._known.forms.get(expr)
+        if made is None:
+            is_variable = isinstance(expr, Var)
+            made = self._opaque(expr) if is_variable else self._read(expr)
+            forms = self._known.forms
+            if is_variable or (consists_of(_POLYNOMIAL, expr) and self.is_index_arithmetic(expr)):
+                forms = self._always
+            forms[expr] = made
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:
