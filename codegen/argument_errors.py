@@ -99,7 +99,7 @@ MESSAGES: dict[str, Message] = {
 }  # fmt: skip
 _ARGUMENT = ("ptr function", "i32 position", "ptr name")
 _COUNT = "count"
-_OVERLAPS = "overlapping"  # "overlaps" took one table
+_OVERLAPS = "overlapping"  # another name when its parameters change: saved code asks for it
 
 
 def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
