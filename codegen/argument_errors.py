@@ -17,7 +17,7 @@ from typing import final
 from minitvm.codegen.dltensor import Tensor, load_field
 from minitvm.codegen.gil import take_gil_anew
 from minitvm.codegen.llvm_text import NULL, FunctionText, ModuleText, Value, i32, i64
-from minitvm.codegen.overlap import emit_overlap_check, table_of
+from minitvm.codegen.overlap import emit_overlap_check, tables_of
 from minitvm.runtime.arrangement import ALL_WISHES, ASKS_FOR_VARIANT, NEEDS_VARIANT
 from minitvm.runtime.device_type import DEVICE_TYPES
 from minitvm.runtime.dtype import CODE_NAMES, TypeCode
@@ -99,7 +99,7 @@ MESSAGES: dict[str, Message] = {
 }  # fmt: skip
 _ARGUMENT = ("ptr function", "i32 position", "ptr name")
 _COUNT = "count"
-_OVERLAPS = "overlaps"
+_OVERLAPS = "overlapping"  # another name when its parameters change: saved code asks for it
 
 
 def raise_error(text: FunctionText, kind: str, format: Value, values: Sequence[Value]) -> None:
@@ -141,9 +141,8 @@ class ArgumentErrors:
     def overlaps(self, tensors: Sequence[Tensor]) -> Value:
         """The status after a report of the first of the outputs among `tensors` that shares memory
         with another one; 0 if there is none."""
-        table, count = table_of(self._text, tensors), i64(len(tensors))
-        function = self._text.module.string(self._function)
-        operands = [self._ret_type_code, function, table, count]
+        function, count = self._text.module.string(self._function), i64(len(tensors))
+        operands = [self._ret_type_code, function, *tables_of(self._text, tensors), count]
         return self._text.call_external(REPORT_PREFIX + _OVERLAPS, "i32", operands)
 
     def _call(self, name: str, values: Sequence[int | str | Value], shown: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ and so still pending when the thread has the GIL again.
 
 from __future__ import annotations
 
-from minitvm.arith.work import estimated_work
+from minitvm.arith.work import KnownWork, estimated_work
 from minitvm.codegen.llvm_text import NULL, FunctionText, Value
 from minitvm.runtime.errors import CompileError
 from minitvm.tir import expr as e
@@ -43,8 +43,9 @@ def _function_of_python(call: e.Call) -> str:
     return ""
 
 
-def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
-    """Whether a kernel releases the GIL: a condition on its arguments.
+def pays_release(func: PrimFunc, asked: bool | None, known: KnownWork | None = None) -> PrimExpr:
+    """Whether a kernel releases the GIL: a condition on its arguments. `known`: see
+    :func:`estimated_work`.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def pays_release(func: PrimFunc, asked: bool | None) -> PrimExpr:
     """
     if not asked:
         keeps = asked is False or needs_the_gil(func.body)
-        return e.const(False) if keeps else estimated_work(func.body) >= LEAST_WORK
+        return e.const(False) if keeps else estimated_work(func.body, known) >= LEAST_WORK
     calls = find(e.Call, func.body)
     name = next(filter(None, map(_function_of_python, calls)), "")
     if name:

@@ -181,6 +181,7 @@ class ModuleText:
         self._declarations: dict[str, str] = {}
         self._functions: list[str] = []
         self._strings: dict[bytes, Value] = {}
+        self._tables: dict[str, Value] = {}
         self._claimed: set[str] = set()
         self._shared: dict[str, str] = {}
         self.lines_of: dict[str, int] = {}  # the lines of code that was emitted inline
@@ -205,6 +206,16 @@ class ModuleText:
                 f"{table.text} = private unnamed_addr constant [{len(strings)} x ptr] [{line}]"
             )
         return table
+
+    def table(self, values: Sequence[Value]) -> Value:
+        """A constant array of values of 8 bytes, all of one type, which are constants."""
+        line = ", ".join(map(str, values))
+        if line not in self._tables:
+            name = f"@.table.{len(self._tables)}"
+            shape = f"[{len(values)} x {values[0].type}]"
+            self._globals.append(f"{name} = private unnamed_addr constant {shape} [{line}]")
+            self._tables[line] = Value("ptr", name)
+        return self._tables[line]
 
     def constants(self, name: str, words: Sequence[int]) -> Value:
         """A constant array of words of 64 bits."""
@@ -734,7 +745,10 @@ class FunctionText:
         self.store(value, self.element_pointer("i64", table, i64(position)), 8)
 
     def table(self, values: Sequence[Value]) -> Value:
-        """Values of 8 bytes one after another, on the stack."""
+        """Values of 8 bytes and of one type one after another: on the stack, unless they are
+        constants."""
+        if values and all(value.text[0] != "%" for value in values):
+            return self.module.table(values)
         table = self.alloca("i64", max(1, len(values)))
         for position, value in enumerate(values):
             self.set_word(table, position, value)

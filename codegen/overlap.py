@@ -14,9 +14,9 @@ SHARE_MEMORY = "minitvm_share_memory"
 # The number of pairs of tensors up to which pairs are compared one by one.
 _FEW_PAIRS = 32
 
-# A row of the table of tensors: {DLTensor*, low, end, name, position, is_output, is_compact}.
-_WORDS = 7
-_TENSOR, _LOW, _END, _NAME, _POSITION, _IS_OUTPUT, _IS_COMPACT = range(_WORDS)
+# A row of the table of tensors: {DLTensor*, low, end}; and of the constants about them.
+_TENSOR, _LOW, _END = _POINTERS = range(3)
+_POSITION, _IS_OUTPUT, _IS_COMPACT = _NUMBERS = range(3)
 
 
 def go_on_if_apart(text: FunctionText, tensors: Sequence[Tensor], meeting: Block) -> None:
@@ -73,32 +73,32 @@ def _are_apart(text: FunctionText, a: Value, a_end: Value, b: Value, b_end: Valu
     )
 
 
-def table_of(text: FunctionText, tensors: Sequence[Tensor]) -> Value:
-    """The table of the tensors that the function of :func:`emit_overlap_check` reads."""
-    table = text.alloca("i64", _WORDS * len(tensors))
-    for row, tensor in enumerate(tensors):
-        numbers = (tensor.position, tensor.is_output, tensor.is_compact)
-        words = (tensor.handle, tensor.low, tensor.end, text.module.string(tensor.name),
-                 *(i64(number) for number in numbers))  # fmt: skip
-        for word, value in enumerate(words):
-            text.set_word(table, _WORDS * row + word, value)
-    return table
+def tables_of(text: FunctionText, tensors: Sequence[Tensor]) -> list[Value]:
+    """The tables of the tensors that the function of :func:`emit_overlap_check` reads."""
+    pointers = [each for t in tensors for each in (t.handle, t.low, t.end)]
+    names = [text.module.string(each.name) for each in tensors]
+    numbers = [i64(n) for t in tensors for n in (t.position, t.is_output, t.is_compact)]
+    return [text.table(each) for each in (pointers, names, numbers)]
 
 
 def emit_overlap_check(module: ModuleText, name: str, report: str) -> None:
-    """Adds ``int name(int* ret_type_code, const char* function, Row* table, int64_t count)``.
+    """Adds a function of the tables of :func:`tables_of`, and the number of tensors::
+
+        int name(int* ret_type_code, const char* function, void** pointers, const char** names,
+                 int64_t* numbers, int64_t count)
 
     It is called for arguments whose ranges of memory meet, and finds exactly whether an output
     shares memory with another argument. For the first output that does, it returns the result of
     `report`; otherwise 0. Ranges may meet although no memory is shared, if arrays interleave, as
     the columns of a matrix do. The runtime decides such cases, which is not cheap.
     """
-    params = ("ptr ret_type_code", "ptr function", "ptr table", "i64 count")
+    params = ("ptr ret_type_code", "ptr function", "ptr pointers", "ptr names", "ptr numbers",
+              "i64 count")  # fmt: skip
     text = FunctionText(module, name, "i32", params)
-    *_, table, count = text.params
+    count = text.params[-1]
     with _each(text, count) as (i, next_row):
         with _each(text, count) as (j, following):
-            _check_pair(text, _Row(text, table, i), _Row(text, table, j), following, report)
+            _check_pair(text, _Row(text, i), _Row(text, j), following, report)
         text.branch(next_row)
     text.ret(i32(0))
     text.finish()
@@ -111,14 +111,14 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
     passed_over = text.any_of(
         text.icmp("eq", a.row, b.row),
         checked_before,
-        text.icmp("eq", a.word(_IS_OUTPUT), i64(0)),
+        text.icmp("eq", a.number(_IS_OUTPUT), i64(0)),
         _are_apart(text, *(each.pointer(w) for each in (a, b) for w in (_LOW, _END))),
     )
     meeting, exact, shared = text.blocks("meeting", "exact", "shared")
     text.branch_if(passed_over, following, meeting)
     text.place(meeting)
     compact = text.binary("and", a.is_set(_IS_COMPACT), b.is_set(_IS_COMPACT))
-    share_lowest = text.icmp("eq", a.word(_LOW), b.word(_LOW))  # an element of both is there
+    share_lowest = text.icmp("eq", a.pointer(_LOW), b.pointer(_LOW))  # an element of both is there
     text.branch_if(text.binary("or", compact, share_lowest), shared, exact)
     text.place(exact)
     tensors = [a.pointer(_TENSOR), b.pointer(_TENSOR)]
@@ -129,7 +129,7 @@ def _check_pair(text: FunctionText, a: _Row, b: _Row, following: Block, report: 
     text.place(shared)
     shown = [ret_type_code, function]
     for each in (a, b):
-        shown += (text.convert("trunc", each.word(_POSITION), "i32"), each.pointer(_NAME))
+        shown += (text.convert("trunc", each.number(_POSITION), "i32"), each.name())
     text.ret(text.call(Value("ptr", f"@{report}"), "i32", shown))
 
 
@@ -143,20 +143,28 @@ def _each(text: FunctionText, count: Value) -> Iterator[tuple[Value, Block]]:
 
 
 class _Row:
-    def __init__(self, text: FunctionText, table: Value, row: Value) -> None:
+    """What the tables of :func:`tables_of` say about one tensor, in a function of them."""
+
+    def __init__(self, text: FunctionText, row: Value) -> None:
         self.row = row
         self._text = text
-        begin = text.binary("mul", row, i64(_WORDS))
-        self._begin = text.element_pointer("i64", table, begin)
+        *_, self._pointers, self._names, self._numbers, _ = text.params
 
-    def word(self, word: int, type: str = "i64") -> Value:
-        return self._text.word(self._begin, word, type)
+    def _word(self, table: Value, words: Sequence[int], word: int, type: str) -> Value:
+        begin = self._text.binary("mul", self.row, i64(len(words)))
+        return self._text.word(self._text.element_pointer("i64", table, begin), word, type)
 
     def pointer(self, word: int) -> Value:
-        return self.word(word, "ptr")
+        return self._word(self._pointers, _POINTERS, word, "ptr")
+
+    def number(self, word: int) -> Value:
+        return self._word(self._numbers, _NUMBERS, word, "i64")
+
+    def name(self) -> Value:
+        return self._text.word(self._names, self.row, "ptr")
 
     def is_set(self, word: int) -> Value:
-        return self._text.icmp("ne", self.word(word), i64(0))
+        return self._text.icmp("ne", self.number(word), i64(0))
 
 
 def own_elements_apart(text: FunctionText, tensor: Tensor) -> list[Value]:

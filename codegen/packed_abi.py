@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minitvm.arith.effects import written_buffers, written_parameters
+from minitvm.arith.work import KnownWork
 from minitvm.codegen.accesses import strides_of
 from minitvm.codegen.alike import nests_alike
 from minitvm.codegen.argument_checks import (
@@ -52,7 +53,7 @@ from minitvm.runtime.arrangement import ASKS_TO_CHECK, FAILED_HOLDING, IS_WITHOU
 from minitvm.runtime.threads_text import MAX_FAILURE_VALUES
 from minitvm.runtime.values import ArgTypeCode
 from minitvm.tir import expr as e
-from minitvm.tir.expr import Var
+from minitvm.tir.expr import PrimExpr, Var
 from minitvm.tir.stmt import PrimFunc
 
 PACKED_PARAMS = (
@@ -62,9 +63,10 @@ PACKED_PARAMS = (
 
 def emit_function(module: ModuleText, func: PrimFunc, options: CodegenOptions) -> None:
     """Adds `func` to `module`: its body, and its packed function under its own name."""
-    sizes = bound_variables(func)
-    assertions = _emit_body(module, func, sizes, options)
-    _emit_entry(module, func, sizes, assertions, options)
+    sizes, work = bound_variables(func), KnownWork()
+    assertions = _emit_body(module, func, sizes, options, work)
+    pays = pays_release(func, options.release_gil, work)
+    _emit_entry(module, func, sizes, assertions, options, pays)
     if func.attrs.has_plain_entry and not assertions:
         _emit_plain_entry(module, func, sizes)
 
@@ -97,7 +99,11 @@ def _ascii(name: str) -> str:
 
 
 def _emit_body(
-    module: ModuleText, func: PrimFunc, sizes: tuple[Var, ...], options: CodegenOptions
+    module: ModuleText,
+    func: PrimFunc,
+    sizes: tuple[Var, ...],
+    options: CodegenOptions,
+    work: KnownWork,
 ) -> list[Assertion]:
     written = written_parameters(func)
     params: list[str] = []
@@ -120,6 +126,7 @@ def _emit_body(
             emitter.expressions.variables[param] = value
         else:
             emitter.expressions.pointers[buffer] = value
+    emitter.work = work
     emitter.apart = nests_alike(func.body)
     emitter.are_blocks_apart = are_blocks_apart(func.body)
     emitter.expressions.stored = frozenset(each.data for each in written_buffers(func.body))
@@ -134,13 +141,14 @@ def _emit_entry(
     sizes: Sequence[Var],
     assertions: Sequence[Assertion],
     options: CodegenOptions,
+    pays: PrimExpr,
 ) -> None:
-    """The packed function: reads all arguments, binds their sizes, checks them, and calls.
+    """The packed function: reads all arguments, binds their sizes, checks them, and calls the body,
+    without the GIL where that `pays`.
 
     LLVM doesn't optimise it. Emitted as compares and branches, with the reports out of line, it is
     as fast as LLVM's optimised form, which took a third of the time of building a small kernel.
     """
-    pays = pays_release(func, options.release_gil)
     text = FunctionText(module, packed_symbol(func.name), "i32", PACKED_PARAMS,
                         attributes=AS_IT_IS)  # fmt: skip
     args, codes, count, ret, ret_code, _resource = text.params

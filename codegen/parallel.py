@@ -26,7 +26,7 @@ from minitvm.arith.effects import loads
 from minitvm.arith.guards import conjuncts, form_of, quotient, variables
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
-from minitvm.arith.work import estimated_work
+from minitvm.arith.work import KnownWork, estimated_work
 from minitvm.codegen.captures import Captured, Inside, captured_by, function_of
 from minitvm.codegen.emitter import Emitter
 from minitvm.codegen.gil import needs_the_gil
@@ -65,10 +65,10 @@ STRIDE_PATTERN = "pragma_parallel_stride_pattern"
 _ENVIRONMENT = ("i64 task", "i64 tasks", "ptr region", "ptr noalias failure")
 
 
-def tasks_worth(node: Stmt, target: Target) -> PrimExpr:
+def tasks_worth(node: Stmt, target: Target, known: KnownWork | None = None) -> PrimExpr:
     """The number of tasks that the work of `node` is worth, in terms of variables outside of it.
-    Threads share a loop from two tasks on."""
-    work = estimated_work(node)
+    Threads share a loop from two tasks on. `known`: see :func:`estimated_work`."""
+    work = estimated_work(node, known)
     if any(each.op == "call_extern" for each in find(e.Call, node)):
         work = work * _MOST_C_FUNCTIONS
     worth = e.cast(INT64, work * (1.0 / target.task_operations))

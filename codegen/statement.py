@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, cast, final
 
 from minitvm.arith.effects import is_stable
 from minitvm.arith.fused_loop import symbolic_divisor, with_digits
-from minitvm.arith.work import products_in
+from minitvm.arith.work import KnownWork, products_in
 from minitvm.codegen.accesses import constant_lanes, emit_store, first_lanes, pointer_of
 from minitvm.codegen.alike import call_nest
 from minitvm.codegen.captures import Inside
@@ -108,6 +108,7 @@ class StatementEmitter:
         self._cleanups: list[Block] = []
         self._cleanup_code: list[tuple[Block, Value, Block]] = []
         self.apart: Set[Stmt] = frozenset()  # loops that are emitted as functions
+        self.work: KnownWork = {}
         self.are_blocks_apart = False  # whether parts with blocks of tiles are emitted as functions
         self._status = text.alloca("i32", align=4)
         self._give_up = text.block("give_up")
@@ -344,7 +345,7 @@ class StatementEmitter:
             self._emit_share(node, pragmas, self._team)
             return
         is_free = not self._is_task and not needs_the_gil(node)
-        worth = tasks_worth(node, self._options.target) if is_free else e.const(0)
+        worth = tasks_worth(node, self._options.target, self.work) if is_free else e.const(0)
         if stays_alone(worth):
             self._emit_alone(node)
             return

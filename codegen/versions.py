@@ -28,7 +28,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import PrimExpr, Var
-from minitvm.tir.functor import Mutator, find, free_vars, with_fields
+from minitvm.tir.functor import Mutator, contains, find, free_vars, with_fields
 from minitvm.tir.stmt import Stmt
 from minitvm.transform.stream_stores import ALIGNMENT
 
@@ -53,7 +53,8 @@ class Versions:
 def versions_of(loop: s.For, most: int = MOST) -> Versions | None:
     """Both versions of a loop; None for a loop without such a choice, and where they would have
     more than `most` statements."""
-    choice = _choice_in(loop) if 2 * code_size(loop.body) <= most else None
+    may_choose = contains(_ORDER, loop.body) and 2 * code_size(loop.body) <= most
+    choice = _choice_in(loop) if may_choose else None
     if choice is None:
         return None
     holds, fails = (

@@ -164,6 +164,7 @@ class Effects:
         return _ANY not in written and read.isdisjoint(written)
 
 
+_NO_MEMORY = frozenset[Var]()
 _READING = (BufferLoad, Call)
 _WRITING = (BufferStore, BufferRef, Call)
 
@@ -175,16 +176,16 @@ def _memory_of(
 ) -> frozenset[Var]:
     """The memory of the buffers that nodes of some kinds in `node` read or write, as the pointers
     to it; `_ANY` among them, of a call out of the program, stands for all memory."""
+    if not contains(kinds, node):
+        return _NO_MEMORY
     found = known.get(node)
     if found is None:
-        parts = list[frozenset[Var]]()
-        if contains(kinds, node):
-            parts += [_memory_of(child, kinds, known) for child in children(node)]
+        parts = [_memory_of(child, kinds, known) for child in children(node)]
         if isinstance(node, BufferLoad | BufferStore | BufferRef) and type(node) in kinds:
             parts.append(frozenset([node.buffer.data]))
         elif isinstance(node, Call) and node.op in _CALLS_OUT:
             parts.append(frozenset([_ANY]))
-        found = known[node] = frozenset[Var]().union(*parts)
+        found = known[node] = _NO_MEMORY.union(*parts)
     return found
 
 

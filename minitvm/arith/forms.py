@@ -12,13 +12,14 @@ from minitvm.arith.proofs import Proofs
 from minitvm.runtime.dtype import INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
-from minitvm.tir.functor import substitute
+from minitvm.tir.functor import consists_of, substitute
 from minitvm.tir.indices import RING
 
 _MAX_SYSTEMS = 32  # for the conjunction of two conditions
 _MAX_ALTERNATIVES = 64  # of one condition
 _MAX_TERMS = 64  # of a product of sums
 _MAX_FACTORS = 16
+_POLYNOMIAL = (Var, IntImm, *RING)
 _MOST = INT64.max()  # the greatest divisor of a form: forms become expressions of int64
 
 
@@ -36,11 +37,16 @@ class Forms(Proofs):
             self._learn_scopes()
         if isinstance(expr, IntImm):
             return Affine({}, int(expr.value))
-        if isinstance(expr, Var):
-            return Affine.of_atom(self.atoms.shared(expr))
-        made = self._known.forms.get(expr)
+        made = self._always.get(expr)
         if made is None:
-            made = self._known.forms[expr] = self._read(expr)
+            made = self._known.forms.get(expr)
+        if made is None:
+            is_variable = isinstance(expr, Var)
+            made = self._opaque(expr) if is_variable else self._read(expr)
+            forms = self._known.forms
+            if is_variable or (consists_of(_POLYNOMIAL, expr) and self.is_index_arithmetic(expr)):
+                forms = self._always
+            forms[expr] = made
         return made
 
     def alternatives(self, condition: PrimExpr, truth: bool) -> tuple[Alternatives, bool]:

@@ -105,6 +105,10 @@ class Prover(Forms):
 
     def bind_loop(self, var: Var, begin: PrimExpr, size: PrimExpr) -> None:
         """Learns that `var` counts through a loop, which is then not empty."""
+        if isinstance(begin, IntImm) and isinstance(size, IntImm) and size.value > 0:
+            self._learn_range(self.affine(var), int(begin.value), int(begin.value + size.value - 1))
+            self._known.determined.add(var)
+            return
         low, extent = self._bind_between(var, begin, size)
         self._known.determined.add(var)
         form = self.affine(var)

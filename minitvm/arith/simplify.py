@@ -30,7 +30,15 @@ from minitvm.tir.expr import (
     Var,
     const,
 )
-from minitvm.tir.functor import CHILDREN, children, substitute, walk_once, with_fields
+from minitvm.tir.functor import (
+    CHILDREN,
+    LEAVES,
+    children,
+    contains,
+    substitute,
+    walk_once,
+    with_fields,
+)
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
@@ -70,7 +78,6 @@ class Simplifier(ScopedMutator):
 
     def __init__(self, prover: Prover) -> None:
         super().__init__(prover)
-        self._loading: dict[PrimExpr, bool] = {}
         self._pure: dict[PrimExpr, bool] = {}
         self._terms = Terms()
         self._values: dict[int, PrimExpr] = {}  # by the numbers of their terms
@@ -84,6 +91,8 @@ class Simplifier(ScopedMutator):
         return self._prover
 
     def expr(self, node: PrimExpr) -> PrimExpr:
+        if type(node) in LEAVES:
+            return node
         made = self._made.get(node)
         if made is None:
             made = self._methods[type(node)](self, node)
@@ -406,7 +415,7 @@ class Simplifier(ScopedMutator):
         """Simplifies each value under the condition that chooses it, unless it loads: both values
         are evaluated, so a load must stay inside of its buffer in either case."""
         condition = self.expr(node.condition)
-        if self._loads(node):
+        if contains((BufferLoad, ProducerLoad), node):
             a, b = self.expr(node.true_value), self.expr(node.false_value)
         else:
             a, b = self._branches(node.condition, condition, node.true_value, node.false_value)
@@ -417,20 +426,12 @@ class Simplifier(ScopedMutator):
     def _is_pure(self, node: PrimExpr) -> bool:
         """Whether `node` may be evaluated any number of times, and its parts in any order: a call
         of a function outside of the program may write memory that is read around it."""
+        if not contains(Call, node):
+            return True
         known = self._pure.get(node)
         if known is None:
             known = not is_impure(node) and all(map(self._is_pure, children(node)))
             self._pure[node] = known
-        return known
-
-    def _loads(self, node: PrimExpr) -> bool:
-        """Whether an element of a buffer or a tensor is read in `node`."""
-        known = self._loading.get(node)
-        if known is None:
-            known = isinstance(node, BufferLoad | ProducerLoad) or any(
-                map(self._loads, children(node))
-            )
-            self._loading[node] = known
         return known
 
     def _branches(

@@ -189,9 +189,14 @@ def code_size(node: Stmt) -> int:
 
 # -- Statements, as formulas ----------------------------------------------------------------------
 
+_Count: TypeAlias = float | PrimExpr
+KnownWork: TypeAlias = dict[Stmt, float]
+"""The work of stores, and of loops that run alike wherever they are."""
 
-def estimated_work(node: Stmt) -> PrimExpr:
-    """The operations of `node`, as a ``float64`` expression of the variables outside of it.
+
+def estimated_work(node: Stmt, known: KnownWork | None = None) -> PrimExpr:
+    """The operations of `node`, as a ``float64`` expression of the variables outside of it. `known`
+    keeps those of its parts for the next question about them.
 
     An extent that depends on a loop around it is evaluated in each iteration of that loop if there
     are up to four, and in the middle one otherwise. An extent that is read from data counts as 16.
@@ -206,7 +211,7 @@ def estimated_work(node: Stmt) -> PrimExpr:
     >>> print(estimated_work(s.For(i, zero, n, serial, inner)))
     float64(n) * float64(24.0)
     """
-    return _expression(_Estimate(_of_store, _operations).of(node))
+    return _expression(_Estimate(_of_store, _operations, known).of(node))
 
 
 def estimated_sum(
@@ -224,32 +229,34 @@ def _has_loop_cut_by(var: Var, body: Stmt) -> bool:
     return any(mentions(var, each.extent) for each in find(s.For, body))
 
 
-def _has_constant_extents(loop: s.For) -> bool:
-    return all(e.const_int(each.extent) is not None for each in find(s.For, loop))
-
-
 @final
 class _Estimate:
     """Counts the work of statements. Known counts are plain floats, which are added much faster
     than expressions."""
 
     def __init__(
-        self, of_store: Callable[[s.BufferStore], float], of_other: Callable[[PrimExpr], float]
+        self,
+        of_store: Callable[[s.BufferStore], float],
+        of_other: Callable[[PrimExpr], float],
+        known: KnownWork | None = None,
     ) -> None:
         self._of_store = of_store
         self._of_other = of_other
         # The expression that stands for a variable bound inside; None if it is unknown.
         self._inside: dict[Var, PrimExpr | None] = {}
-        self._known: dict[s.For, _Count] = {}  # of loops that run alike wherever they are
+        self._known: KnownWork = {} if known is None else known
+        self._is_alike = True  # whether the extents of the loops inside are constant
 
     def of(self, node: Stmt) -> _Count:
+        if (found := self._known.get(node)) is not None:
+            return found
         match node:
-            case s.For() if node in self._known:
-                return self._known[node]
             case s.For():
+                outside, self._is_alike = self._is_alike, e.const_int(node.extent) is not None
                 made = self._of_loop(node)
-                if isinstance(made, float) and _has_constant_extents(node):
+                if self._is_alike and isinstance(made, float):
                     self._known[node] = made
+                self._is_alike = self._is_alike and outside
                 return made
             case s.While():
                 return (self.of(node.body) + self._of_other(node.condition)) * TRIPS_FROM_DATA
@@ -268,7 +275,8 @@ class _Estimate:
             case s.Allocate() | s.AttrStmt():
                 return self.of(node.body)
             case s.BufferStore():
-                return self._of_store(node)
+                work = self._known[node] = self._of_store(node)
+                return work
             case s.Evaluate():
                 return self._of_other(node.value)
         raise e.unknown_node(node, "estimated_work")
@@ -309,9 +317,6 @@ class _Estimate:
                 return None
         made: PrimExpr = substitute(node, {v: m for v, m in self._inside.items() if m is not None})
         return made
-
-
-_Count: TypeAlias = float | PrimExpr
 
 
 def _count(value: PrimExpr) -> _Count:

@@ -231,6 +231,7 @@ def usual_product(extents: tuple[int | None, ...]) -> int:
     return prod(each or USUAL for each in extents)
 
 
+@lru_cache(maxsize=2048)  # asked for one core, and for several, whose blocks are often the same
 def cost(nest: Nest, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The cycles of one core for a nest by tiles in blocks.
 
@@ -280,7 +281,7 @@ def cycles_by_panel(
     steps stays in L2. A factor that isn't packed has panels, too: the columns of a tile in the rows
     of memory."""
     tiles = -(-nest.height // tile.rows)
-    rows, size = _rows_bytes(nest, tile), tile.columns * steps * nest.itemsize
+    rows, size = _rows_bytes(nest, tile.rows), tile.columns * steps * nest.itemsize
     each = _step(nest, tile.rows, tile.columns, 1, _Rows(0.0, 0.0), target)
     each += _UNASKED * rows / target.bytes_per_cycle(2)
     is_in_l2 = kept_level(size, target) > 1
@@ -438,7 +439,7 @@ def cycles_of_evicted_rows(nest: Nest, tile: Tile, target: Target) -> float:
     level = target.level_of(nest.a_bytes or 0)
     if is_kept or level < 3:
         return 0.0
-    size = max(_rows_bytes(nest, tile), CACHE_LINE)
+    size = max(_rows_bytes(nest, tile.rows), CACHE_LINE)
     tiles = nest.outer * -(-nest.height // tile.rows) * -(-nest.width // tile.columns)
     came = size / target.bytes_per_cycle(level) * in_pieces(level, size, target)
     return tiles * nest.depth * came
@@ -565,17 +566,17 @@ def _parts(extent: int, size: int, is_padded: bool) -> Iterator[tuple[int, int]]
         yield 1, rest
 
 
-def _rows_bytes(nest: Nest, tile: Tile) -> int:
-    """The bytes of memory that pass with a step of the rows' factor for a tile: those of its lines,
-    or of the parts of them that a step takes."""
+def _rows_bytes(nest: Nest, rows: int) -> int:
+    """The bytes of memory that pass with a step of the rows' factor for a tile of some rows: those
+    of its lines, or of the parts of them that a step takes."""
     apart = min(nest.row_bytes, nest.step_bytes, CACHE_LINE)
-    return max(tile.rows * max(apart, nest.itemsize), min(nest.step_bytes, CACHE_LINE))
+    return max(rows * max(apart, nest.itemsize), min(nest.step_bytes, CACHE_LINE))
 
 
 def _panel_level(nest: Nest, tile: Tile, width: int, steps: int, target: Target) -> int:
     """The cache that holds the columns' factor of a block from one tile of rows to the next, which
     read `steps` steps of the sum."""
-    rows = _rows_bytes(nest, tile) * steps
+    rows = _rows_bytes(nest, tile.rows) * steps
     return kept_level(int(nest.bytes_of_columns(width, steps) + rows), target)
 
 
@@ -593,7 +594,7 @@ def _rows_moved(nest: Nest, tile: Tile, steps: int, target: Target) -> tuple[_Ro
     """How the rows' factor comes for the first tile of a block's columns, and for the others. Its
     part for `steps` steps of a tile of rows stays in L1 from one to the next, or in L2. Rows that
     are read in their order come ahead."""
-    size = _rows_bytes(nest, tile)
+    size = _rows_bytes(nest, tile.rows)
     level, part = kept_level(nest.a_bytes or 0, target), kept_level(size * steps, target)
     size *= nest.unit.depth
     near = size / target.bytes_per_cycle(2) if level > 1 else 0.0
@@ -655,7 +656,7 @@ def _step(
         loads += lines / CACHE_LINE
     # Columns that pass through L1 evict the rows. A unit of several rows loads them at once.
     if panel > 1 and cpu.l2_latency and unit.rows == 1:
-        came = _rows_bytes(nest, Tile(rows, columns)) * unit.depth / target.bytes_per_cycle(2)
+        came = _rows_bytes(nest, rows) * unit.depth / target.bytes_per_cycle(2)
         in_the_way += _UNASKED * came
     return in_the_way + max(
         c * (r * terms.operations + terms.casts) * unit.cycles,

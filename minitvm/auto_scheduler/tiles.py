@@ -122,15 +122,29 @@ def best_tile(nest: Nest, target: Target, blocks: _BlocksOf | None = None) -> Ti
     >>> best_tile(nest, Target("llvm -mtriple=x86_64-linux-gnu -mcpu=znver4"))
     Tile(rows=8, columns=48)
     """
-    costs = _costs(nest, target) if blocks is None else _costs_in(nest, target, blocks)
-    chooser = _chooser.get()
+    chooser, calls = _chooser.get(), _calls(nest)
+    if chooser is None and not calls:
+        return _best_of_all(nest, target, blocks)
+    costs = _costs_by_tile(nest, target, blocks)
     if chooser is not None:
         return chooser(costs)
-    if calls := _calls(nest):
-        best = min(costs, key=lambda tile: costs[tile])
-        most, widest = costs[best] * _GOOD, best.columns  # more columns are left by wider tiles
-        good = tuple(t for t in costs if costs[t] <= most and t.columns <= widest)
-        costs = _misses(good, calls, on_one_core(target), blocks or _blocks_for(nest))
+    best = min(costs, key=lambda tile: costs[tile])
+    most, widest = costs[best] * _GOOD, best.columns  # more columns are left by wider tiles
+    good = tuple(t for t in costs if costs[t] <= most and t.columns <= widest)
+    return _best_of(nest, _misses(good, calls, on_one_core(target), blocks or _blocks_for(nest)))
+
+
+@lru_cache(maxsize=256)  # asked for each way to compute a contraction
+def _best_of_all(nest: Nest, target: Target, blocks: _BlocksOf | None) -> Tile:
+    return _best_of(nest, _costs_by_tile(nest, target, blocks))
+
+
+def _costs_by_tile(nest: Nest, target: Target, blocks: _BlocksOf | None) -> Mapping[Tile, float]:
+    return _costs(nest, target) if blocks is None else _costs_in(nest, target, blocks)
+
+
+def _best_of(nest: Nest, costs: Mapping[Tile, float]) -> Tile:
+    """The tile that costs the least; of tiles that are alike one that leaves no remainder."""
     most = min(costs.values()) * ALIKE
     alike = [tile for tile in costs if costs[tile] <= most]
 
@@ -189,9 +203,9 @@ def _costs(nest: Nest, target: Target) -> Mapping[Tile, float]:
 @lru_cache(maxsize=256)  # the stages of a program are often of one size
 def _costs_in(nest: Nest, target: Target, blocks: _BlocksOf) -> Mapping[Tile, float]:
     """The cycles of a nest by each tile, in the blocks that a function gives for the tile."""
+    alone = on_one_core(target)
     return {
-        tile: cost(nest, tile, blocks(nest, tile, target), target)
-        for tile in tiles_of(nest, target)
+        tile: cost(nest, tile, blocks(nest, tile, target), alone) for tile in tiles_of(nest, target)
     }
 
 

@@ -23,6 +23,7 @@ from minitvm.tir.node import PrimExpr, Stmt
 from minitvm.tir.nodes import Buffer, Var
 from minitvm.tir.tree import BITS, HAS_FIELDS, READERS, kinds_of
 from minitvm.tir.tree import children as children
+from minitvm.tir.tree import consists_of as consists_of
 from minitvm.tir.tree import contains as contains
 from minitvm.tir.tree import find as find
 from minitvm.tir.tree import post_order_visit as post_order_visit
@@ -37,7 +38,7 @@ _Node = TypeVar("_Node", PrimExpr, Stmt)
 
 _VISITORS = {node: f"visit_{node.__name__}" for node in CHILDREN}
 _WALK = ("expr", "stmt", "descend")
-_LEAVES = frozenset((n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef))
+LEAVES = frozenset((n.Var, n.IntImm, n.FloatImm, n.StringImm, n.BufferRef))
 
 
 class Mutator:
@@ -68,7 +69,7 @@ class Mutator:
         """The expression that replaces `node`."""
         if not kinds_of(node) & self._changes:
             return node
-        if type(node) in _LEAVES:
+        if type(node) in LEAVES:
             leaf: PrimExpr = self._methods[type(node)](self, node)
             return leaf
         made = self._made.get(node)

@@ -19,6 +19,7 @@ from minitvm.tir.expr import Buffer, BufferLoad, Call, PrimExpr, Var, const
 from minitvm.tir.functor import (
     Mutator,
     children,
+    contains,
     find,
     free_vars,
     mentions,
@@ -63,6 +64,9 @@ def compute_padding(func: PrimFunc) -> PrimFunc:
     of an intermediate buffer that aren't written. Conditions of the program itself stay around the
     store.
     """
+    padded = (each for each in find(s.AttrStmt, func.body) if each.attr_key == "padded_buffer")
+    if not any(contains(s.IfThenElse, each) for each in padded):
+        return func
     return with_body(func, _Compute(prover_of(func)).stmt(func.body))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from typing import Any, final
 
@@ -13,7 +13,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Buffer, BufferLoad, BufferRef, PrimExpr, const_int
-from minitvm.tir.functor import Mutator, find, rebuild, replace_buffers
+from minitvm.tir.functor import Mutator, contains, find, rebuild, replace_buffers
 from minitvm.tir.stmt import BufferStore, ForKind, PrimFunc, Stmt, with_body
 
 
@@ -45,14 +45,27 @@ def fold_storage(func: PrimFunc) -> PrimFunc:
 
     So the steps stay in the caches.
     """
-    return with_body(func, _FoldEach(prover_of(func)).stmt(func.body))
+    if not contains(s.Allocate, func.body):
+        return func
+    loops = {each.loop_var for each in find(s.For, func.body) if each.kind == ForKind.SERIAL}
+    stores = find(BufferStore, func.body)
+    stepped = {x.buffer for x in stores if len(x.indices) > 1 and x.indices[0] in loops}
+    if not any(each.buffer in stepped for each in find(s.Allocate, func.body)):
+        return func
+    return with_body(func, _FoldEach(prover_of(func), stepped).stmt(func.body))
 
 
 class _FoldEach(ScopedMutator):
+    """Folds the steps of buffers; only those in `stepped` are stored step by step."""
+
     changes = (s.Allocate,)
 
+    def __init__(self, prover: Prover, stepped: Set[Buffer]) -> None:
+        super().__init__(prover)
+        self._stepped = stepped
+
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        steps = _steps_of(node)
+        steps = _steps_of(node) if node.buffer in self._stepped else None
         made = None if steps is None else _Fold(self._prover, steps).folded(node)
         return self.descend(made or node)
 
@@ -131,7 +144,10 @@ class _Fold(ScopedMutator):
         return s.Allocate(own, replace_buffers(body, {buffer: own}))
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        return Mutator.expr(self, node)
+        return node if self._fails else Mutator.expr(self, node)
+
+    def stmt(self, node: Stmt) -> Stmt:
+        return node if self._fails else super().stmt(node)
 
     def visit_For(self, node: s.For) -> Stmt:
         if node is not self._steps.loop:

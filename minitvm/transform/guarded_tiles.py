@@ -76,11 +76,12 @@ def guarded_tiles(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind)
     if e.const_int(loop.min) != 0 or not prover.is_index_arithmetic(loop.extent):
         return None
     parts = [each.loop_var for each in find(s.For, loop.body) if each.kind == kind]
-    if not parts:
+    var = loop.loop_var
+    # Without such a guard nothing else need be asked.
+    if not parts or not any(mentions(var, x.condition) for x in find(s.IfThenElse, loop.body)):
         return None
     with in_loop(prover, loop):
         uses = forms.uses(loop, every=False).conditions
-    var = loop.loop_var
     uses = {each: use for each, use in uses.items() if mentions(var, each)}
     # Choices stay in the last tile. Those of a long tile need a loop that can be divided.
     found = {each: use for each, use in uses.items() if not use.divides and use.negates is None}

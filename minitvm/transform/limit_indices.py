@@ -79,9 +79,9 @@ def _constant(most: int, *, exact: bool = True) -> _Bound:
 
 
 def _sum(a: _Bound, b: _Bound) -> _Bound:
-    terms = Counter(a.terms)
+    terms = dict(a.terms)
     for product, factor in b.terms.items():
-        terms[product] += factor
+        terms[product] = terms.get(product, 0) + factor
     return _bound(a.most + b.most, terms, a.exact and b.exact)
 
 
@@ -102,8 +102,9 @@ def _bound(most: int, terms: Mapping[_Product, int], exact: bool) -> _Bound:
                 powers[var] = max(power, powers.get(var, 0))
         whole = tuple((var, 1, power) for var, power in powers.items())
         terms = {whole: sum(terms.values())}
-    small = {product: min(factor, _MOST_FACTOR) for product, factor in terms.items()}
-    return _Bound(min(most, _MOST_FACTOR), small, exact)
+    if max(terms.values(), default=0) > _MOST_FACTOR:
+        terms = {product: min(factor, _MOST_FACTOR) for product, factor in terms.items()}
+    return _Bound(min(most, _MOST_FACTOR), terms, exact)
 
 
 class _Limits:
@@ -284,6 +285,9 @@ def _product(a: _Bound, b: _Bound, order: Mapping[Var, int]) -> _Bound:
     terms: Counter[_Product] = Counter()
     for x, x_factor in a.terms.items():
         for y, y_factor in b.terms.items():
+            if not x or not y:
+                terms[x or y] += x_factor * y_factor
+                continue
             powers: Counter[tuple[Var, int]] = Counter()
             for var, least, power in (*x, *y):
                 powers[var, least] += power

@@ -25,7 +25,7 @@ from minitvm.runtime.record import record
 from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import IntImm, PrimExpr, Var
-from minitvm.tir.functor import Mutator, find, mentions, substitute, with_fields
+from minitvm.tir.functor import Mutator, contains, find, mentions, substitute, with_fields
 from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq, with_body
 from minitvm.transform.fused_loops import by_digits, divisor_of
 from minitvm.transform.loop_conditions import CONDITIONAL, Conditions, Hold, Use, Uses
@@ -211,6 +211,8 @@ class _Partition(ScopedMutator):
         if node.kind in (ForKind.VECTORIZED, ForKind.THREAD_BINDING) or e.const_int(
             node.extent
         ) in (0, 1):
+            return None
+        if not contains(CONDITIONAL, node.body):
             return None
         if code_size(node.body) > self._budget:
             return None

@@ -58,6 +58,7 @@ def test_integers_that_may_be_anything(name: str, dtype: str) -> None:
             )
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("outer", ["float16", "bfloat16", "float32", "float64", "int32"])
 @pytest.mark.parametrize("middle", ["float16", "bfloat16", "float32", "int16", "int64"])
 @pytest.mark.parametrize("inner", ["float16", "float32", "int16", "int32"])

@@ -65,6 +65,7 @@ NOT_PROVED = [
     U - const(1, "uint32") < U, e.cast("uint8", k * 32) >= e.cast("uint8", k),
     F // n < n, e.truncdiv(i - n, 4) >= 0, And(k >= 0, k < 8), e.EQ(k, const(3)), const(False),
     e.maximum(0, e.minimum(COUNT, n)) < n, Select(i < 4, i, const(4)) < 4, Var("flag", BOOL),
+    k < 15, k > 0, k + n > n, k * 2 + n < n + 30,
 ]  # fmt: skip
 
 
@@ -99,6 +100,14 @@ def test_a_condition_holds_inside_only(
     with analyzer.constraint(condition):
         assert analyzer.can_prove(conclusion)
     assert not analyzer.can_prove(conclusion)
+
+
+def test_a_variable_that_becomes_data_may_wrap() -> None:
+    """Forms that were read before are read anew."""
+    prover, form = Prover(), k * 2 + 1
+    assert prover.affine(form).terms == {k: 2} and prover.is_exact(form)
+    prover.bind_data(k)
+    assert prover.affine(form).terms != {k: 2} and not prover.is_exact(form)
 
 
 def test_contradictions_prove_anything(analyzer: Analyzer) -> None:

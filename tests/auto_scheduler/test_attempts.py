@@ -329,7 +329,7 @@ def check_broken(draw: Any) -> None:
 CHECKS = [*SLOW, HealthCheck.function_scoped_fixture]  # one list of strategies for all programs
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=CHECKS, phases=QUICK)
+@settings(max_examples=3, deadline=None, suppress_health_check=CHECKS, phases=QUICK)
 @given(data=st.data())
 def test_random_programs(dropped: list[str], data: st.DataObject) -> None:
     check_broken(data.draw)

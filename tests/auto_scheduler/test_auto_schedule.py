@@ -148,6 +148,7 @@ def test_what_is_no_contraction() -> None:
         assert contraction_of(te.compute((8,), element, name="C").op) is None
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("rows", [1, 7, 64, 97, None])
 @pytest.mark.parametrize("columns", [1, 16, 97, 1000, None])

@@ -44,6 +44,7 @@ def exact(w: Any, x: Any) -> Any:
     return np.einsum("fc,nc...->nf...", w, x)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("cores", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def with_caches(target: str, *, small: bool) -> str:
     return f"{target} {SMALL_CACHES}" if small else target
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=SLOW, phases=QUICK)
+@settings(max_examples=3, deadline=None, suppress_health_check=SLOW, phases=QUICK)
 @given(data=st.data())
 def test_contractions(data: st.DataObject) -> None:
     check(contraction, data.draw)

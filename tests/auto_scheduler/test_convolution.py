@@ -336,6 +336,7 @@ def test_sums_along_windows_without_rows() -> None:
     np.testing.assert_array_equal(found, c[at[:, None] - at + 199] @ x)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8"])
 @pytest.mark.parametrize(
     ("shape", "kernel", "stride"),

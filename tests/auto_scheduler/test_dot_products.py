@@ -360,6 +360,7 @@ def test_rows_are_transposed_with_their_groups_together(
         np.testing.assert_array_equal(z, wanted)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("cpu", "dtypes"),
     [

@@ -429,6 +429,7 @@ def plain(X: Any, W: Any, i: Any, j: Any, r: Any, q: Any) -> Any:
     return X[i + r, j + q]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [("float32", (5, 5)), ("float64", (7, 4)), ("int32", (4, 9)), ("uint8", (5, 5))],

@@ -362,6 +362,7 @@ def test_operands_that_are_read_a_few_times_stay() -> None:
     assert OPERANDS not in [each.text for each in found.choices]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("is_flipped", [False, True])
 @pytest.mark.parametrize("reducer", [te.sum, te.max])
 @pytest.mark.parametrize("target", TARGETS)
@@ -390,6 +391,7 @@ def test_weights_of_channels_that_lie_apart(target: str, reducer: Any, is_flippe
 # -- Other reductions --
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("stride", [1, 2, 5])
 @pytest.mark.parametrize("reducer", [te.sum, te.max])
 @pytest.mark.parametrize("target", TARGETS)
@@ -460,6 +462,7 @@ def test_several_factors() -> None:
         np.testing.assert_array_equal(r, expected)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("is_cut", [False, True])
 @pytest.mark.parametrize(("n", "d"), [(61, 3), (130, 2)])

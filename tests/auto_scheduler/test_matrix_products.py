@@ -178,6 +178,7 @@ def test_weights_are_rows(
 
 
 @pytest.mark.usefixtures("anywhere")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]
 )
@@ -199,6 +200,7 @@ def test_exchanged_roles_of_all_shapes(
 
 
 @pytest.mark.usefixtures("anywhere")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize(
     "dtypes", [("int8", "uint8", "int32"), ("bfloat16", "bfloat16", "float32")]

@@ -162,6 +162,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_structured_matrices(kind: str, side: str) -> None:

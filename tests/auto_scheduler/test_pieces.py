@@ -49,6 +49,7 @@ PROGRAMS: dict[str, tuple[str, Element, Element, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("is_symbolic", [False, True], ids=["constant", "symbolic"])
 @pytest.mark.parametrize("name", PROGRAMS)

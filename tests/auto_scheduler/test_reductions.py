@@ -533,6 +533,7 @@ def test_places_where_several_are_equal(kind: str, shape: tuple[int, int], dtype
     np.testing.assert_array_equal(values, given_values[np.arange(shape[0]), expected])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 2, 0), (2, 1, 0)])
 @pytest.mark.parametrize("shape", [(3, 40, 33), (1, 5, 800), (2, 7, 3)])
 @pytest.mark.parametrize("is_one", [False, True])
@@ -866,6 +867,7 @@ def test_lines_of_their_own_are_summed_along_memory(
     close(built(C, [A, H, W], [a, h, w]), expected, 784, np.abs(expected))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("steps", [1, 5, 16, 17])
 @pytest.mark.parametrize("form", ["rows", "columns", "lengths"])

@@ -348,6 +348,7 @@ def solved(n: int, b: int, form: str) -> tuple[Tensor, Tensor, Tensor]:
     return L, X, made
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("auto_schedule", [True, False])
 @pytest.mark.parametrize("form", ["range", "where", "range backwards"])
 @pytest.mark.parametrize(("n", "b"), [(9, 5), (1, 3), (4, 70), (6, 0)])

@@ -259,6 +259,7 @@ def windows(x: Any, kernel: int, stride: int, dilation: int) -> Any:
     return every[::stride, ::stride, ..., ::dilation, ::dilation]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 @pytest.mark.parametrize("channels", [2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize("window", [(2, 2, 1), (3, 2, 1), (2, 3, 1), (3, 3, 2), (1, 4, 1)])

@@ -338,6 +338,7 @@ def test_blocks_of_lines(
         assert "vector_shuffle" in str(lower(auto_schedule(Y, HASWELL), [X, Y]))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("results", "steps"), [(6, 6), (5, 7), (3, 3), (7, 12), (2, 9), (6, 8)])
 @pytest.mark.parametrize("fp", ["fast", "strict"])

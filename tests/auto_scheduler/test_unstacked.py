@@ -159,6 +159,7 @@ def normals_of(x: Any) -> Any:
     return np.stack([-across * scale, -along * scale, 2 * scale], 2)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 @pytest.mark.parametrize("target", ["llvm -mcpu=haswell", "llvm"])
 @pytest.mark.parametrize("is_symbolic", [False, True])

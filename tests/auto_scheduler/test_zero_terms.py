@@ -46,6 +46,7 @@ FACTORS: dict[str, tuple[Callable[[Any, Any, Any], Any], Any]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("is_stage", [False, True])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_factors_that_are_zero(factor: str, is_stage: bool) -> None:

@@ -211,6 +211,7 @@ def test_long_code_stands_in_a_module_once() -> None:
 # -- guarded arguments --
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -317,6 +318,7 @@ FE_UNDERFLOW = 0x10  # fenv.h of x86
 
 
 @pytest.mark.skipif(not IS_X86, reason="the flag's number is that of x86")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["exp", "exp2", "exp10", "sigmoid"])

@@ -29,6 +29,7 @@ EXTREMA: dict[str, tuple[Any, Callable[..., Any]]] = {
 SPECIAL = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.5, -2.5]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", EXTREMA)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -45,6 +46,7 @@ def test_every_combination(target: str, name: str, dtype: str, count: int) -> No
     np.testing.assert_array_equal(found, reduce(exact, given))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("name", EXTREMA)
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 @pytest.mark.parametrize("bound", [0.0, float("nan")])
@@ -64,6 +66,7 @@ def test_constants(name: str, order: tuple[int, ...], bound: float) -> None:
     np.testing.assert_array_equal(found, exact(exact(*given), np.float32(bound)))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["min", "max"])
 @pytest.mark.parametrize("steps", [1, 2, 5])

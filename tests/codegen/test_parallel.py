@@ -646,6 +646,30 @@ def test_work_of_a_triangle_is_that_of_its_middle() -> None:
     assert estimate(triangle, square, 100) == 100 * 50 * 3.0
 
 
+def test_work_of_a_loop_around_one_of_another_length() -> None:
+    """What was found in one iteration of the outermost loop isn't kept for the next."""
+
+    def write(ib: Any, a: Any) -> None:
+        with ib.for_range(0, 3) as i, ib.for_range(0, 5), ib.for_range(0, i + 1) as k:
+            a[k] = te.const(1.0)
+
+    line = decl_buffer((8,), "float32", "A")
+    assert estimate(write, line, 0) == 5 * (1 + 2 + 3)
+
+
+def test_work_that_is_known_is_not_counted_again() -> None:
+    def write(ib: Any, a: Any) -> None:
+        with ib.for_range(0, n), ib.for_range(0, 5), ib.for_range(0, 7) as k:
+            a[k] = a[k] + 1.0
+
+    loops, known = built(write, decl_buffer((8,), "float32", "A")).body, work.KnownWork()
+    first = work.estimated_work(loops, known)
+    assert {5 * 7 * 3.0, 7 * 3.0, 3.0} <= {*known.values()}
+    known.update(dict.fromkeys(known, 1.0))
+    assert str(first) == "float64(n) * float64(105.0)"
+    assert str(work.estimated_work(loops, known)) == "float64(n) * float64(1.0)"
+
+
 def test_work_of_a_loop_that_is_over_in_the_middle() -> None:
     """It isn't less than none."""
 

@@ -33,6 +33,7 @@ def entries(count: int, dtype: str) -> Any:
     return drawn.astype(numpy_dtype(DType.of(dtype)))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", COUNTS)

@@ -414,6 +414,7 @@ def test_narrow_lanes_that_are_shifted_are_widened(dtype: str, wide: str) -> Non
     np.testing.assert_array_equal(found, np.array(exact, wide))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("size", [16, 64, 62, 80])
 @pytest.mark.parametrize("shift", [0, 1, 3])
 @pytest.mark.parametrize("layout", ["compact", "strided"])

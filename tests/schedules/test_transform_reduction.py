@@ -32,6 +32,7 @@ MAPS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("where", [False, True])
 @pytest.mark.parametrize("mapping", MAPS.values(), ids=MAPS)
 @pytest.mark.parametrize("reducer", [te.sum, te.max])
