@@ -82,6 +82,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
 from minitvm.tir.functor import free_vars, substitute
+from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
@@ -91,6 +92,7 @@ _Written: TypeAlias = tuple[list[Stage], list[Stage]]
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
 _MOST = 32  # layouts that are costed, those with the least bounds
+_LATE = 1.3  # times the cycles, where the model takes loads to come in time that nobody requests
 _SURE = 1.2  # times the cycles of copies, where the model is least exact
 
 
@@ -453,6 +455,15 @@ def _has_axes(contraction: Contraction, factor: Factor) -> bool:
     return len({*indices}) == len(indices) and found.issuperset(indices)
 
 
+def _is_read_whole(contraction: Contraction, factor: Factor) -> bool:
+    """Whether each dimension of a factor is as long as its axis, or a copy has other dimensions."""
+    axes, places = _axes_of(contraction), _places(contraction, factor)
+    return not _has_axes(contraction, factor) or all(
+        i is None or structural_equal(domain_of(axes[i]).extent, extent)
+        for i, extent in zip(places, factor.tensor.shape, strict=True)
+    )
+
+
 def _can_be_copied(contraction: Contraction, factor: Factor) -> bool:
     """Whether a factor can be copied in another order: its dimensions are axes, or its numbers are
     narrow, so that instructions may multiply a copy whose dimensions are axes. Two elements of one
@@ -533,6 +544,8 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
         else:
             cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
         cycles *= ALIKE if made is not None else 1
+        if target.processor.l2_latency and _reads_in_place(contraction, layout):
+            cycles /= _LATE
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
@@ -687,6 +700,14 @@ def _copies_windows(contraction: Contraction, layout: Layout) -> bool:
     """Whether a layout copies a factor that is read through windows."""
     pairs = zip(contraction.factors, layout.copies, strict=True)
     return any(dims is not None and not _has_axes(contraction, each) for each, dims in pairs)
+
+
+def _reads_in_place(contraction: Contraction, layout: Layout) -> bool:
+    """Whether a layout joins columns, and all of its copies are views."""
+    pairs = zip((None, *contraction.factors), (layout.result, *layout.copies), strict=True)
+    return len(layout.result[-1]) > 1 and all(
+        dims is None or _is_view(contraction, each, dims) for each, dims in pairs
+    )
 
 
 def _have_axes(contraction: Contraction) -> bool:
@@ -880,8 +901,12 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        if is_flat and not is_free:
+        if is_flat and not (is_free and _is_read_whole(contraction, factor)):
             return
-        ways.append([dims] if is_flat else [None] if lies_so or not is_free else [None, dims])
+        if is_flat:
+            lying = tuple(sorted(dims, key=lambda dim: -max(factor.along(axes[i]) for i in dim)))
+            ways.append([*dict.fromkeys((dims, lying))])
+        else:
+            ways.append([None] if lies_so or not is_free else [None, dims])
     for copies in product(*ways):
         yield Layout(result, steps, copies)
