@@ -19,7 +19,7 @@ from typing import final
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
@@ -30,7 +30,7 @@ from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads_everywhere
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.schedules.rewrite_operations import can_be_reordered
+from minitvm.te.schedules.rewrite_operations import can_be_reordered, moved_by
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
@@ -199,17 +199,7 @@ def only_moves(op: Operation) -> bool:
     alone choose."""
     if not isinstance(op, ComputeOp) or op.reduce_axis or len(op.body) > 1:
         return False
-    waiting = [*op.body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Select) or is_lazy(node):
-            condition, *values = children(node)
-            if contains(ProducerLoad, condition):
-                return False
-            waiting += values
-        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
-            return False
-    return True
+    return moved_by(op.body[0]) is not None
 
 
 def bytes_of(tensor: Tensor) -> int | None:

@@ -66,8 +66,13 @@ from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplie
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.some_sizes import may_vary
-from minitvm.auto_scheduler.strategies import cycles_of_strategy
-from minitvm.auto_scheduler.sums import epilogue_of
+from minitvm.auto_scheduler.strategies import (
+    CONVOLUTION,
+    TILES,
+    cycles_of_strategy,
+    strategy_for,
+)
+from minitvm.auto_scheduler.sums import Sums, epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -531,6 +536,9 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
     def cycles_by(each: Contraction) -> float:
         return cycles_of_strategy(each, target=target, strict=strict) + _cycles_of_others(each)
 
+    form = strategy_for(Sums(contraction, target, strict)).name
+    # Only tiles of matrices request what comes from the L2 cache and beyond it, where a CPU waits.
+    is_late = target.processor.l2_latency > 0 and form in (CONVOLUTION, TILES)
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
@@ -544,8 +552,9 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
         else:
             cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
         cycles *= ALIKE if made is not None else 1
-        if target.processor.l2_latency and _reads_in_place(contraction, layout):
-            cycles /= _LATE
+        if made is not None and is_late and _reads_in_place(contraction, layout):
+            form = strategy_for(Sums(made, target, strict)).name
+            cycles /= _LATE if form == TILES else 1
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
@@ -888,7 +897,7 @@ def _with_copies(
     can_be_copied: Sequence[bool],
 ) -> Iterator[Layout]:
     """The layouts with one order of the result and of the steps: those factors are copied that read
-    flattened axes, and perhaps others that lie otherwise."""
+    flattened axes, or viewed where they lie so, and perhaps others that lie otherwise."""
     axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
     for factor, is_free in zip(contraction.factors, can_be_copied, strict=True):
         read = [dim for dim in (*result, *steps) if any(factor.reads(axes[i]) for i in dim)]
@@ -905,7 +914,7 @@ def _with_copies(
             return
         if is_flat:
             lying = tuple(sorted(dims, key=lambda dim: -max(factor.along(axes[i]) for i in dim)))
-            ways.append([*dict.fromkeys((dims, lying))])
+            ways.append([dims, *([lying] if _is_view(contraction, factor, lying) else [])])
         else:
             ways.append([None] if lies_so or not is_free else [None, dims])
     for copies in product(*ways):
