@@ -219,7 +219,8 @@ def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
 
 
 def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
-    """The instruction for matrices; for few rows, if it takes fewer cycles than the other ways."""
+    """The instruction for matrices; for few rows, if it takes fewer cycles than streaming, and for
+    fewer than it takes, than any other way."""
     contraction = sums.contraction
     by = _allowed(sums, matrix_product_for(contraction, sums.target))
     if by is None:
@@ -227,7 +228,11 @@ def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
     is_sure = takes_rows(contraction)
     if sums.ahead is not None or (is_sure and not is_for_few(contraction, MOST_ROWS)):
         return by if is_sure else None
-    return by if _cycles_by(sums, by) * ALIKE < _cycles(sums, STRATEGIES[2:]) else None
+    other, found = _first(sums, STRATEGIES[2:])
+    if is_sure and other.takes_epilogue:
+        return by
+    assert other.cycles is not None
+    return by if _cycles_by(sums, by) * ALIKE < other.cycles(sums, found) else None
 
 
 def _by_dot_products(sums: Sums) -> DotProduct | None:
