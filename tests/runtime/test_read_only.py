@@ -289,7 +289,7 @@ def test_a_list_as_output_is_no_input_to_convert() -> None:
     A = te.placeholder((3,), name="A")
     B = te.compute((3,), lambda i: A[i] + 1.0, name="B")
     f = tvm.build([B], [A, B], name="f")
-    with pytest.raises(TypeError, match="argument 1 'B': .*got list: the function writes into it"):
+    with pytest.raises(TypeError, match=r"argument 1 'B': .*got list: the function writes into it"):
         f(np.zeros(3, "float32"), [0.0, 0.0, 0.0])
     with pytest.raises(TypeError, match=r"argument 0 'A': .*got list: pass np.asarray\(x\)"):
         f([0.0, 0.0, 0.0], np.zeros(3, "float32"))

@@ -76,7 +76,7 @@ def test_wrong_indices(index: Any, text: str) -> None:
 
 
 def test_a_placeholder_begins_with_its_shape() -> None:
-    with pytest.raises(CompileError, match="^placeholder: expected a shape first, got 'A': write"):
+    with pytest.raises(CompileError, match=r"^placeholder: expected a shape first, got 'A': write"):
         te.placeholder("A", (3,))  # type: ignore[arg-type]  # that is the point
 
 
