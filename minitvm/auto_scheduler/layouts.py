@@ -52,7 +52,12 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     running_axis,
 )
-from minitvm.auto_scheduler.convolutions import group_sizes, is_copied_by_its_axes, sums_over_images
+from minitvm.auto_scheduler.convolutions import (
+    SURE,
+    group_sizes,
+    is_copied_by_its_axes,
+    sums_over_images,
+)
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -536,9 +541,9 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
     def cycles_by(each: Contraction) -> float:
         return cycles_of_strategy(each, target=target, strict=strict) + _cycles_of_others(each)
 
-    form = strategy_for(Sums(contraction, target, strict)).name
-    # Only tiles of matrices request what comes from the L2 cache and beyond it, where a CPU waits.
-    is_late = target.processor.l2_latency > 0 and form in (CONVOLUTION, TILES)
+    def form_of(each: Contraction) -> str:
+        return strategy_for(Sums(each, target, strict)).name
+
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
@@ -551,13 +556,22 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
                 cycles = cycles_by_instruction(made, target) or inf
         else:
             cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
-        cycles *= ALIKE if made is not None else 1
-        if made is not None and is_late and _reads_in_place(contraction, layout):
-            form = strategy_for(Sums(made, target, strict)).name
-            cycles /= _LATE if form == TILES else 1
+        if made is not None and _reads_in_place(contraction, layout) and form_of(made) == TILES:
+            cycles *= _margin_in_line(form_of(contraction), target)
+        elif made is not None:
+            cycles *= ALIKE
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
+
+
+def _margin_in_line(form: str, target: Target) -> float:
+    """The factor in cycles with which columns along one axis are compared with those of a form
+    along several. Only tiles of matrices request what comes from the L2 cache and beyond it, where
+    a CPU waits; where it doesn't, the model is near enough."""
+    if target.processor.l2_latency and form in (CONVOLUTION, TILES):
+        return 1 / _LATE
+    return SURE if form == CONVOLUTION else ALIKE
 
 
 def _cycles_of_others(contraction: Contraction) -> float:
