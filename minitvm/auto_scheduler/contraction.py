@@ -133,13 +133,18 @@ def extent_of(axis: IterVar) -> int | None:
     return e.const_int(domain_of(axis).extent)
 
 
+def divides(size: int, axis: IterVar) -> bool:
+    """Whether the extent of an axis is a multiple of a size, whatever symbols stand for."""
+    form = Prover().affine(domain_of(axis).extent)
+    return not any(each % size for each in (form.constant, *form.terms.values()))
+
+
 def is_multiple(op: ComputeOp, axis: IterVar, size: int) -> bool:
     """Whether the extent of an axis is surely a multiple of a size. So is a symbolic one, such as
     n, if all elements at quotients of the axis are read from a dimension of ``n // size``."""
-    extent = domain_of(axis).extent
-    form = Prover().affine(extent)
-    if not any(each % size for each in (form.constant, *form.terms.values())):
+    if divides(size, axis):
         return True
+    extent = domain_of(axis).extent
     return reads_everywhere(op) and any(
         isinstance(index, e.FloorDiv)
         and index.a is axis.var
@@ -361,6 +366,13 @@ def order_of_steps(contraction: Contraction, *, in_order: bool = False) -> list[
     if in_order or len(axes) == 1 or not can_exchange_terms(reduce_of(op)):
         return [*range(len(axes))]
     return [*map(axes.index, steps_of(op, contraction.a))]
+
+
+def reads_windows(op: ComputeOp, *loads: ProducerLoad) -> bool:
+    """Whether an index of some reads changes along both a data axis and a reduction axis."""
+    data, steps = ({axis.var for axis in axes} for axes in (op.axis, long_axes(op.reduce_axis)))
+    used = ({*find(Var, index)} for each in loads for index in each.indices)
+    return any(data & each and steps & each for each in used)
 
 
 def slides(op: ComputeOp, factor: Factor) -> bool:
