@@ -77,7 +77,7 @@ def test_wrong_indices(index: Any, text: str) -> None:
 
 def test_a_placeholder_begins_with_its_shape() -> None:
     with pytest.raises(CompileError, match=r"^placeholder: expected a shape first, got 'A': write"):
-        te.placeholder("A", (3,))  # type: ignore[arg-type]  # that is the point
+        te.placeholder("A", (3,))
 
 
 def test_a_whole_tensor_is_no_number() -> None:
