@@ -204,6 +204,24 @@ class NDArray(_Storage):
             raise TypeError("NDArray: a 0-d array has no length")
         return self.shape[0]
 
+    def __bool__(self) -> bool:
+        to_do = "write `a is None`, `len(a)` or a condition on elements, as `(a.numpy() > 0).any()`"
+        return bool(self._number("a truth value (`if a`, `a and b`)", to_do))
+
+    def __float__(self) -> float:
+        return float(self._number("float(a)", "take one, as in `float(a[0])`, or `a.numpy()`"))
+
+    def __int__(self) -> int:
+        return int(self._number("int(a)", "take one, as in `int(a[0])`, or `a.numpy()`"))
+
+    def _number(self, use: str, to_do: str) -> Any:
+        """The only element, where Python code needs one number."""
+        if self.size != 1:
+            raise ValueError(
+                f"NDArray: expected one element for {use}, got the shape {self.shape}: {to_do}"
+            )
+        return self.item()
+
     def __repr__(self) -> str:
         head = f"NDArray(shape={self.shape}, dtype='{self.dtype}', device={self.device})"
         if isinstance(self._owner, Loan) and self._owner.over:

@@ -700,6 +700,10 @@ class Function(Bridged, PackedFunc):
         if encoded.code == ArgTypeCode.OBJECT_HANDLE:
             kind = type(value).__name__
             advice = ": pass np.asarray(x)" if isinstance(value, list | tuple) else ""
+            if advice and index in self.written:
+                advice = (
+                    ": the function writes into it, so pass an array of this shape, as np.empty"
+                )
             raise TypeError(f"expected an array (numpy, DLPack...), got {kind}{advice}")
         if encoded.read_only and index in self.written:
             raise ValueError(

@@ -45,6 +45,7 @@ from minitvm.auto_scheduler.contraction import (
     is_near_along,
     long_axes,
     product_of_extents,
+    reads_windows,
     usual_extent,
     usual_iterations,
 )
@@ -454,10 +455,8 @@ def _most_kept(op: ComputeOp, target: Target) -> int:
 
 
 def _is_in_windows(op: ComputeOp) -> bool:
-    """Whether an index changes along both a data axis and a reduction axis."""
-    data, steps = ({axis.var for axis in axes} for axes in (op.axis, op.reduce_axis))
-    used = ({*walk_once(index)} for each in factors_of(op) for index in each.load.indices)
-    return any(data & each and steps & each for each in used)
+    """Whether a reduction reads windows."""
+    return reads_windows(op, *(each.load for each in factors_of(op)))
 
 
 def _axes_of(op: ComputeOp, node: PrimExpr) -> _Axes:

@@ -48,9 +48,6 @@ class Program:
         The copies of factors that contractions in another layout read.
     whole
         The stages that are computed before a scan, or a reduction by groups, which reads them.
-    in_line
-        The stages whose last axes become one axis, since a product does that they read, and the
-        number of these axes.
     """
 
     schedule: Schedule
@@ -61,7 +58,6 @@ class Program:
     kept: set[Stage]
     copies: set[Stage]
     whole: set[Stage]
-    in_line: dict[Stage, int]
 
     def is_free(self, stage: Stage) -> bool:
         """Whether a stage may be computed in the loops of others."""

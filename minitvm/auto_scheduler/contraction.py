@@ -19,7 +19,7 @@ from typing import final
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.effects import is_lazy, reads_tensors
+from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
@@ -30,7 +30,7 @@ from minitvm.te.schedules.accumulation import accumulation_of
 from minitvm.te.schedules.guarded_reads import dtype_read
 from minitvm.te.schedules.hoist_values import is_lookup, outside_of_loads, reads_everywhere
 from minitvm.te.schedules.operation_graph import read_by_ranges
-from minitvm.te.schedules.rewrite_operations import can_be_reordered
+from minitvm.te.schedules.rewrite_operations import can_be_reordered, moved_by
 from minitvm.te.schedules.views import place_in_memory
 from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
@@ -133,13 +133,18 @@ def extent_of(axis: IterVar) -> int | None:
     return e.const_int(domain_of(axis).extent)
 
 
+def divides(size: int, axis: IterVar) -> bool:
+    """Whether the extent of an axis is a multiple of a size, whatever symbols stand for."""
+    form = Prover().affine(domain_of(axis).extent)
+    return not any(each % size for each in (form.constant, *form.terms.values()))
+
+
 def is_multiple(op: ComputeOp, axis: IterVar, size: int) -> bool:
     """Whether the extent of an axis is surely a multiple of a size. So is a symbolic one, such as
     n, if all elements at quotients of the axis are read from a dimension of ``n // size``."""
-    extent = domain_of(axis).extent
-    form = Prover().affine(extent)
-    if not any(each % size for each in (form.constant, *form.terms.values())):
+    if divides(size, axis):
         return True
+    extent = domain_of(axis).extent
     return reads_everywhere(op) and any(
         isinstance(index, e.FloorDiv)
         and index.a is axis.var
@@ -199,17 +204,7 @@ def only_moves(op: Operation) -> bool:
     alone choose."""
     if not isinstance(op, ComputeOp) or op.reduce_axis or len(op.body) > 1:
         return False
-    waiting = [*op.body]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, e.Select) or is_lazy(node):
-            condition, *values = children(node)
-            if contains(ProducerLoad, condition):
-                return False
-            waiting += values
-        elif not isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
-            return False
-    return True
+    return moved_by(op.body[0]) is not None
 
 
 def bytes_of(tensor: Tensor) -> int | None:
@@ -371,6 +366,13 @@ def order_of_steps(contraction: Contraction, *, in_order: bool = False) -> list[
     if in_order or len(axes) == 1 or not can_exchange_terms(reduce_of(op)):
         return [*range(len(axes))]
     return [*map(axes.index, steps_of(op, contraction.a))]
+
+
+def reads_windows(op: ComputeOp, *loads: ProducerLoad) -> bool:
+    """Whether an index of some reads changes along both a data axis and a reduction axis."""
+    data, steps = ({axis.var for axis in axes} for axes in (op.axis, long_axes(op.reduce_axis)))
+    used = ({*find(Var, index)} for each in loads for index in each.indices)
+    return any(data & each and steps & each for each in used)
 
 
 def slides(op: ComputeOp, factor: Factor) -> bool:

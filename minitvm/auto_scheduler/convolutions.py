@@ -110,7 +110,7 @@ from minitvm.tir.functor import mentions, walk_once
 _TASKS = 2  # of a core: where there are fewer, threads share each
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
-_SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
+SURE = 1.1  # times the cycles: one long axis of columns has the simpler loops
 
 
 # -- Which axes are columns --
@@ -145,7 +145,7 @@ def _is_better_by_tiles(contraction: Contraction, target: Target, *, is_image: b
         return False
     if is_image and contraction.b.along(contraction.column) != 1:
         return False
-    return cycles_of(contraction, target) * _SURE < cycles_of_convolution(contraction, target)
+    return cycles_of(contraction, target) * SURE < cycles_of_convolution(contraction, target)
 
 
 def _is_read_as_it_lies(contraction: Contraction, target: Target) -> bool:

@@ -166,7 +166,8 @@ def _dot_product_of(contraction: Contraction, target: Target) -> DotProduct | No
 
 def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduct | None:
     """The instruction for a contraction, or None: where the target has none, or most of the
-    products would be padding.
+    products would be padding. Fewer rows than it takes are columns, the roles of the factors
+    exchanged.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -181,10 +182,11 @@ def matrix_product_for(contraction: Contraction, target: Target) -> MatrixProduc
     found = _matrix_product_of(contraction, target)
     if found is None:
         return None
-    nest, (rows, columns, depth) = _nest(contraction, found, target), _sizes(contraction)
-    if rows < _LEAST_ROWS:
-        return None
-    tile = best_tile(nest, target)
+    rows, columns, depth = _sizes(contraction)
+    if not takes_rows(contraction):
+        can_be_columns = rows > 1 and columns >= found.rows
+        return found if can_be_columns and len(_roles(found, contraction, target)) > 1 else None
+    tile = best_tile(_nest(contraction, found, target), target)
     computed = (
         _rounded_up(rows, tile.rows)
         * _rounded_up(_rounded_up(columns, tile.columns), found.columns)
@@ -206,16 +208,10 @@ def _matrix_product_of(contraction: Contraction, target: Target) -> MatrixProduc
     return found if any(tiles_of(_nest(contraction, found, target), target)) else None
 
 
-def matrix_product_for_few_rows(contraction: Contraction, target: Target) -> MatrixProduct | None:
-    """The instruction for fewer rows than :func:`matrix_product_for` takes, but several, if with
-    the roles of the factors exchanged they are columns."""
-    found = _matrix_product_of(contraction, target)
-    if found is None:
-        return None
-    rows, columns, _ = _sizes(contraction)
-    if not 1 < rows < _LEAST_ROWS or columns < found.rows:
-        return None
-    return found if len(_roles(found, contraction, target)) > 1 else None
+def takes_rows(contraction: Contraction) -> bool:
+    """Whether a contraction has as many rows as instructions for matrices take."""
+    rows, *_ = _sizes(contraction)
+    return rows >= _LEAST_ROWS
 
 
 def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:

@@ -52,7 +52,12 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     running_axis,
 )
-from minitvm.auto_scheduler.convolutions import group_sizes, is_copied_by_its_axes, sums_over_images
+from minitvm.auto_scheduler.convolutions import (
+    SURE,
+    group_sizes,
+    is_copied_by_its_axes,
+    sums_over_images,
+)
 from minitvm.auto_scheduler.cost import (
     copy_cycles,
     copy_cycles_apart,
@@ -66,8 +71,13 @@ from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplie
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.some_sizes import may_vary
-from minitvm.auto_scheduler.strategies import cycles_of_strategy
-from minitvm.auto_scheduler.sums import epilogue_of
+from minitvm.auto_scheduler.strategies import (
+    CONVOLUTION,
+    TILES,
+    cycles_of_strategy,
+    strategy_for,
+)
+from minitvm.auto_scheduler.sums import Sums, epilogue_of
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -82,6 +92,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
 from minitvm.tir.functor import free_vars, substitute
+from minitvm.tir.structural_equal import structural_equal
 
 _Dimensions: TypeAlias = tuple[tuple[int, ...], ...]
 """The dimensions of a tensor, outermost first: the places of the axes that are flattened to each,
@@ -91,6 +102,7 @@ _Written: TypeAlias = tuple[list[Stage], list[Stage]]
 _AGAIN = 4  # times that an element is read for which a copy pays
 _WIDE = 4  # vectors of a row of results that hardly leave a lane idle
 _MOST = 32  # layouts that are costed, those with the least bounds
+_LATE = 1.3  # times the cycles, where the model takes loads to come in time that nobody requests
 _SURE = 1.2  # times the cycles of copies, where the model is least exact
 
 
@@ -453,6 +465,15 @@ def _has_axes(contraction: Contraction, factor: Factor) -> bool:
     return len({*indices}) == len(indices) and found.issuperset(indices)
 
 
+def _is_read_whole(contraction: Contraction, factor: Factor) -> bool:
+    """Whether each dimension of a factor is as long as its axis, or a copy has other dimensions."""
+    axes, places = _axes_of(contraction), _places(contraction, factor)
+    return not _has_axes(contraction, factor) or all(
+        i is None or structural_equal(domain_of(axes[i]).extent, extent)
+        for i, extent in zip(places, factor.tensor.shape, strict=True)
+    )
+
+
 def _can_be_copied(contraction: Contraction, factor: Factor) -> bool:
     """Whether a factor can be copied in another order: its dimensions are axes, or its numbers are
     narrow, so that instructions may multiply a copy whose dimensions are axes. Two elements of one
@@ -520,6 +541,9 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
     def cycles_by(each: Contraction) -> float:
         return cycles_of_strategy(each, target=target, strict=strict) + _cycles_of_others(each)
 
+    def form_of(each: Contraction) -> str:
+        return strategy_for(Sums(each, target, strict)).name
+
     found, best = None, cycles_by(contraction)
     for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
         if least >= best:
@@ -532,10 +556,22 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
                 cycles = cycles_by_instruction(made, target) or inf
         else:
             cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
-        cycles *= ALIKE if made is not None else 1
+        if made is not None and _reads_in_place(contraction, layout) and form_of(made) == TILES:
+            cycles *= _margin_in_line(form_of(contraction), target)
+        elif made is not None:
+            cycles *= ALIKE
         cycles += _copying(contraction, layout, target)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
+
+
+def _margin_in_line(form: str, target: Target) -> float:
+    """The factor in cycles with which columns along one axis are compared with those of a form
+    along several. Only tiles of matrices request what comes from the L2 cache and beyond it, where
+    a CPU waits; where it doesn't, the model is near enough."""
+    if target.processor.l2_latency and form in (CONVOLUTION, TILES):
+        return 1 / _LATE
+    return SURE if form == CONVOLUTION else ALIKE
 
 
 def _cycles_of_others(contraction: Contraction) -> float:
@@ -687,6 +723,14 @@ def _copies_windows(contraction: Contraction, layout: Layout) -> bool:
     """Whether a layout copies a factor that is read through windows."""
     pairs = zip(contraction.factors, layout.copies, strict=True)
     return any(dims is not None and not _has_axes(contraction, each) for each, dims in pairs)
+
+
+def _reads_in_place(contraction: Contraction, layout: Layout) -> bool:
+    """Whether a layout joins columns, and all of its copies are views."""
+    pairs = zip((None, *contraction.factors), (layout.result, *layout.copies), strict=True)
+    return len(layout.result[-1]) > 1 and all(
+        dims is None or _is_view(contraction, each, dims) for each, dims in pairs
+    )
 
 
 def _have_axes(contraction: Contraction) -> bool:
@@ -867,7 +911,7 @@ def _with_copies(
     can_be_copied: Sequence[bool],
 ) -> Iterator[Layout]:
     """The layouts with one order of the result and of the steps: those factors are copied that read
-    flattened axes, and perhaps others that lie otherwise."""
+    flattened axes, or viewed where they lie so, and perhaps others that lie otherwise."""
     axes, ways = _axes_of(contraction), list[list[_Dimensions | None]]()
     for factor, is_free in zip(contraction.factors, can_be_copied, strict=True):
         read = [dim for dim in (*result, *steps) if any(factor.reads(axes[i]) for i in dim)]
@@ -880,8 +924,12 @@ def _with_copies(
         order = [i for dim in dims for i in dim if extent_of(axes[i]) != 1]
         is_flat = any(sum(extent_of(axes[i]) != 1 for i in dim) > 1 for dim in dims)
         lies_so = order == _by_memory(order, factor, axes)
-        if is_flat and not is_free:
+        if is_flat and not (is_free and _is_read_whole(contraction, factor)):
             return
-        ways.append([dims] if is_flat else [None] if lies_so or not is_free else [None, dims])
+        if is_flat:
+            lying = tuple(sorted(dims, key=lambda dim: -max(factor.along(axes[i]) for i in dim)))
+            ways.append([dims, *([lying] if _is_view(contraction, factor, lying) else [])])
+        else:
+            ways.append([None] if lies_so or not is_free else [None, dims])
     for copies in product(*ways):
         yield Layout(result, steps, copies)

@@ -61,6 +61,7 @@ from minitvm.auto_scheduler.contraction import (
     all_loads,
     contraction_of,
     distances_of,
+    divides,
     extent_of,
     factors_of,
     is_uneven,
@@ -214,7 +215,7 @@ def _size_of_digit(axis: IterVar, *nodes: PrimExpr) -> int:
     the extent; 0 where there is none."""
     extent, sizes = extent_of(axis), _divisors_of(axis, *nodes)
     size = min((n for n in sizes if 1 < n < (FAR if extent is None else extent)), default=0)
-    is_digit = size and not any(n % size for n in sizes) and _is_multiple(axis, size)
+    is_digit = size and not any(n % size for n in sizes) and divides(size, axis)
     return size if is_digit else 0
 
 
@@ -280,7 +281,7 @@ def _planes_of(op: ComputeOp, target: Target) -> list[int] | None:
             for atom, by in terms
         )
         is_long = size > least and (extent_of(axis) or FAR) > size
-        return size if are_apart and is_long and _is_multiple(axis, size) else 0
+        return size if are_apart and is_long and divides(size, axis) else 0
 
     if not op.axis or op.reduce_axis or not contains(e.FloorMod, *op.body):
         return None
@@ -289,11 +290,6 @@ def _planes_of(op: ComputeOp, target: Target) -> list[int] | None:
     is_apart = any(distances_of(load, op).get(last, 0) > NEAR for load in known)
     found = [*map(planes, op.axis)]
     return found if found[-1] or (is_apart and any(found)) else None
-
-
-def _is_multiple(axis: IterVar, size: int) -> bool:
-    """Whether the extent of an axis is a multiple of a number, whatever symbols stand for."""
-    return e.const_int(Analyzer().simplify(e.floormod(domain_of(axis).extent, size))) == 0
 
 
 def _terms_of(load: ProducerLoad) -> Iterator[tuple[PrimExpr, int]]:

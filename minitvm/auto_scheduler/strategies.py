@@ -27,7 +27,7 @@ from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,
     matrix_product_for,
-    matrix_product_for_few_rows,
+    takes_rows,
     write_by_instruction,
 )
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
@@ -35,7 +35,9 @@ from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
 from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.streams import (
+    MOST_ROWS,
     is_along_lines,
+    is_for_few,
     is_left_plain,
     is_plain_reduction,
     is_streamed,
@@ -61,6 +63,7 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 
 _By = TypeVar("_By", DotProduct, MatrixProduct)
+CONVOLUTION = "convolution"
 TILES = "tiles"
 """The last strategy, which fits any contraction."""
 TOGETHER = "tiles together"
@@ -218,16 +221,20 @@ def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
 
 
 def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
-    return _allowed(sums, matrix_product_for(sums.contraction, sums.target))
-
-
-def _by_products_of_few_rows(sums: Sums) -> MatrixProduct | None:
-    """The instruction that takes few rows as columns, if that takes fewer cycles than the other
-    ways."""
-    by = _allowed(sums, matrix_product_for_few_rows(sums.contraction, sums.target))
-    if by is None or sums.ahead is not None:
+    """The instruction for matrices; for few rows, if it takes fewer cycles than streaming, and for
+    fewer than it takes, than any other way."""
+    contraction = sums.contraction
+    by = _allowed(sums, matrix_product_for(contraction, sums.target))
+    if by is None:
         return None
-    return by if _cycles_by(sums, by) * ALIKE < _cycles(sums, STRATEGIES[2:]) else None
+    is_sure = takes_rows(contraction)
+    if sums.ahead is not None or (is_sure and not is_for_few(contraction, MOST_ROWS)):
+        return by if is_sure else None
+    other, found = _first(sums, STRATEGIES[2:])
+    if is_sure and other.takes_epilogue:
+        return by
+    assert other.cycles is not None
+    return by if _cycles_by(sums, by) * ALIKE < other.cycles(sums, found) else None
 
 
 def _by_dot_products(sums: Sums) -> DotProduct | None:
@@ -319,14 +326,11 @@ def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
 # fmt: off
 STRATEGIES: tuple[Strategy, ...] = (
     Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False),
-    Strategy(
-        "few rows by matrix products", _by_products_of_few_rows, _cycles_by, _write_by
-    ),
+    Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
     Strategy("plain reduction", _is_plain, _of(_cycles_of_plain), _leave_to_rows, False),
     Strategy("streamed", _is_streamed, _of(streamed_cycles), _write_streamed, False),
-    Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by),
-    Strategy("convolution", _of(is_convolution), _of(cycles_of_convolution), write_convolution),
+    Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution),
     Strategy(TOGETHER, together, None, _write_group),
     Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),
 )

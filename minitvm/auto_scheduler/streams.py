@@ -77,7 +77,7 @@ from minitvm.te.tensor import ComputeOp
 from minitvm.tir.expr import IterVar, PrimExpr, Reduce
 from minitvm.tir.functor import mentions, walk_once
 
-_MOST_ROWS = 8
+MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 
@@ -85,7 +85,7 @@ _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 def is_streamed(contraction: Contraction, target: Target) -> bool:
     """Whether streaming takes fewer cycles than register tiles, which would read a large factor in
     pieces of lines for only a few rows."""
-    few = _is_of_one_axis_for_few(contraction, _MOST_ROWS)
+    few = _is_of_one_axis_for_few(contraction, MOST_ROWS)
     if not few or contraction.b.along(contraction.column) != 1:
         return False
     if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
@@ -117,7 +117,7 @@ def is_left_plain(contraction: Contraction) -> bool:
         return True
     a, b, op = contraction.a, contraction.b, contraction.op
     across = b.along(contraction.column) != 1
-    if not across or not _is_for_few(contraction, _MOST_PLAIN_ROWS):
+    if not across or not is_for_few(contraction, _MOST_PLAIN_ROWS):
         return False
     *outer, k = op.reduce_axis
     if outer and (is_uneven(op) or len(line_of(op, op.reduce_axis, [b.load])) <= len(outer)):
@@ -188,10 +188,10 @@ def is_along_lines(contraction: Contraction, target: Target) -> bool:
 
 
 def _is_of_one_axis_for_few(contraction: Contraction, most: int) -> bool:
-    return len(contraction.op.reduce_axis) == 1 and _is_for_few(contraction, most)
+    return len(contraction.op.reduce_axis) == 1 and is_for_few(contraction, most)
 
 
-def _is_for_few(contraction: Contraction, most: int) -> bool:
+def is_for_few(contraction: Contraction, most: int) -> bool:
     """Whether at most `most` rows use an element of `b`."""
     if contraction.a.reads(contraction.column):
         return False

@@ -164,7 +164,8 @@ def epilogue_of(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> Stage:
     is scheduled by hand. The contraction's stage itself if there is no epilogue."""
     reader = stage
     while not reader.is_output:
-        readers = s.readers(reader)
+        # Stages that became part of their readers are read by none.
+        readers = [each for each in s.readers(reader) if each.is_read or not each.inlined]
         if len(readers) != 1 or not reads_in_order(readers[0], reader):
             return stage
         reader = readers[0]

@@ -37,6 +37,7 @@ from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
     lanes_of,
+    reads_windows,
 )
 from minitvm.auto_scheduler.convolutions import is_convolution
 from minitvm.auto_scheduler.instructions import (
@@ -68,7 +69,7 @@ from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, Tensor, domai
 from minitvm.te.tensor_intrin import TensorIntrin
 from minitvm.tir import expr as e
 from minitvm.tir.expr import PrimExpr, Reduce, Var
-from minitvm.tir.functor import mentions, substitute
+from minitvm.tir.functor import substitute
 from minitvm.tir.stmt import ForKind
 
 _FEW = 8  # rows, which are read or computed one by one
@@ -414,21 +415,11 @@ def _sizes_of_images(
 ) -> tuple[Mapping[Var, int], ...]:
     """Sizes of images and of their channels. There may be a single image, whose parts are tasks,
     unless its windows are read."""
-    if any(map(_has_long_windows, images)):
+    if any(reads_windows(each.op, each.b.load) for each in images):
         return tuple(dict.fromkeys(extents, size) for size in _IMAGE)
     outer = ((each, axis) for each in images for axis in each.op.axis[:-2])
     single = {domain_of(axis).extent for each, axis in outer if not each.a.reads(axis)}
     return tuple({var: 1 if var in single else size for var in extents} for size in _PLACES)
-
-
-def _has_long_windows(contraction: Contraction) -> bool:
-    """Whether several steps of the sum read a window of the columns' factor."""
-    long = [axis.var for axis in contraction.op.reduce_axis if extent_of(axis) != 1]
-    columns = [axis.var for axis in contraction.op.axis]
-    return any(
-        any(mentions(step, index) for step in long) and any(mentions(x, index) for x in columns)
-        for index in contraction.b.load.indices
-    )
 
 
 def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> PrimExpr | None:

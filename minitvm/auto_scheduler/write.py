@@ -30,7 +30,6 @@ from minitvm.auto_scheduler.ahead import (
 )
 from minitvm.auto_scheduler.attempts import Attempt, Program, complete, first_that_works
 from minitvm.auto_scheduler.choice import choose
-from minitvm.auto_scheduler.columns_in_line import write_columns_in_line
 from minitvm.auto_scheduler.contraction import (
     contraction_of,
     extent_of,
@@ -171,7 +170,7 @@ def _write(
     given = _kept(s, arguments)
     write_running_scans(attempt, given)
     by_hand = {each for each in s.stages if each.is_touched}
-    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set(), {})
+    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set())
     _write_program(attempt, program, given)
     for each in prepacked:
         source = s[each]
@@ -488,7 +487,6 @@ AHEAD: tuple[Rewriting, ...] = (  # of the choice of loops
     ("operands", write_operands),
     ("short lines", write_short_pieces),
     ("rows in line", write_rows_in_line),
-    ("columns in line", write_columns_in_line),
     ("places in blocks", write_found_blocks),
     ("inlining", _write_inlined),
 )

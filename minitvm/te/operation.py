@@ -178,6 +178,10 @@ def placeholder(shape: Any, dtype: DTypeLike | None = None, name: str = "placeho
     Tensor(shape=[4, 3], op.name=A)
     """
     with naming("placeholder"):
+        if isinstance(shape, str):
+            raise CompileError(
+                f"expected a shape first, got {shape!r}: write placeholder(shape, name=...)"
+            )
         wanted = _element_type(as_dtype(dtype, FLOAT32))
         as_name(name)
     return PlaceholderOp(name, _shape(name, shape), wanted).output(0)

@@ -29,6 +29,19 @@ from minitvm.tir.node import PrimExpr
 from minitvm.tir.nodes import Buffer, BufferLoad, BufferRef, BufferStore, Call, Ramp, Var
 from minitvm.tir.promotion import cast
 
+SCOPES = ("global", "local", "shared", "warp", "wmma", "texture")
+"""The memories that a scope may name, perhaps with a tag, as ``"local.acc_buffer"`` does."""
+
+
+def checked_scope(where: str, scope: Any) -> str:
+    """A scope, if it names a memory that programs may have; raises CompileError otherwise."""
+    if isinstance(scope, str) and scope.partition(".")[0] in SCOPES:
+        return scope
+    raise CompileError(
+        f'{where}: expected a scope, "global", "local" (registers), "shared" or '
+        f'"warp", perhaps with a tag, as in "local.acc", got {described(scope)}'
+    )
+
 
 @named
 def decl_buffer(
@@ -132,7 +145,7 @@ def decl_buffer(
             name=where,
             strides=steps,
             elem_offset=offset,
-            scope=scope or "global",
+            scope=checked_scope("scope", scope or "global"),
             data_alignment=max(alignment, 0),
             offset_factor=factor,
             auto_broadcast=buffer_type == "auto_broadcast",

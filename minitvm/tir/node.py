@@ -85,7 +85,7 @@ _NO_NUMBER = {
     "__float__": 'for float(x) write x.astype("float32"), for math.sqrt(x): te.sqrt(x)',
     "__int__": 'for int(x) write x.astype("int32")',
     "__index__": "for `for i in range(x)` write a loop of tir.ir_builder or te.hybrid, or an axis "
-    "of te.compute",
+    "of te.compute; for values[x] of a Python list pass the list as a te.placeholder",
     "__complex__": "there are no complex numbers",
     "__round__": "for round(x) write te.nearbyint(x), halves to even, or te.round(x), halves away "
     "from zero",

@@ -89,7 +89,10 @@ def comm_reducer(
         if named or (args and isinstance(args[0], (IterVar, list, tuple))):
             return reduce_over(expr, *args, **named)
         if not args:
-            raise CompileError(f"{name}: expected axis=, or several values to combine, got one")
+            raise CompileError(
+                f"{name}: expected axis=, or several values to combine, got one: write "
+                f"k = te.reduce_axis((0, n)) and te.{name}(x[i, k], axis=k)"
+            )
         with naming(name):
             return functools.reduce(fcombine, args, expr)
 
@@ -168,7 +171,10 @@ def _reduce_axis(name: str, axis: Any) -> IterVar:
     if isinstance(axis, IterVar) and axis.iter_type == IterType.COMM_REDUCE:
         return axis
     got = f"axis {axis.name}" if isinstance(axis, (IterVar, Var)) else repr(axis)
-    raise CompileError(f"{name}: expected axes made by te.reduce_axis, got {got}")
+    raise CompileError(
+        f"{name}: expected axes made by te.reduce_axis, got {got}: write "
+        f"k = te.reduce_axis((0, n)) and te.{name}(x[i, k], axis=k)"
+    )
 
 
 def _outer_first(axes: tuple[IterVar, ...]) -> tuple[IterVar, ...]:

@@ -288,6 +288,20 @@ def test_rows_are_transposed_once(sizes: tuple[int, int, int]) -> None:
     check(tensors, s, AMX, "TN", release_gil=True)
 
 
+@pytest.mark.usefixtures("anywhere")
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "is_in_tiles"),
+    [(6, 3072, 1024, True), (8, 768, 768, True), (5, 771, 770, False), (4, 3072, 768, False)],
+)
+def test_up_to_eight_rows_are_in_tiles_unless_streams_are_faster(
+    rows: int, n: int, k: int, is_in_tiles: bool
+) -> None:
+    tensors = product(rows, n, k, ("uint8", "int8", "int32"), "NN")
+    s = auto_schedule(tensors[2], AMX)
+    assert instruction_of(s).startswith("tdp") is is_in_tiles
+    check(tensors, s, AMX, "NN", release_gil=True)
+
+
 def exchanges_roles(s: te.Schedule) -> bool:
     return any("transposed on their way" in each.text for each in s.choices)
 

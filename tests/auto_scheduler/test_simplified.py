@@ -268,3 +268,15 @@ def test_shifts_and_masks_of_elements_stay() -> None:
     X = te.placeholder((8,), "int32", name="X")
     Y = te.compute((8,), lambda i: (X[i] >> 2) & 3, name="Y")
     assert simplified(Y.op) is Y.op
+
+
+def test_single_steps_leave_plain_indices() -> None:
+    """A convolution of 1 x 1, written for any window."""
+    X, W = te.placeholder((8, 9, 7), name="X"), te.placeholder((5, 8, 1, 1), name="W")
+    c, r, q = (te.reduce_axis((0, n), name=name) for n, name in ((8, "c"), (1, "r"), (1, "q")))
+    Y = te.compute(
+        (5, 9, 7),
+        lambda f, y, x: te.sum(X[c, y + r, x + q] * W[f, c, r, q], axis=[c, r, q]),
+        name="Y",
+    )
+    assert str(simplified(Y.op).body[0]) == "sum(X[c, y, x] * W[f, c, 0, 0], axis=[c])"

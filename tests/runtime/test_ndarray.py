@@ -208,6 +208,23 @@ def test_item_and_identity() -> None:
         array([1, 2]).item()
 
 
+def test_one_element_is_a_number_and_several_are_none() -> None:
+    assert float(array([[1.5]])) == 1.5
+    assert int(array(7)) == 7
+    assert array([2])
+    assert not array([[0.0]])
+    several = array([1, 2])
+    for use, text in (
+        (bool, r"a truth value .*, got the shape \(2,\): write `a is None`, `len\(a\)` or"),
+        (float, r"float\(a\), got the shape \(2,\): take one, as in `float\(a\[0\]\)`"),
+        (int, r"int\(a\), got the shape \(2,\): take one"),
+    ):
+        with pytest.raises(ValueError, match=f"^NDArray: expected one element for {text}"):
+            use(several)
+    with pytest.raises(ValueError, match=r"got the shape \(0,\)"):
+        bool(array([]))
+
+
 def test_numpy_protocol() -> None:
     a = array([1.5, 2.5])
     assert np.asarray(a).ctypes.data == a.data

@@ -282,3 +282,14 @@ def test_dual_tensors_are_refused() -> None:
     add_one()(dual, out)  # its tangent ended with the level
     with pytest.raises((BufferError, RuntimeError)):
         torch.func.jvp(lambda x: (add_one()(x, out), x)[1], (plain,), (plain,))
+
+
+def test_a_list_as_output_is_no_input_to_convert() -> None:
+    """``np.asarray`` of it would be written, and lost."""
+    A = te.placeholder((3,), name="A")
+    B = te.compute((3,), lambda i: A[i] + 1.0, name="B")
+    f = tvm.build([B], [A, B], name="f")
+    with pytest.raises(TypeError, match=r"argument 1 'B': .*got list: the function writes into it"):
+        f(np.zeros(3, "float32"), [0.0, 0.0, 0.0])
+    with pytest.raises(TypeError, match=r"argument 0 'A': .*got list: pass np.asarray\(x\)"):
+        f([0.0, 0.0, 0.0], np.zeros(3, "float32"))

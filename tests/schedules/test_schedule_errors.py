@@ -126,7 +126,8 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "prefetch_offset": (lambda p: p.s[p.C].prefetch(p.B, p.i, None), "C: prefetch: offset: expected an expression or a number"),
     "tensorize_text": (lambda p: p.s[p.C].tensorize(p.i, "vadd"), "C: tensorize: expected an intrinsic made by te.decl_tensor_intrin, got 'vadd'"),
     # memory
-    "scope_number": (lambda p: p.s[p.B].set_scope(3), "B: set_scope: expected a name, got 3"),
+    "scope_number": (lambda p: p.s[p.B].set_scope(3), 'B: set_scope: expected a scope, "global", "local" .registers., "shared" or "warp"'),
+    "scope_unknown": (lambda p: p.s[p.B].set_scope("locals"), 'B: set_scope: expected a scope, .*perhaps with a tag, as in "local.acc", got str \'locals\''),
     "scope_output": (lambda p: p.s[p.D].set_scope("local"), "D: set_scope: expected a stage inside of the program, got an output"),
     "scope_placeholder": (lambda p: p.s[p.A].set_scope("local"), "A: set_scope: expected a stage inside of the program, got a placeholder"),
     "predicate_none": (lambda p: p.s[p.C].set_store_predicate(None), "C: set_store_predicate: expected an expression or a number"),
@@ -148,15 +149,17 @@ REFUSED: dict[str, tuple[Callable[[Program], object], str]] = {
     "layout_whole": (lambda p: p.s[p.R].transform_layout(lambda i: [i // 2, i % 2]), "R: transform_layout: expected to be read element by element, but E reads R as a whole"),
     # caches
     "cache_read_no_tensor": (lambda p: p.s.cache_read("A", "local", [p.B]), "cache_read: expected a tensor, got 'A'"),
-    "cache_read_scope": (lambda p: p.s.cache_read(p.A, None, [p.B]), 'cache_read: expected a scope such as "local", got None'),
-    "cache_read_empty_scope": (lambda p: p.s.cache_read(p.A, "", [p.B]), 'cache_read: expected a scope such as "local", got \'\''),
+    "cache_read_scope": (lambda p: p.s.cache_read(p.A, None, [p.B]), "cache_read: expected a scope, .*, got None"),
+    "cache_read_empty_scope": (lambda p: p.s.cache_read(p.A, "", [p.B]), 'cache_read: expected a scope, .*, got str \'\''),
+    "cache_read_unknown_scope": (lambda p: p.s.cache_read(p.A, "shared2", [p.B]), "cache_read: expected a scope, .*, got str 'shared2'"),
+    "cache_write_unknown_scope": (lambda p: p.s.cache_write(p.B, "Local"), "cache_write: expected a scope, .*, got str 'Local'"),
     "cache_read_nobody": (lambda p: p.s.cache_read(p.A, "local", []), "cache_read of A: expected readers, got none"),
     "cache_read_other": (lambda p: p.s.cache_read(p.A, "local", [p.B, p.C]), r"cache_read of A: expected stages that read it \(B\), got C"),
     "cache_access_other": (lambda p: p.s.cache_access(p.A, "local", p.C), "cache_access of A: expected a stage that reads its elements, got C"),
     "cache_write_none": (lambda p: p.s.cache_write([], "local"), "cache_write: expected a tensor, got none"),
     "cache_write_input": (lambda p: p.s.cache_write(p.A, "local"), "cache_write of A: expected a tensor of te.compute, got one of PlaceholderOp"),
     "cache_write_two": (lambda p: p.s.cache_write([p.B, p.C], "local"), r"cache_write of B: expected all outputs of one operation \(B\), got B, C"),
-    "cache_write_scope": (lambda p: p.s.cache_write(p.B, 1), 'cache_write: expected a scope such as "local", got 1'),
+    "cache_write_scope": (lambda p: p.s.cache_write(p.B, 1), 'cache_write: expected a scope, .*, got int 1'),
     # rfactor
     "rfactor_plain": (lambda p: p.s.rfactor(p.C, p.i), "rfactor of C: expected a reduction, got C, which has none"),
     "rfactor_data": (lambda p: p.s.rfactor(p.R, p.R.op.axis[0]), r"rfactor of R: expected a loop over a reduce axis \(k\), got x"),
@@ -485,3 +488,11 @@ def test_scans_that_cannot_be(case: str) -> None:
     _, state, first, step, _ = scanned()
     with pytest.raises(tvm.CompileError, match=f"^{message}"):
         call(first, step, state)
+
+
+def test_other_numbers_of_arguments_are_refused_by_the_name_of_the_primitive() -> None:
+    p: Any = program()
+    with pytest.raises(TypeError, match=r"^unroll\(\) takes 2 positional arguments but 3 were"):
+        p.s[p.C].unroll(p.i, p.j)
+    with pytest.raises(TypeError, match=r"^compute_at\(\) missing 1 required .*: 'scope'"):
+        p.s[p.B].compute_at(p.i)

@@ -81,7 +81,7 @@ PRIMITIVES: dict[str, Callable[[Chain], object]] = {
         c.i, "auto_unroll_max_step", tir.const(16, "int64")
     ),
     "layout_of_an_object": lambda c: c.s[c.C].transform_layout(Swap()),
-    "odd_scope": lambda c: c.s[c.C].set_scope("a'b\"\n\\"),
+    "odd_scope": lambda c: c.s[c.C].set_scope("local.a'b\"\n\\"),
     "prefetch": lambda c: c.s[c.C].prefetch(c.B, c.j, 1),
     "set_scope": lambda c: c.s[c.C].set_scope("local"),
     "set_store_predicate": lambda c: c.s[c.C].set_store_predicate(

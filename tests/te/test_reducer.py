@@ -94,7 +94,7 @@ data = te.compute((4,), lambda i: i).axis[0]
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"axis": 0}, "sum: expected axes made by te.reduce_axis, got 0"),
+        ({"axis": 0}, "sum: expected axes made by te.reduce_axis, got 0: write k = te.reduce"),
         ({"axis": data}, "sum: expected axes made by te.reduce_axis, got axis i"),
         ({"axis": data.var}, "sum: expected axes made by te.reduce_axis, got axis i"),
         ({"axis": []}, "sum: expected reduce axes, each once, got"),
@@ -104,7 +104,10 @@ data = te.compute((4,), lambda i: i).axis[0]
             {"axis": k, "init": te.var("n")},
             "sum: init: expected a value of float32, got one of int32",
         ),
-        ({}, "sum: expected axis=, or several values to combine, got one"),
+        (
+            {},
+            r"sum: expected axis=, or several values to combine, got one: write k = te.reduce_axis",
+        ),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], text: str) -> None:

@@ -75,6 +75,11 @@ def test_wrong_indices(index: Any, text: str) -> None:
         matrix()[index]
 
 
+def test_a_placeholder_begins_with_its_shape() -> None:
+    with pytest.raises(CompileError, match=r"^placeholder: expected a shape first, got 'A': write"):
+        te.placeholder("A", (3,))
+
+
 def test_a_whole_tensor_is_no_number() -> None:
     with pytest.raises(CompileError, match="A: expected an element, got the whole tensor, of rank"):
         e.as_expr(matrix())

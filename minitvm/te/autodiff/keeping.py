@@ -25,7 +25,7 @@ from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
-from minitvm.te.schedules.rewrite_operations import choice_of, reading, rewritten
+from minitvm.te.schedules.rewrite_operations import moved_by, reading, rewritten
 from minitvm.te.tensor import (
     ComputeOp,
     Operation,
@@ -172,15 +172,8 @@ def _is_moved(tensor: Tensor) -> bool:
     """Whether a stage only moves elements, as padding does: they are read where they come from."""
     if not isinstance(tensor.op, ComputeOp):
         return False
-    waiting = [tensor.op.body[tensor.value_index]]
-    while waiting:
-        node = waiting.pop()
-        choice = choice_of(node)
-        if choice is not None and not reads_tensors(choice[0]):
-            waiting += choice[1:]
-        elif not isinstance(node, ProducerLoad | e.FloatImm) or reads_tensors(*children(node)):
-            return False
-    return True
+    moved = moved_by(tensor.op.body[tensor.value_index])
+    return moved is not None and not reads_tensors(*(i for each in moved for i in children(each)))
 
 
 # -- Sizes and costs ------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from minitvm.te.schedules.trace import Traced, primitive
 from minitvm.te.schedules.unstack_places import unstacked
 from minitvm.te.schedules.window_reads import read_by_sums
 from minitvm.te.tensor import ComputeOp, Operation, ScanOp, Tensor
+from minitvm.tir.buffer import checked_scope
 from minitvm.tir.expr import IterVar
 
 _Op = TypeVar("_Op", bound=Operation)
@@ -137,7 +138,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
                     f"cache_read of {source.name}: expected readers that cast each element to "
                     f"{wide}, got {reader.name}, which uses it as {used}"
                 )
-        copy = copy_of(source, f"{source.name}.{self._scope('cache_read', scope)}", wide)
+        copy = copy_of(source, f"{source.name}.{checked_scope('cache_read', scope)}", wide)
         made = self._insert(self.stages.index(stage) + 1, copy.op, scope, stage)
         for reader in stages:
             self.now_computes(reader, reading(reader.op, {source: copy}))
@@ -213,7 +214,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
             a cast to `dtype`.
         """
         _, source, stage, op = self._read_by("cache_access", tensor, reader)
-        name = f"{source.name}.{self._scope('cache_access', scope)}"
+        name = f"{source.name}.{checked_scope('cache_access', scope)}"
         read_by = read_by_sums if sums else read_by_axes
         wide = source.dtype if dtype is None else DType.of(dtype)
         copy, changed = read_by(source, self._in_its_steps(stage, op), name, which, wide)
@@ -341,7 +342,7 @@ class GraphPrimitives(StageGraph[Stage], Traced):
                 f"{', '.join(str(getattr(each, 'name', each)) for each in tensors)}"
             )
         cache, copy = written_through(
-            op, stage.relations, stage.leaf_iter_vars, self._scope("cache_write", scope)
+            op, stage.relations, stage.leaf_iter_vars, checked_scope("cache_write", scope)
         )
         self._replace(stage, copy, cache, scope)
         made = [cache.output(each.value_index) for each in tensors]
@@ -927,11 +928,6 @@ class GraphPrimitives(StageGraph[Stage], Traced):
         if not isinstance(tensor, Tensor):
             raise CompileError(f"{what}: expected a tensor, got {tensor!r}")
         return self[tensor]
-
-    def _scope(self, what: str, scope: Any) -> str:
-        if not isinstance(scope, str) or not scope:
-            raise CompileError(f'{what}: expected a scope such as "local", got {scope!r}')
-        return scope
 
     def _computed(self, what: str, tensor: Any) -> tuple[Stage, ComputeOp]:
         """The stage of a tensor of ``te.compute``, and its operation."""

@@ -501,7 +501,9 @@ class LoopNest(Traced):
         for i, leaf in enumerate(self.leaf_iter_vars):
             if leaf is axis:
                 return i
-        if not isinstance(axis, IterVar):
+        if isinstance(axis, list | tuple):
+            got = f"{axis!r}: pass the loops one by one, as in `*loops`"
+        elif not isinstance(axis, IterVar):
             got = repr(axis)
         else:
             got = f"axis {axis.name}{self._fate(axis)}"

@@ -623,3 +623,27 @@ def choice_of(node: PrimExpr) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
         case e.Call(op="if_then_else", args=(condition, chosen, other)):
             return condition, chosen, other
     return None
+
+
+def moved_by(value: PrimExpr) -> list[PrimExpr] | None:
+    """The reads and the numbers between which axes alone choose, if that is all that a value does,
+    as it is in a copy, in padding or in a concatenation; None for another value.
+
+    >>> from minitvm import te
+    >>> A = te.placeholder((8,), name="A")
+    >>> B = te.compute((9,), lambda i: te.if_then_else(i < 8, A[i], 0.0), name="B")
+    >>> moved_by(B.op.body[0])
+    [A[i], 0.0]
+    >>> moved_by(te.compute((8,), lambda i: A[i] * 2.0).op.body[0])
+    """
+    found, waiting = list[PrimExpr](), [value]
+    while waiting:
+        node = waiting.pop(0)
+        choice = choice_of(node)
+        if choice is not None and not reads_tensors(choice[0]):
+            waiting[:0] = choice[1:]
+        elif isinstance(node, ProducerLoad | e.IntImm | e.FloatImm):
+            found.append(node)
+        else:
+            return None
+    return found

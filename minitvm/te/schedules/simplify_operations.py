@@ -59,10 +59,11 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
-    op = _without_single_term(_with_quotients(op))
+    whole, op = op, _without_single_term(_with_quotients(op))
     own = {axis.var for axis in root_axes(op)}
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]
-    if own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body))):
+    is_plain = own.isdisjoint(walk_once(*ends)) and all(map(_is_plain, walk_once(*op.body)))
+    if op is whole and is_plain:
         return op
     known, outside = _ranges(op, root_axes(op)), _ranges(op, op.axis)
     simplify = partial(_simplified, known=known, outside=outside)

@@ -27,6 +27,7 @@ from minitvm.te.schedules.views import viewed_by
 from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, data_axes, domain_of
 from minitvm.tir import expr as e
+from minitvm.tir.buffer import checked_scope
 from minitvm.tir.commutation import is_commutative
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, Reduce, Var
 from minitvm.tir.functor import free_vars, substitute
@@ -584,11 +585,11 @@ class Stage(LoopNest, Attachable):
         Raises
         ------
         CompileError
-            When `scope` is no name, or the stage is an output or a placeholder, whose memory is the
-            caller's.
+            When `scope` names no memory, or the stage is an output or a placeholder, whose memory
+            is the caller's.
         """
-        if not isinstance(scope, str):
-            raise CompileError(f"{self.name}: set_scope: expected a name, got {scope!r}")
+        if scope != "":
+            checked_scope(f"{self.name}: set_scope", scope)
         if self.is_output or isinstance(self.op, PlaceholderOp):
             raise CompileError(
                 f"{self.name}: set_scope: expected a stage inside of the program, got "

@@ -473,6 +473,8 @@ def _flat(values: Iterable[Any]) -> Iterator[object]:
 
 def primitive(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """A method of a stage or a schedule whose calls the schedule's trace records."""
+    # So Python names it where it is called with other arguments: bases of `Stage` aren't for users.
+    method.__qualname__ = method.__name__
 
     @functools.wraps(method)
     def recorded(*args: _P.args, **named: _P.kwargs) -> _R:
