@@ -82,7 +82,8 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
-_MOST_PLACES = 4  # that are computed by stages of their own
+_MOST_SUMS = 4  # places of a reduction that are computed by stages of their own
+_MOST_PLACES = 16  # of an elementwise stage
 _LEAST_IN_VAIN = 16.0  # operations in whose time results are stored by places, and interleaved
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
@@ -109,7 +110,8 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     """Whether conditions on a short axis alone choose between terms that don't lie along it, or
     between values of neighbours of an elementwise stage."""
     reduce, extent = op.body[0], extent_of(axis)
-    if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= _MOST_PLACES:
+    most = _MOST_SUMS if op.reduce_axis else _MOST_PLACES
+    if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= most:
         return False
     terms = reduce.source if isinstance(reduce, Reduce) else (reduce,)
     if (isinstance(reduce, Reduce) and reduce.init) or not (op.reduce_axis or axis is op.axis[-1]):

@@ -132,7 +132,9 @@ def write_rows(
         places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
     for root, others in members.items():
         most = min(places[stage].rows for stage in others)
-        most = _rows_of_vectors(root, others, most, target)
+        is_apart = any(each.is_output or each in given for each in others)
+        if is_apart or not _are_elements_of_rows(root, others, most, target):
+            most = _rows_of_vectors(root, others, most, target)
         places |= {stage: _Place(root if most else stage, most) for stage in others}
     found: dict[Stage, _Rows] = {}
     for root in stages:
@@ -202,6 +204,20 @@ def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Ta
     while rows and (product_of_extents(ops[0].axis[rows:]) or lanes) < lanes:
         rows -= 1
     return 0 if _is_single(root, rows) else rows
+
+
+def _are_elements_of_rows(
+    root: Stage, inside: Sequence[Stage], rows: int, target: Target
+) -> bool:
+    """Whether stages inside of rows compute one element of each row, and rows are shorter than a
+    vector: as many rows as a vector has lanes are computed at a time. No stage is a reduction."""
+    ops = [*map(compute_of, (root, *inside))]
+    if not rows or any(op.reduce_axis for op in ops) or len(ops[0].outputs) > 1:
+        return False
+    lanes = min(lanes_of(op, target) for op in ops)
+    length, number = product_of_extents(ops[0].axis[rows:]), extent_of(ops[0].axis[rows - 1])
+    is_short = length is not None and 1 < length < lanes and number is not None and number >= lanes
+    return is_short and all(len(op.axis) == rows for op in ops[1:])
 
 
 def _is_single(root: Stage, rows: int) -> bool:
@@ -305,6 +321,8 @@ class _Rows:
             self._write_inside(block, rows, short)
         elif not self.inside:
             self._write_alone()
+        elif _are_elements_of_rows(root, [*self.inside], rows, target):
+            self._write_elements_of_rows(rows)
         elif (stage := self._tail_of()) is not None:
             self._choose()
             in_order = is_in_order(compute_of(stage), self.strict)
@@ -383,6 +401,23 @@ class _Rows:
             if stage not in done:
                 self._write_columns(stage, rows)
                 stage.compute_at(self.root, row)
+
+    def _write_elements_of_rows(self, rows: int) -> None:
+        """Schedules the stages for as many rows at a time as a vector has lanes: each stage inside
+        fills a vector, and the rows are one line in vectors."""
+        root, ops = self.root, [*map(compute_of, (self.root, *self.inside))]
+        lanes = min(lanes_of(op, self.target) for op in ops)
+        choose(root, "strategy", "{lanes} rows at a time, as one line in vectors", lanes=lanes)
+        *outer, row = ops[0].axis[:rows]
+        block, row = root.split(row, factor=lanes)
+        vector, lane = root.split(fused(root, [row, *ops[0].axis[rows:]]), factor=lanes)
+        root.unroll(vector)
+        root.vectorize(lane)
+        block = fused(root, [*outer, block])
+        root.parallel(block)
+        for stage in self.inside:
+            stage.vectorize(compute_of(stage).axis[-1])
+            stage.compute_at(root, block)
 
     def _choose(self) -> None:
         """Notes how the rows are computed. The strategy for a running reduction has its own
