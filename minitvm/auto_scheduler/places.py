@@ -84,7 +84,9 @@ from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
 _MOST_SUMS = 4  # places of a reduction that are computed by stages of their own
 _MOST_PLACES = 16  # of an elementwise stage
-_LEAST_IN_VAIN = 16.0  # operations in whose time results are stored by places, and interleaved
+_GATHERED = 4  # the bytes of the narrowest numbers that processors gather
+_LEAST_IN_VAIN = 8.0  # operations in whose time results are stored by places, and interleaved
+_FOR_EACH_PLACE = 2.0  # of these, for each of many places
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
 
@@ -98,7 +100,8 @@ def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
     if axis is None or stage.time is not None:
         return None
-    if not op.reduce_axis and _computed_in_vain(op, axis) < _LEAST_IN_VAIN:
+    least = max(_LEAST_IN_VAIN, _FOR_EACH_PLACE * (extent_of(axis) or 1))
+    if not op.reduce_axis and _computed_in_vain(op, axis) < least:
         return None
     s = program.schedule
     choose(stage, "places", "each place along {axis} has other terms, and is computed by itself",
@@ -110,7 +113,7 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     """Whether conditions on a short axis alone choose between terms that don't lie along it, or
     between values of neighbours of an elementwise stage."""
     reduce, extent = op.body[0], extent_of(axis)
-    most = _MOST_SUMS if op.reduce_axis else _MOST_PLACES
+    most = _MOST_SUMS if op.reduce_axis else _most_places(op)
     if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= most:
         return False
     terms = reduce.source if isinstance(reduce, Reduce) else (reduce,)
@@ -123,6 +126,14 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     return bool(chosen) and (
         is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
     )
+
+
+def _most_places(op: ComputeOp) -> int:
+    """The most places along an axis of an elementwise stage that are computed by stages of their
+    own. Elements that lie further apart than a few are gathered, which narrow ones can't be."""
+    loads = (load.dtype.itemsize for load in all_loads(op))
+    narrowest = min([each.dtype.itemsize for each in op.body] + [*loads])
+    return _MOST_PLACES if narrowest >= _GATHERED else NEAR
 
 
 def _chosen_along(axis: IterVar, *terms: PrimExpr) -> list[list[ProducerLoad]]:

@@ -60,6 +60,7 @@ from minitvm.auto_scheduler.lines import (
 )
 from minitvm.auto_scheduler.loops import (
     Part,
+    calls_functions,
     compute_of,
     fused,
     in_tasks,
@@ -88,6 +89,8 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
 from minitvm.tir.expr import IterVar, Reduce, Select, const_int
 from minitvm.tir.functor import mentions, walk_once
+
+_MOST_VECTORS = 4  # of a row: in longer ones, a function that is called once is a small part
 
 
 @final
@@ -133,7 +136,7 @@ def write_rows(
     for root, others in members.items():
         most = min(places[stage].rows for stage in others)
         is_apart = any(each.is_output or each in given for each in others)
-        if is_apart or not _are_elements_of_rows(root, others, most, target):
+        if is_apart or not _are_elements_of_rows(s, root, others, most, target):
             most = _rows_of_vectors(root, others, most, target)
         places |= {stage: _Place(root if most else stage, most) for stage in others}
     found: dict[Stage, _Rows] = {}
@@ -207,17 +210,26 @@ def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Ta
 
 
 def _are_elements_of_rows(
-    root: Stage, inside: Sequence[Stage], rows: int, target: Target
+    s: Schedule, root: Stage, inside: Sequence[Stage], rows: int, target: Target
 ) -> bool:
-    """Whether stages inside of rows compute one element of each row, and rows are shorter than a
-    vector: as many rows as a vector has lanes are computed at a time. No stage is a reduction."""
-    ops = [*map(compute_of, (root, *inside))]
-    if not rows or any(op.reduce_axis for op in ops) or len(ops[0].outputs) > 1:
+    """Whether stages inside of rows compute one element of each row, for as many rows at a time as
+    a vector has lanes: these rows are one line of few vectors, or functions take a good part of
+    their time. No stage is a reduction."""
+    op, others = compute_of(root), [*map(compute_of, inside)]
+    length, number = product_of_extents(op.axis[rows:]), extent_of(op.axis[rows - 1])
+    lanes = min(lanes_of(each, target) for each in (op, *others))
+    if not rows or op.reduce_axis or len(op.outputs) > 1 or length is None or length < 2:
         return False
-    lanes = min(lanes_of(op, target) for op in ops)
-    length, number = product_of_extents(ops[0].axis[rows:]), extent_of(ops[0].axis[rows - 1])
-    is_short = length is not None and 1 < length < lanes and number is not None and number >= lanes
-    return is_short and all(len(op.axis) == rows for op in ops[1:])
+    if any(each.reduce_axis or len(each.axis) != rows for each in others):
+        return False
+    is_dear = length <= _MOST_VECTORS * lanes and any(calls_functions(s, each) for each in inside)
+    is_filled = number is None or number >= lanes
+    return is_filled and (_is_one_line(length, target) or is_dear)
+
+
+def _is_one_line(length: int, target: Target) -> bool:
+    """Whether as many rows as a vector has lanes are so few vectors that these are written out."""
+    return length <= target.vector_registers
 
 
 def _is_single(root: Stage, rows: int) -> bool:
@@ -321,7 +333,7 @@ class _Rows:
             self._write_inside(block, rows, short)
         elif not self.inside:
             self._write_alone()
-        elif _are_elements_of_rows(root, [*self.inside], rows, target):
+        elif _are_elements_of_rows(s, root, [*self.inside], rows, target):
             self._write_elements_of_rows(rows)
         elif (stage := self._tail_of()) is not None:
             self._choose()
@@ -404,15 +416,20 @@ class _Rows:
 
     def _write_elements_of_rows(self, rows: int) -> None:
         """Schedules the stages for as many rows at a time as a vector has lanes: each stage inside
-        fills a vector, and the rows are one line in vectors."""
+        fills a vector. Short rows are one line in vectors."""
         root, ops = self.root, [*map(compute_of, (self.root, *self.inside))]
         lanes = min(lanes_of(op, self.target) for op in ops)
-        choose(root, "strategy", "{lanes} rows at a time, as one line in vectors", lanes=lanes)
         *outer, row = ops[0].axis[:rows]
         block, row = root.split(row, factor=lanes)
-        vector, lane = root.split(fused(root, [row, *ops[0].axis[rows:]]), factor=lanes)
-        root.unroll(vector)
-        root.vectorize(lane)
+        if _is_one_line(product_of_extents(ops[0].axis[rows:]) or 0, self.target):
+            how = "as one line in vectors"
+            vector, lane = root.split(fused(root, [row, *ops[0].axis[rows:]]), factor=lanes)
+            root.unroll(vector)
+            root.vectorize(lane)
+        else:
+            how = "each in vectors of neighbours in memory"
+            self._write_columns(root, rows)
+        choose(root, "strategy", f"{{lanes}} rows at a time, {how}", lanes=lanes)
         block = fused(root, [*outer, block])
         root.parallel(block)
         for stage in self.inside:
