@@ -455,6 +455,8 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     element for each sum several iterations read an element, and the copy isn't much larger than the
     tensor."""
     is_odd = any(_is_of_sum(op, index) for index in load.indices)
+    if is_odd and _are_odd_rows(op, load):
+        return False
     if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
         return False
     try:
@@ -467,6 +469,16 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         return False
     size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
     return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
+
+
+def _are_odd_rows(op: ComputeOp, load: ProducerLoad) -> bool:
+    """Whether an element is read by one row of a window alone, and only its row is a function of a
+    sum: vectors of neighbours are read where they lie, and a copy takes longer than it saves."""
+    *_, index = load.indices
+    is_neighbour = bool(op.axis) and step_of(index, op.axis[-1].var) == 1
+    reads = [axis for axis in long_axes(op.axis) if not mentions(axis.var, *load.indices)]
+    outside = len([*choices_in(*op.body)]) > len([*choices_in(*load.indices)])
+    return is_neighbour and not reads and not outside
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
