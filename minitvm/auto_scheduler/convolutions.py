@@ -420,14 +420,11 @@ def _strip_of(s: Schedule, contraction: Contraction, image: Stage, target: Targe
     outer = [axis for axis in long_axes(op.axis[:-1]) if axis is not row]
     if more or row is None or len(extents) < 2 or None in extents or len(s.readers(image)) > 1:
         return None
-    steps = [axis.var for axis in op.reduce_axis]
-    other = [index for index in load.indices if not mentions(row.var, index)]
-    plain = [index for index in other if not any(mentions(k, index) for k in steps)]
     at = [i for i, index in enumerate(load.indices) if mentions(row.var, index)]
     step = step_of(load.indices[at[0]], row.var) if len(at) == 1 else None
     if step is None or step < 1 or at[0] != len(extents) - 2 or extent_of(row) is None:
         return None
-    if any(not any(mentions(axis.var, index) for index in plain) for axis in outer):
+    if not _are_channels(contraction, outer):
         return None
     *_, height, width = (each or 0 for each in extents)
     strip = _Strip(max(0, height - step * (extent_of(row) or 0)), step)
@@ -643,8 +640,17 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
         len(s.readers(image)) == 1
         and not contraction.a.reads(contraction.column)
         and bool(outer)
-        and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
+        and _are_channels(contraction, outer)
     )
+
+
+def _are_channels(contraction: Contraction, axes: Sequence[IterVar]) -> bool:
+    """Whether each place along axes has a part of the image of its own: none is read through a
+    window."""
+    (load, *_) = reads_of(contraction.op, contraction.b.tensor)
+    steps = [axis.var for axis in contraction.op.reduce_axis]
+    plain = [index for index in load.indices if not any(mentions(k, index) for k in steps)]
+    return all(any(mentions(axis.var, each) for each in plain) for axis in long_axes(axes))
 
 
 def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:
