@@ -580,7 +580,7 @@ def unit_vectors(*shape: Any, dtype: str = "float32") -> tuple[Tensor, Tensor]:
     """Short rows, divided by their lengths, which are functions of all elements of a row."""
     x, width = te.placeholder(shape, dtype, name="X"), shape[-1]
     square = te.compute(
-        shape[:-1], lambda *i: sum(x[(*i, c)] * x[(*i, c)] for c in range(width)), name="square"
+        shape[:-1], lambda *i: sum(x(*i, c) * x(*i, c) for c in range(width)), name="square"
     )
     inverse = te.compute(
         shape[:-1], lambda *i: te.rsqrt(square[i]) + te.exp(-square[i]), name="inverse"
