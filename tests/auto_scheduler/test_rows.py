@@ -613,3 +613,26 @@ def test_elements_of_a_symbolic_number_of_short_rows() -> None:
         f(a, found)
         square = (a.astype("float64") ** 2).sum(-1, keepdims=True)
         np.testing.assert_allclose(found, a * (square**-0.5 + np.exp(-square)), rtol=1e-5)
+
+
+def test_parts_that_an_expression_shares_are_visited_once() -> None:
+    """40 steps, each of which reads the one before twice."""
+    n = te.var("n")
+    x = te.placeholder((n, 3), name="X")
+
+    def element(i: Any) -> Any:
+        value = x[i, 0]
+        for _ in range(40):
+            value = te.min(value, x[i, 1] - value)
+        return value
+
+    least = te.compute((n,), element, name="least")
+    scaled = te.compute((n, 3), lambda i, c: x[i, c] * least[i], name="S")
+    s = auto_schedule(scaled, "llvm -mcpu=haswell")
+    assert "padded_buffer" in str(lower(s, [x, scaled]))
+    a = np.random.default_rng(0).random((45, 3), "float32")
+    found, value = np.empty_like(a), a[:, 0]
+    for _ in range(40):
+        value = np.minimum(value, a[:, 1] - value)
+    build([scaled], [x, scaled])(a, found)
+    np.testing.assert_array_equal(found, a * value[:, None])
