@@ -38,7 +38,7 @@ from dataclasses import replace
 from math import gcd, prod
 from typing import final
 
-from minitvm.arith.accesses import without_digits
+from minitvm.arith.accesses import step_of, without_digits
 from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_form, choose_tile
 from minitvm.auto_scheduler.contraction import (
@@ -107,6 +107,7 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, Var
 from minitvm.tir.functor import mentions, walk_once
 
+_ROWS_OF_HALO = 2  # of a strip that is padded, for each one that its neighbour pads again
 _TASKS = 2  # of a core: where there are fewer, threads share each
 _COPIES = 9  # elements of a window that are written out: a window of 3 x 3
 _STATEMENTS = 80  # multiply-adds of a tile that are written out: some 2000 instructions
@@ -373,9 +374,10 @@ def write_convolution(given: Sums, _: bool) -> list[Stage]:
         done = writer.write(axes, channel, takes_sums)
     else:
         pads = is_own and _pads_by_channel(s, found, image)
-        at = writer.write_depthwise(found, axes, pads=pads)
+        strip = _strip_of(s, found, image, target) if is_own else None
+        at = writer.write_depthwise(found, axes, strip, pads=pads)
         done = [last, s[sums]]
-        if pads:
+        if pads or strip is not None:
             image.compute_at(last, at)
     if is_own and not compute_of(image).reduce_axis:
         write_image(image, target)
@@ -388,6 +390,48 @@ def _contraction_of(s: Schedule, sums: Tensor) -> Contraction:
     found = contraction_of(s[sums].op)
     assert found is not None
     return replace(found, row=row_of(found))
+
+
+@final
+@record()
+class _Strip:
+    """Rows of an image that are padded at a time: so many that `halo`, the rows of the next strip
+    that a window reaches, is the lesser part. A row of the result is `step` rows further on."""
+
+    halo: int
+    step: int
+
+    @property
+    def least(self) -> int:
+        """The fewest rows of the result in a strip."""
+        return max(1, -(-_ROWS_OF_HALO * self.halo // self.step))
+
+    def height(self, tile: int) -> int:
+        """The rows of the result in a strip of whole tiles, each with so many rows."""
+        return -(-self.least // tile) * tile
+
+
+def _strip_of(s: Schedule, contraction: Contraction, image: Stage, target: Target) -> _Strip | None:
+    """The strips in which an image that one stage reads is padded, row by row; None for an image
+    that stays in the L1 cache, that several results read at a place, or whose other dimensions are
+    read through windows, too."""
+    op, b, row = contraction.op, contraction.b, reused_axis(contraction)
+    (load, *more), extents = reads_of(op, b.tensor), [*map(e.const_int, b.tensor.shape)]
+    outer = [axis for axis in long_axes(op.axis[:-1]) if axis is not row]
+    if more or row is None or len(extents) < 2 or None in extents or len(s.readers(image)) > 1:
+        return None
+    at = [i for i, index in enumerate(load.indices) if mentions(row.var, index)]
+    step = step_of(load.indices[at[0]], row.var) if len(at) == 1 else None
+    if step is None or step < 1 or at[0] != len(extents) - 2 or extent_of(row) is None:
+        return None
+    if not _are_channels(contraction, outer):
+        return None
+    *_, height, width = (each or 0 for each in extents)
+    strip = _Strip(max(0, height - step * (extent_of(row) or 0)), step)
+    size = width * b.tensor.dtype.itemsize
+    is_large = height * size > target.cache_bytes(1)
+    rows = strip.height(target.vector_registers) * step + strip.halo
+    return strip if is_large and rows * size <= target.cache_bytes(2) // 2 else None
 
 
 @final
@@ -454,10 +498,10 @@ class _Writer:
         return [self.stage, s[self.sums], *made]
 
     def write_depthwise(
-        self, found: Contraction, axes: Sequence[IterVar], *, pads: bool
+        self, found: Contraction, axes: Sequence[IterVar], strip: _Strip | None, *, pads: bool
     ) -> IterVar:
-        """Writes tiles for channels with weights of their own; returns the loop over channels.
-        `pads`: each channel of the image is padded there."""
+        """Writes tiles for channels with weights of their own; returns the loop over channels, or
+        over strips of rows. `pads`: the image is padded there."""
         s, target = self.s, self.target
         lanes = target.lanes(found.op.output(0).dtype)
         width = extent_of(found.column) or 2 * lanes
@@ -475,10 +519,13 @@ class _Writer:
                "{window} products, written out up to {most} of a column", rows=tile.rows,
                columns=tile.columns, window=window, most=_STATEMENTS)  # fmt: skip
         form = _Form(found, [] if row is None else [row], width, target)
-        tiles = self._write_tiles(form, axes, len(axes) - 1, tile, reduced, panels=0)
+        height = None if strip is None else strip.height(tile.rows)
+        tiles = self._write_tiles(form, axes, len(axes) - 1, tile, reduced, panels=0, strip=height)
         for axis in innermost(reduced, _STATEMENTS // tile.rows):
             s[self.sums].unroll(axis)
-        return self._run_tasks(tiles, is_apart=pads)[0]
+        at, _ = self._run_tasks(tiles, is_apart=pads and strip is None)
+        is_inside = strip is not None and tiles.strip in self.stage.leaf_iter_vars
+        return tiles.strip if is_inside else at
 
     def _run_tasks(self, tiles: Tiles, *, is_apart: bool) -> tuple[IterVar, bool]:
         """Runs tasks in parallel: the outermost loop over tasks that has enough for all threads, or
@@ -526,16 +573,17 @@ class _Writer:
         *,
         turned: bool = False,
         panels: int,
+        strip: int | None = None,
     ) -> Tiles:
         """The loops of the stage that reads the sums: its `axes`, one for each axis of the sums, of
         which the one at `first` has the columns, divided into tiles; and in a tile the sums, over
-        these `steps`. A task computes `panels`, each as wide as a tile (0: all). `turned`: sums are
-        stored transposed."""
+        these `steps`. A task computes `panels`, each as wide as a tile (0: all); a loop over strips
+        of so many rows is around the tiles of a `strip`. `turned`: sums are stored transposed."""
         own = form.contraction.op.axis
         rows = tuple(own.index(axis) for axis in form.rows)
         places = Places(rows, tuple(i for i in range(first) if i not in rows), first)
         vectors = min(form.width, tile.columns), self.target.lanes(self.sums.dtype)
-        blocks = Blocks(columns=tile.columns * panels if panels else None)
+        blocks = Blocks(columns=tile.columns * panels if panels else None, strip=strip)
         tiles = write_tiles(self.stage, places, tile, blocks, None, axes)
         if turned:
             assert tiles.row is not None
@@ -592,8 +640,17 @@ def _pads_by_channel(s: Schedule, contraction: Contraction, image: Stage) -> boo
         len(s.readers(image)) == 1
         and not contraction.a.reads(contraction.column)
         and bool(outer)
-        and all(contraction.b.reads(axis) for axis in outer if extent_of(axis) != 1)
+        and _are_channels(contraction, outer)
     )
+
+
+def _are_channels(contraction: Contraction, axes: Sequence[IterVar]) -> bool:
+    """Whether each place along axes has a part of the image of its own: none is read through a
+    window."""
+    (load, *_) = reads_of(contraction.op, contraction.b.tensor)
+    steps = [axis.var for axis in contraction.op.reduce_axis]
+    plain = [index for index in load.indices if not any(mentions(k, index) for k in steps)]
+    return all(any(mentions(axis.var, each) for each in plain) for axis in long_axes(axes))
 
 
 def _split_groups(s: Schedule, sums: Tensor, stage: Stage) -> list[IterVar]:

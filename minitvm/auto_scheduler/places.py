@@ -83,8 +83,11 @@ from minitvm.tir import expr as e
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import contains, find, mentions, substitute, walk_once
 
-_MOST_PLACES = 4  # that are computed by stages of their own
-_LEAST_IN_VAIN = 16.0  # operations in whose time results are stored by places, and interleaved
+_MOST_SUMS = 4  # places of a reduction that are computed by stages of their own
+_MOST_PLACES = 16  # of an elementwise stage
+_GATHERED = 4  # the bytes of the narrowest numbers that processors gather
+_LEAST_IN_VAIN = 8.0  # operations in whose time results are stored by places, and interleaved
+_FOR_EACH_PLACE = 2.0  # of these, for each of many places
 _FEWEST = 4  # places of a phase, from which on phases are worth the copy that interleaves them
 
 
@@ -98,7 +101,8 @@ def write_unstacked(program: Program, stage: Stage) -> list[Stage] | None:
     axis = next((each for each in op.axis if _has_own_terms(op, each)), None)
     if axis is None or stage.time is not None:
         return None
-    if not op.reduce_axis and _computed_in_vain(op, axis) < _LEAST_IN_VAIN:
+    least = max(_LEAST_IN_VAIN, _FOR_EACH_PLACE * (extent_of(axis) or 1))
+    if not op.reduce_axis and _computed_in_vain(op, axis) < least:
         return None
     s = program.schedule
     choose(stage, "places", "each place along {axis} has other terms, and is computed by itself",
@@ -110,7 +114,8 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     """Whether conditions on a short axis alone choose between terms that don't lie along it, or
     between values of neighbours of an elementwise stage."""
     reduce, extent = op.body[0], extent_of(axis)
-    if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= _MOST_PLACES:
+    most = _MOST_SUMS if op.reduce_axis else _most_places(op)
+    if len(op.body) > 1 or len(op.axis) < 2 or extent is None or not 1 < extent <= most:
         return False
     terms = reduce.source if isinstance(reduce, Reduce) else (reduce,)
     if (isinstance(reduce, Reduce) and reduce.init) or not (op.reduce_axis or axis is op.axis[-1]):
@@ -122,6 +127,14 @@ def _has_own_terms(op: ComputeOp, axis: IterVar) -> bool:
     return bool(chosen) and (
         is_reversed or any(loads and not mentions(axis.var, *loads) for loads in chosen)
     )
+
+
+def _most_places(op: ComputeOp) -> int:
+    """The most places along an axis of an elementwise stage that are computed by stages of their
+    own. Elements that lie further apart than a few are gathered, which narrow ones can't be."""
+    loads = (load.dtype.itemsize for load in all_loads(op))
+    narrowest = min([each.dtype.itemsize for each in op.body] + [*loads])
+    return _MOST_PLACES if narrowest >= _GATHERED else NEAR
 
 
 def _chosen_along(axis: IterVar, *terms: PrimExpr) -> list[list[ProducerLoad]]:
@@ -438,6 +451,8 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
     element for each sum several iterations read an element, and the copy isn't much larger than the
     tensor."""
     is_odd = any(_is_of_sum(op, index) for index in load.indices)
+    if is_odd and _are_odd_rows(op, load):
+        return False
     if not is_odd and not any(map(is_lazy, walk_once(*op.body))):
         return False
     try:
@@ -450,6 +465,16 @@ def _has_borders(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:
         return False
     size, copied = (prod(map(usual_extent, each.shape)) for each in (tensor, copy))
     return copied <= min(size * _MOST_COPIED + 64, usual_iterations(_axes_in(op, load)) // 2)
+
+
+def _are_odd_rows(op: ComputeOp, load: ProducerLoad) -> bool:
+    """Whether an element is read by one row of a window alone, and only its row is a function of a
+    sum: vectors of neighbours are read where they lie, and a copy takes longer than it saves."""
+    *_, index = load.indices
+    is_neighbour = bool(op.axis) and step_of(index, op.axis[-1].var) == 1
+    reads = [axis for axis in long_axes(op.axis) if not mentions(axis.var, *load.indices)]
+    outside = len([*choices_in(*op.body)]) > len([*choices_in(*load.indices)])
+    return is_neighbour and not reads and not outside
 
 
 def _is_table(op: ComputeOp, tensor: Tensor, load: ProducerLoad) -> bool:

@@ -60,6 +60,7 @@ from minitvm.auto_scheduler.lines import (
 )
 from minitvm.auto_scheduler.loops import (
     Part,
+    calls_functions,
     compute_of,
     fused,
     in_tasks,
@@ -88,6 +89,8 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
 from minitvm.tir.expr import IterVar, Reduce, Select, const_int
 from minitvm.tir.functor import mentions, walk_once
+
+_MOST_VECTORS = 4  # of a row: in longer ones, a function that is called once is a small part
 
 
 @final
@@ -132,7 +135,9 @@ def write_rows(
         places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
     for root, others in members.items():
         most = min(places[stage].rows for stage in others)
-        most = _rows_of_vectors(root, others, most, target)
+        is_apart = any(each.is_output or each in given for each in others)
+        if is_apart or not _are_elements_of_rows(s, root, others, most, target):
+            most = _rows_of_vectors(root, others, most, target)
         places |= {stage: _Place(root if most else stage, most) for stage in others}
     found: dict[Stage, _Rows] = {}
     for root in stages:
@@ -202,6 +207,29 @@ def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Ta
     while rows and (product_of_extents(ops[0].axis[rows:]) or lanes) < lanes:
         rows -= 1
     return 0 if _is_single(root, rows) else rows
+
+
+def _are_elements_of_rows(
+    s: Schedule, root: Stage, inside: Sequence[Stage], rows: int, target: Target
+) -> bool:
+    """Whether stages inside of rows compute one element of each row, for as many rows at a time as
+    a vector has lanes: these rows are one line of few vectors, or functions take a good part of
+    their time. No stage is a reduction."""
+    op, others = compute_of(root), [*map(compute_of, inside)]
+    length, number = product_of_extents(op.axis[rows:]), extent_of(op.axis[rows - 1])
+    lanes = min(lanes_of(each, target) for each in (op, *others))
+    if not rows or op.reduce_axis or len(op.outputs) > 1 or length is None or length < 2:
+        return False
+    if any(each.reduce_axis or len(each.axis) != rows for each in others):
+        return False
+    is_dear = length <= _MOST_VECTORS * lanes and any(calls_functions(s, each) for each in inside)
+    is_filled = number is None or number >= lanes
+    return is_filled and (_is_one_line(length, target) or is_dear)
+
+
+def _is_one_line(length: int, target: Target) -> bool:
+    """Whether as many rows as a vector has lanes are so few vectors that these are written out."""
+    return length <= target.vector_registers
 
 
 def _is_single(root: Stage, rows: int) -> bool:
@@ -305,6 +333,8 @@ class _Rows:
             self._write_inside(block, rows, short)
         elif not self.inside:
             self._write_alone()
+        elif _are_elements_of_rows(s, root, [*self.inside], rows, target):
+            self._write_elements_of_rows(rows)
         elif (stage := self._tail_of()) is not None:
             self._choose()
             in_order = is_in_order(compute_of(stage), self.strict)
@@ -383,6 +413,28 @@ class _Rows:
             if stage not in done:
                 self._write_columns(stage, rows)
                 stage.compute_at(self.root, row)
+
+    def _write_elements_of_rows(self, rows: int) -> None:
+        """Schedules the stages for as many rows at a time as a vector has lanes: each stage inside
+        fills a vector. Short rows are one line in vectors."""
+        root, ops = self.root, [*map(compute_of, (self.root, *self.inside))]
+        lanes = min(lanes_of(op, self.target) for op in ops)
+        *outer, row = ops[0].axis[:rows]
+        block, row = root.split(row, factor=lanes)
+        if _is_one_line(product_of_extents(ops[0].axis[rows:]) or 0, self.target):
+            how = "as one line in vectors"
+            vector, lane = root.split(fused(root, [row, *ops[0].axis[rows:]]), factor=lanes)
+            root.unroll(vector)
+            root.vectorize(lane)
+        else:
+            how = "each in vectors of neighbours in memory"
+            self._write_columns(root, rows)
+        choose(root, "strategy", f"{{lanes}} rows at a time, {how}", lanes=lanes)
+        block = fused(root, [*outer, block])
+        root.parallel(block)
+        for stage in self.inside:
+            stage.vectorize(compute_of(stage).axis[-1])
+            stage.compute_at(root, block)
 
     def _choose(self) -> None:
         """Notes how the rows are computed. The strategy for a running reduction has its own

@@ -252,20 +252,27 @@ def _is_replaced(load: BufferLoad, store: s.BufferStore) -> bool:
 
 
 def _loads(
-    node: PrimExpr, conditions: tuple[PrimExpr, ...]
+    node: PrimExpr,
+    conditions: tuple[PrimExpr, ...],
+    seen: set[tuple[PrimExpr, tuple[PrimExpr, ...]]] | None = None,
 ) -> Iterator[tuple[BufferLoad, tuple[PrimExpr, ...]]]:
-    """The loads in an expression, each with the conditions under which it is evaluated."""
+    """The loads in an expression, each with the conditions under which it is evaluated. Shared
+    parts, which were `seen` under the same conditions, are visited once."""
+    seen = set() if seen is None else seen
+    if (node, conditions) in seen:
+        return
+    seen.add((node, conditions))
     match node:
         case Call(op="if_then_else", args=(condition, a, b)):
-            yield from _loads(condition, conditions)
-            yield from _loads(a, (*conditions, condition))
-            yield from _loads(b, (*conditions, e.Not(condition)))
+            yield from _loads(condition, conditions, seen)
+            yield from _loads(a, (*conditions, condition), seen)
+            yield from _loads(b, (*conditions, e.Not(condition)), seen)
             return
         case BufferLoad():
             yield node, conditions
     for child in children(node):
         if isinstance(child, PrimExpr):
-            yield from _loads(child, conditions)
+            yield from _loads(child, conditions, seen)
 
 
 def _is_harmless(value: PrimExpr) -> bool:

@@ -574,3 +574,65 @@ def test_sums_of_columns_that_rows_wait_for_are_not_beside_them() -> None:
     r = total(1, x, "R")
     y = te.compute(x.shape, lambda i, j: x[i, j] * r[i] - s[j], name="Y")
     assert "compute_with" not in auto_schedule(y, "llvm -mcpu=haswell").trace()
+
+
+def unit_vectors(*shape: Any, dtype: str = "float32") -> tuple[Tensor, Tensor]:
+    """Short rows, divided by their lengths, which are functions of all elements of a row."""
+    x, width = te.placeholder(shape, dtype, name="X"), shape[-1]
+    square = te.compute(
+        shape[:-1], lambda *i: sum(x(*i, c) * x(*i, c) for c in range(width)), name="square"
+    )
+    inverse = te.compute(
+        shape[:-1], lambda *i: te.rsqrt(square[i]) + te.exp(-square[i]), name="inverse"
+    )
+    unit = te.compute(shape, lambda *i: x[i] * inverse[i[:-1]], name="U")
+    return x, unit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(100, 3), (61, 4), (16, 2), (5, 19, 3), (2, 3, 33, 3), (3, 3)])
+def test_elements_of_short_rows(shape: tuple[int, ...], dtype: str) -> None:
+    """A stage with one element of each row is computed for as many rows as a vector has lanes, in
+    the loop over these rows."""
+    x, unit = unit_vectors(*shape, dtype=dtype)
+    trace = auto_schedule(unit, "llvm -mcpu=haswell").trace()
+    assert ("s[inverse].compute_at(s[U]" in trace) is (shape[-2] > 3)
+    a = np.random.default_rng(0).random(shape).astype(dtype)
+    found = np.full(shape, np.nan, dtype)
+    build([unit], [x, unit])(a, found)
+    square = (a.astype("float64") ** 2).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, a * (square**-0.5 + np.exp(-square)), rtol=1e-5)
+
+
+def test_elements_of_a_symbolic_number_of_short_rows() -> None:
+    x, unit = unit_vectors(te.var("m"), te.var("n"), 3)
+    f = build([unit], [x, unit])
+    for shape in [(1, 1, 3), (0, 5, 3), (2, 7, 3), (3, 16, 3), (2, 45, 3)]:
+        a = np.random.default_rng(0).random(shape, "float32")
+        found = np.full(shape, np.nan, "float32")
+        f(a, found)
+        square = (a.astype("float64") ** 2).sum(-1, keepdims=True)
+        np.testing.assert_allclose(found, a * (square**-0.5 + np.exp(-square)), rtol=1e-5)
+
+
+def test_parts_that_an_expression_shares_are_visited_once() -> None:
+    """40 steps, each of which reads the one before twice."""
+    n = te.var("n")
+    x = te.placeholder((n, 3), name="X")
+
+    def element(i: Any) -> Any:
+        value = x[i, 0]
+        for _ in range(40):
+            value = te.min(value, x[i, 1] - value)
+        return value
+
+    least = te.compute((n,), element, name="least")
+    scaled = te.compute((n, 3), lambda i, c: x[i, c] * least[i], name="S")
+    s = auto_schedule(scaled, "llvm -mcpu=haswell")
+    assert "padded_buffer" in str(lower(s, [x, scaled]))
+    a = np.random.default_rng(0).random((45, 3), "float32")
+    found, value = np.empty_like(a), a[:, 0]
+    for _ in range(40):
+        value = np.minimum(value, a[:, 1] - value)
+    build([scaled], [x, scaled])(a, found)
+    np.testing.assert_array_equal(found, a * value[:, None])

@@ -280,3 +280,44 @@ def test_single_steps_leave_plain_indices() -> None:
         name="Y",
     )
     assert str(simplified(Y.op).body[0]) == "sum(X[c, y, x] * W[f, c, 0, 0], axis=[c])"
+
+
+CHOICES: dict[str, Callable[..., Any]] = {
+    "before an end": lambda k, at, i: k < at[i],
+    "up to an end": lambda k, at, i: at[i] >= k,
+    "from a beginning": lambda k, at, i: te.all(k >= at[i] - 9, i - k < at[i]),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("is_product", [False, True])
+def test_data_say_where_terms_end(name: str, is_product: bool) -> None:
+    """A choice between an element and 0 is the condition of its sum. Data may leave out all."""
+    holds, m, n, width = CHOICES[name], 14, 23, 19
+    A, B = te.placeholder((m, n, width), name="A"), te.placeholder((n, width), name="B")
+    at, k = te.placeholder((m,), "int32", name="at"), te.reduce_axis((0, n), name="k")
+
+    def term(i: Any, j: Any) -> Any:
+        return A[i, k, 0] * B[k, j] if is_product else A[i, k, j]
+
+    chosen = te.compute(
+        (m, width),
+        lambda i, j: te.sum(te.if_then_else(holds(k.var, at, i), term(i, j), 0.0), axis=k),
+    )
+    left = te.compute((m, width), lambda i, j: te.sum(term(i, j), axis=k, where=holds(k, at, i)))
+    loops = [str(lower(auto_schedule(S, TARGET), [A, B, at, S])) for S in (chosen, left)]
+    assert loops[0] == loops[1]
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-9, 10, shape).astype("float32") for shape in ((m, n, width), (n, width)))
+    ends = rng.integers(-3, n + 12, m).astype("int32")
+    s = np.full((m, width), np.nan, "float32")
+    build([chosen], [A, B, at, chosen])(a, b, ends, s)
+    terms = a[:, :, :1] * b if is_product else a
+    i, places = np.arange(m)[:, None], np.arange(n)
+    end = ends[:, None]
+    kept = {
+        "before an end": places < end,
+        "up to an end": places <= end,
+        "from a beginning": (places >= end - 9) & (i - places < end),
+    }[name]
+    np.testing.assert_array_equal(s, (terms * kept[:, :, None]).sum(1))

@@ -190,6 +190,50 @@ def test_a_stage_reads_results_by_places() -> None:
     np.testing.assert_allclose(t, expected * (expected**2).sum(2, keepdims=True), rtol=1e-5)
 
 
+def sorted_rows(n: Any, width: int, dtype: str = "float32") -> tuple[Tensor, Tensor]:
+    """Rows that are sorted by exchanging neighbours, each place a formula of its own."""
+    X = te.placeholder((n, width), dtype, name="X")
+
+    def element(i: Any, c: Any) -> Any:
+        row = [X[i, each] for each in range(width)]
+        for first in range(width):
+            for a in range(first % 2, width - 1, 2):
+                row[a : a + 2] = te.min(row[a], row[a + 1]), te.max(row[a], row[a + 1])
+        return one_of(c, row)
+
+    return X, te.compute((n, width), element, name="S")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize(("n", "width"), [(100, 4), (37, 5), (16, 8), (50, 9), (3, 6)])
+def test_many_places(n: int, width: int, dtype: str) -> None:
+    X, S = sorted_rows(n, width, dtype)
+    trace = auto_schedule(S, "llvm -mcpu=haswell").trace()
+    assert "s.unstack(" in trace
+    if n > 8:  # lanes: all places are computed in the loop over rows
+        assert trace.count("compute_at(s[S]") == width
+    x = (100 * np.random.default_rng(3).random((n, width))).astype(dtype)
+    np.testing.assert_array_equal(built(S, [X], [x]), np.sort(x, 1))
+
+
+@pytest.mark.parametrize(("width", "is_divided"), [(4, True), (5, False)])
+def test_narrow_elements_far_apart_stay_in_one_loop(width: int, is_divided: bool) -> None:
+    """No processor gathers bytes."""
+    X, S = sorted_rows(200, width, "uint8")
+    assert ("s.unstack(" in auto_schedule(S, "llvm -mcpu=haswell").trace()) is is_divided
+    x = np.random.default_rng(3).integers(0, 256, (200, width), dtype="uint8")
+    np.testing.assert_array_equal(built(S, [X], [x]), np.sort(x, 1))
+
+
+def test_places_of_a_symbolic_number_of_rows() -> None:
+    X, S = sorted_rows(te.var("n"), 6)
+    f = build([S], [X, S])
+    for n in (0, 1, 8, 45):
+        x, y = np.random.default_rng(n).random((n, 6), "float32"), np.empty((n, 6), "float32")
+        f(x, y)
+        np.testing.assert_array_equal(y, np.sort(x, 1))
+
+
 def few_operations() -> Any:
     """The products of complex numbers: one loop stores them as they lie."""
     A, B = te.placeholder((100, 2), name="A"), te.placeholder((100, 2), name="B")

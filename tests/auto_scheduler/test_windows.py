@@ -257,3 +257,99 @@ def test_padded_windows_keep_their_rows(shape: tuple[int, int, int], dtype: str)
     padded = np.pad(x, [(0, 0), (1, 1), (1, 1)], constant_values=border)
     expected = sliding_window_view(padded, (3, 3), (1, 2)).max((-2, -1), initial=border)
     np.testing.assert_array_equal(found, expected)
+
+
+def along(axes: list[int], mode: str, shape: tuple[Any, ...], size: int, stride: int = 1) -> Any:
+    """The tensors of a convolution of each plane by itself, over windows along some axes."""
+    X, W = te.placeholder(shape, name="X"), te.placeholder((size,) * len(axes), name="W")
+    steps = [te.reduce_axis((0, size), f"r{axis}") for axis in axes]
+    shrunk = [-(-n // stride) if axis in axes else n for axis, n in enumerate(shape)]
+
+    def element(*at: Any) -> Any:
+        place = list(at)
+        for axis, r in zip(axes, steps, strict=True):
+            place[axis] = BORDERS[mode](at[axis] * stride + r - size // 2, shape[axis])
+        return te.sum(W(*steps) * X(*place), axis=steps)
+
+    return [X, W, te.compute(tuple(shrunk), element, name="Y")]
+
+
+def expected_along(axes: list[int], mode: Any, x: Array, w: Array, stride: int = 1) -> Array:
+    size = w.shape[0]
+    padded = np.pad(x, [(size // 2,) * 2 if i in axes else (0, 0) for i in range(x.ndim)], mode)
+    windows = sliding_window_view(padded, w.shape, tuple(axes))
+    windows = windows[tuple(slice(None, None, stride if i in axes else 1) for i in range(x.ndim))]
+    summed: Array = (windows * w).sum(tuple(range(-len(axes), 0)))
+    return summed
+
+
+@pytest.mark.parametrize("mode", BORDERS)
+@pytest.mark.parametrize(
+    ("axes", "shape", "size", "stride"),
+    [
+        ([0], (37, 45), 3, 1),
+        ([0], (64, 70), 5, 2),
+        ([1], (3, 21, 33), 7, 1),
+        ([0, 1], (9, 11, 40), 3, 1),
+    ],
+)
+def test_rows_of_a_border_are_read_where_they_lie(
+    mode: str, axes: list[int], shape: tuple[int, ...], size: int, stride: int
+) -> None:
+    """Vectors lie along the last axis, which has no border."""
+    tensors = along(axes, mode, shape, size, stride)
+    assert not is_copied(tensors[-1])
+    x, w, y = arrays(tensors)
+    tvm.build(tensors[-1], tensors, name="f")(x, w, y)
+    np.testing.assert_array_equal(y, expected_along(axes, mode, x, w, stride))
+
+
+@pytest.mark.parametrize("mode", BORDERS)
+@pytest.mark.parametrize(
+    ("axes", "shape", "size", "stride", "in_strips"),
+    [
+        ([0, 1], (90, 201), 3, 1, True),
+        ([0, 1], (91, 200), 5, 2, True),
+        ([1, 2], (3, 90, 201), 3, 1, True),
+        ([0, 1], (20, 33), 3, 1, False),  # which stays in the L1 cache
+        ([0, 1, 2], (5, 90, 201), 3, 1, False),  # planes would be padded for each neighbour
+    ],
+)
+def test_images_are_padded_in_strips(
+    mode: str, axes: list[int], shape: tuple[int, ...], size: int, stride: int, in_strips: bool
+) -> None:
+    tensors = along(axes, mode, shape, size, stride)
+    s = tvm.auto_schedule(tensors[-1], "llvm -mcpu=haswell")
+    assert is_copied(tensors[-1])
+    assert ("s[X_global].compute_at(" in s.trace()) is in_strips
+    assert te.replay(s.trace(), [tensors[-1].op]).trace() == s.trace()
+    x, w, y = arrays(tensors)
+    tvm.build(tensors[-1], tensors, "llvm -mcpu=haswell", name="f")(x, w, y)
+    np.testing.assert_array_equal(y, expected_along(axes, mode, x, w, stride))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 3, 80, 150), (1, 1, 121, 119)])
+def test_planes_are_padded_in_strips(shape: tuple[int, ...], stride: int) -> None:
+    """A stage of the program pads them, and an epilogue reads the sums."""
+    n, c, h, w = shape
+    X, W = te.placeholder(shape, name="X"), te.placeholder((c, 5, 5), name="W")
+
+    def padded(b: Any, k: Any, i: Any, j: Any) -> Any:
+        inside = te.all(i >= 2, i < h + 2, j >= 2, j < w + 2)
+        return te.if_then_else(inside, X[b, k, i - 2, j - 2], 0.0)
+
+    P = te.compute((n, c, h + 4, w + 4), padded, name="P")
+    r, q = te.reduce_axis((0, 5), "r"), te.reduce_axis((0, 5), "q")
+    Y = te.compute(
+        (n, c, -(-h // stride), -(-w // stride)),
+        lambda b, k, i, j: te.sum(P[b, k, i * stride + r, j * stride + q] * W[k, r, q], [r, q]),
+        name="Y",
+    )
+    Z = te.compute(Y.shape, lambda *i: te.max(Y(*i), 0.0), name="Z")
+    x, weights, z = arrays([X, W, Z])
+    for target in ("llvm -mcpu=haswell", "llvm"):
+        tvm.build(Z, [X, W, Z], target, name="f")(x, weights, z)
+        windows = sliding_window_view(np.pad(x, [(0, 0)] * 2 + [(2, 2)] * 2), (5, 5), (2, 3))
+        sums = (windows[:, :, ::stride, ::stride] * weights[:, None, None]).sum((-2, -1))
+        np.testing.assert_array_equal(z, np.maximum(sums, 0))

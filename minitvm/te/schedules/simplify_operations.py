@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -206,7 +206,8 @@ def _ranges(op: ComputeOp, axes: Iterable[IterVar]) -> Analyzer:
 
 def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
     """``sum(select(c, x, 0))`` as ``sum(x, where=c)``, if the condition c depends on axes alone, is
-    the same for all terms of a result, or compares an element with the place of the result."""
+    the same for all terms of a result, says where these begin or end, or compares an element with
+    the place of the result."""
     choices = [_choice_of(each) for each in reduce.source]
     if None in choices:
         return reduce
@@ -222,10 +223,24 @@ def _choosing_nothing(op: ComputeOp, reduce: Reduce) -> Reduce:
 
 
 def _is_of_terms_or_results(reduce: Reduce, condition: PrimExpr) -> bool:
-    """Whether each part of a condition is one on axes alone, or the same for all terms."""
+    """Whether each part of a condition is one on axes alone, the same for all terms, or says by
+    data where the terms of a result begin or end."""
     own = {axis.var for axis in reduce.axis}
     return all(
-        _is_of_axes(each) or own.isdisjoint(walk_once(each)) for each in conjuncts(condition)
+        _is_of_axes(each) or own.isdisjoint(walk_once(each)) or _is_end_of_terms(own, each)
+        for each in conjuncts(condition)
+    )
+
+
+def _is_end_of_terms(own: Set[Var], condition: PrimExpr) -> bool:
+    """Whether a condition bounds the places of terms by data of a result, as in ``k < length[i]``.
+    `own`: the variables of the terms."""
+    if not isinstance(condition, e.LT | e.LE | e.GT | e.GE):
+        return False
+    sides = (condition.a, condition.b), (condition.b, condition.a)
+    return any(
+        place.dtype.is_int and _is_of_axes(place) and own.isdisjoint(walk_once(data))
+        for place, data in sides
     )
 
 
