@@ -27,7 +27,7 @@ from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.gradient import gradient
-from minitvm.te.autodiff.keeping import kept_tensors, reading_kept
+from minitvm.te.autodiff.keeping import kept_tensors, reading_kept, recorded
 from minitvm.te.autodiff.pushforward import transposed
 from minitvm.te.operation import placeholder
 from minitvm.te.tensor import Tensor
@@ -202,6 +202,7 @@ class Derivative:
     ) -> Recorded:
         outputs = [*self._traced.outputs]
         returned = [*outputs, *(each for each in found if each not in outputs)]
+        kept = tuple(map(returned.index, found))
         taken = [_like(each, f"{each.op.name}_kept") for each in found]
         adjoints = reading_kept(adjoints, dict(zip(found, taken, strict=True)))
 
@@ -217,8 +218,8 @@ class Derivative:
 
         forward = None
         if len(returned) > len(outputs):
-            forward = self._differentiated("recorded", returned, self._given)
-        kept = tuple(returned.index(each) for each in found)
+            made = recorded(outputs, found)
+            forward = self._differentiated("recorded", made, self._given)
         return Recorded(forward, len(outputs), kept, backward, pushforward)
 
     def pushforward_of(self, moved: tuple[int, ...]) -> Differentiated:
