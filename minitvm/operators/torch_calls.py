@@ -15,6 +15,7 @@ from minitvm.contrib.torch_library import Gradients, Recording, gradients_of
 from minitvm.operators.arrays import is_symbol
 from minitvm.operators.derivative import Derivative, Recorded, making
 from minitvm.operators.extents import Extents, Label
+from minitvm.operators.views import View
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import results_of
@@ -174,9 +175,9 @@ def _recorded(module: Module, derivative: Derivative, options: object) -> Gradie
     def differentiate(
         values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
     ) -> tuple[Any, ...]:
-        wanted = tuple(i for i in derivative.inputs if needed[i])
-        made = _derived(derivative, "backward", wanted, options)(*values, *heads)
-        return gradients_of(results, wanted, made)
+        views, wanted = _wanted(derivative, needed)
+        made = _derived(derivative, "backward", wanted, options)(*values, *heads) if wanted else ()
+        return _with_views(gradients_of(results, wanted, made), views, heads)
 
     def push(values: Sequence[Any], tangents: Sequence[Any]) -> Mapping[int, Any]:
         moved = tuple(i for i in derivative.inputs if tangents[i] is not None)
@@ -203,18 +204,43 @@ def _recordings(
 
     def recording(needed: Sequence[bool]) -> Recording | None:
         if needed not in known:
-            wanted = tuple(i for i in derivative.inputs if needed[i])
+            views, wanted = _wanted(derivative, needed)
             found = derivative.recorded_of(wanted)
             with making:
                 if needed not in known:
-                    known[needed] = found and _recording(module, derivative, found, wanted, options)
+                    known[needed] = found and _recording(
+                        module, derivative, found, views, wanted, options
+                    )
         return known[needed]
 
     return recording
 
 
+def _wanted(
+    derivative: Derivative, needed: Sequence[bool]
+) -> tuple[Mapping[int, View], tuple[int, ...]]:
+    """The needed gradients that are views, and the inputs whose gradients have to be computed."""
+    wanted = tuple(i for i in derivative.inputs if needed[i])
+    views = derivative.views_of(wanted)
+    return views, tuple(i for i in wanted if i not in views)
+
+
+def _with_views(
+    gradients: tuple[Any, ...], views: Mapping[int, View], heads: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The gradients of all inputs. Torch's own operators hand such views on as well."""
+    if not views:
+        return gradients
+    return tuple(views[i].of(heads) if i in views else x for i, x in enumerate(gradients))
+
+
 def _recording(
-    module: Module, derivative: Derivative, found: Recorded, wanted: Sequence[int], options: object
+    module: Module,
+    derivative: Derivative,
+    found: Recorded,
+    views: Mapping[int, View],
+    wanted: Sequence[int],
+    options: object,
 ) -> Recording:
     results, own = results_of(module), derivative.bridges["torch"]
     operator: Any = own if found.forward is None else _operator(found.forward.module, options)
@@ -227,6 +253,7 @@ def _recording(
     def differentiate(
         values: Sequence[Any], kept: Sequence[Any], heads: Sequence[Any]
     ) -> tuple[Any, ...]:
-        return gradients_of(results, wanted, backward()(*values, *kept, *heads))
+        made = gradients_of(results, wanted, backward()(*values, *kept, *heads))
+        return _with_views(made, views, heads)
 
     return Recording(operator.compute, operator, found.outputs, found.kept, differentiate)
