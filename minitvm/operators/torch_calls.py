@@ -15,7 +15,6 @@ from minitvm.contrib.torch_library import Gradients, Recording, gradients_of
 from minitvm.operators.arrays import is_symbol
 from minitvm.operators.derivative import Derivative, Recorded, making
 from minitvm.operators.extents import Extents, Label
-from minitvm.operators.views import View
 from minitvm.runtime.module import Module
 from minitvm.runtime.packed_func import Function
 from minitvm.runtime.results import results_of
@@ -171,13 +170,17 @@ def _new_name(name: str, text: str) -> str:
 def _recorded(module: Module, derivative: Derivative, options: object) -> Gradients:
     """The functions that torch calls for gradients and tangents."""
     results = results_of(module)
+    known: dict[tuple[bool, ...], tuple[_Takers, tuple[int, ...]]] = {}
 
     def differentiate(
         values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
     ) -> tuple[Any, ...]:
-        views, wanted = _wanted(derivative, needed)
+        key = tuple(needed)
+        if (found := known.get(key)) is None:
+            found = known[key] = _wanted(derivative, key)
+        takers, wanted = found
         made = _derived(derivative, "backward", wanted, options)(*values, *heads) if wanted else ()
-        return _with_views(gradients_of(results, wanted, made), views, heads)
+        return _with_views(gradients_of(results, wanted, made), takers, heads)
 
     def push(values: Sequence[Any], tangents: Sequence[Any]) -> Mapping[int, Any]:
         moved = tuple(i for i in derivative.inputs if tangents[i] is not None)
@@ -204,41 +207,47 @@ def _recordings(
 
     def recording(needed: Sequence[bool]) -> Recording | None:
         if needed not in known:
-            views, wanted = _wanted(derivative, needed)
+            takers, wanted = _wanted(derivative, needed)
             found = derivative.recorded_of(wanted)
             with making:
                 if needed not in known:
                     known[needed] = found and _recording(
-                        module, derivative, found, views, wanted, options
+                        module, derivative, found, takers, wanted, options
                     )
         return known[needed]
 
     return recording
 
 
-def _wanted(
-    derivative: Derivative, needed: Sequence[bool]
-) -> tuple[Mapping[int, View], tuple[int, ...]]:
-    """The needed gradients that are views, and the inputs whose gradients have to be computed."""
+_Takers = Sequence[tuple[int, Callable[[Sequence[Any]], Any]]]
+
+
+def _wanted(derivative: Derivative, needed: Sequence[bool]) -> tuple[_Takers, tuple[int, ...]]:
+    """The needed gradients that are views of the gradients of outputs, each with the function that
+    takes it, and the inputs whose gradients have to be computed."""
     wanted = tuple(i for i in derivative.inputs if needed[i])
     views = derivative.views_of(wanted)
-    return views, tuple(i for i in wanted if i not in views)
+    takers = [(i, view.taker()) for i, view in views.items()]
+    return takers, tuple(i for i in wanted if i not in views)
 
 
 def _with_views(
-    gradients: tuple[Any, ...], views: Mapping[int, View], heads: Sequence[Any]
+    gradients: tuple[Any, ...], takers: _Takers, heads: Sequence[Any]
 ) -> tuple[Any, ...]:
     """The gradients of all inputs. Torch's own operators hand such views on as well."""
-    if not views:
+    if not takers:
         return gradients
-    return tuple(views[i].of(heads) if i in views else x for i, x in enumerate(gradients))
+    found = [*gradients]
+    for i, take in takers:
+        found[i] = take(heads)
+    return tuple(found)
 
 
 def _recording(
     module: Module,
     derivative: Derivative,
     found: Recorded,
-    views: Mapping[int, View],
+    takers: _Takers,
     wanted: Sequence[int],
     options: object,
 ) -> Recording:
@@ -254,6 +263,6 @@ def _recording(
         values: Sequence[Any], kept: Sequence[Any], heads: Sequence[Any]
     ) -> tuple[Any, ...]:
         made = gradients_of(results, wanted, backward()(*values, *kept, *heads))
-        return _with_views(made, views, heads)
+        return _with_views(made, takers, heads)
 
     return Recording(operator.compute, operator, found.outputs, found.kept, differentiate)

@@ -9,7 +9,8 @@ view, it costs neither memory nor time, however large it is::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, final
 
 from minitvm.arith.prover import Prover
@@ -43,20 +44,17 @@ class View:
     order: tuple[int | None, ...]
     shape: tuple[int, ...]
 
-    def of(self, arrays: Sequence[Any]) -> Any:
-        """The view of one of some arrays, tensors of torch."""
-        found = arrays[self.place]
-        if self.index is None:
-            return found.reshape(self.shape)
-        if any(each != slice(None) for each in self.index):
-            found = found[self.index]
+    def taker(self) -> Callable[[Sequence[Any]], Any]:
+        """The function that takes the view of one of some arrays, tensors of torch."""
+        place, index, shape = self.place, self.index, self.shape
+        if index is None:
+            return lambda arrays: arrays[place].reshape(shape)
         order = [each for each in self.order if each is not None]
-        if order != sorted(order):
-            found = found.permute(order)
-        if len(order) < len(self.order):
-            dims = (None if each is None else slice(None) for each in self.order)
-            found = found[tuple(dims)].expand(self.shape)
-        return found
+        if order == sorted(order) and len(order) == len(self.order):
+            is_whole = all(each == slice(None) for each in index)
+            return itemgetter(place) if is_whole else lambda arrays: arrays[place][index]
+        wide = tuple(None if each is None else slice(None) for each in self.order)
+        return lambda arrays: arrays[place][index].permute(order)[wide].expand(shape)
 
 
 def view_of(tensor: Tensor, arrays: Sequence[Tensor]) -> View | None:
