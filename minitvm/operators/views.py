@@ -16,8 +16,8 @@ from typing import Any, final
 from minitvm.arith.prover import Prover
 from minitvm.runtime.record import record
 from minitvm.te.schedules.views import viewed_by
-from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import PrimExpr, ProducerLoad, const_int
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir.expr import PrimExpr, ProducerLoad, Var, const_int
 from minitvm.tir.structural_equal import structural_equal
 
 
@@ -76,7 +76,8 @@ def view_of(tensor: Tensor, arrays: Sequence[Tensor]) -> View | None:
     found = _slices(op, load)
     if found is not None:
         index, order = found
-        repeated = (const_int(x) if at is None else -1 for x, at in zip(tensor.shape, order))
+        pairs = zip(tensor.shape, order, strict=True)
+        repeated = (const_int(extent) if at is None else -1 for extent, at in pairs)
         shape = [each for each in repeated if each is not None]
         return View(place, index, order, tuple(shape)) if len(shape) == tensor.ndim else None
     shape = [x for x in map(const_int, tensor.shape) if x is not None]
@@ -91,18 +92,17 @@ def _slices(
     its axes; None for an index that isn't one of a slice."""
     known, axes = Prover(), {axis.var: axis for axis in op.axis}
     index: list[slice | int] = []
-    dimension: dict[object, int] = {}
+    dimension: dict[Var, int] = {}
     for each, extent in zip(load.indices, load.producer.shape, strict=True):
         form = known.affine(each)
         if not form.terms:
             index.append(form.constant)
             continue
         (var, step), *more = form.terms.items()
-        axis = axes.get(var)
-        if more or step < 1 or axis is None or axis.dom is None or var in dimension:
+        if more or step < 1 or not isinstance(var, Var) or var not in axes or var in dimension:
             return None
         dimension[var] = len(dimension)
-        part = _slice(axis.dom.extent, form.constant, step, extent)
+        part = _slice(domain_of(axes[var]).extent, form.constant, step, extent)
         if part is None:
             return None
         index.append(part)
