@@ -36,6 +36,21 @@ def _of_slices(axis: int) -> Operator:
     return joined
 
 
+def _stacked(axis: int) -> Operator:
+    """Three tensors along a new axis."""
+
+    @tvm.jit
+    def stacked(a: Any, b: Any, c: Any) -> Any:
+        def element(*place: Any) -> Any:
+            x, y, z = (each[(*place[:axis], *place[axis + 1 :])] for each in (a, b, c))
+            later = te.if_then_else(place[axis] == 1, y, z)
+            return te.if_then_else(place[axis] == 0, x, later)
+
+        return te.compute((*a.shape[:axis], 3, *a.shape[axis:]), element)
+
+    return stacked
+
+
 @tvm.jit
 def _padded(x: Any) -> Any:
     def element(i: Any, j: Any) -> Any:
@@ -84,6 +99,15 @@ CASES: dict[str, tuple[Operator, Operator, list[torch.Tensor], int]] = {
             _of_slices(axis),
             lambda *x, axis=axis: torch.cat(x, axis),
             _inputs(*((*(3, 5, 4)[:axis], n, *(3, 5, 4)[axis + 1 :]) for n in (2, 6, 1))),
+            3,
+        )
+        for axis in range(3)
+    },
+    **{
+        f"stacked along {axis}": (
+            _stacked(axis),
+            lambda *x, axis=axis: torch.stack(x, axis),
+            _inputs((4, 6), (4, 6), (4, 6)),
             3,
         )
         for axis in range(3)
