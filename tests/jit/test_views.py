@@ -42,7 +42,8 @@ def _stacked(axis: int) -> Operator:
     @tvm.jit
     def stacked(a: Any, b: Any, c: Any) -> Any:
         def element(*place: Any) -> Any:
-            x, y, z = (each[(*place[:axis], *place[axis + 1 :])] for each in (a, b, c))
+            where = (*place[:axis], *place[axis + 1 :])
+            x, y, z = (each[where] for each in (a, b, c))
             later = te.if_then_else(place[axis] == 1, y, z)
             return te.if_then_else(place[axis] == 0, x, later)
 

@@ -122,20 +122,20 @@ def _in_turn(parts: Sequence[tuple[PrimExpr, PrimExpr]]) -> PrimExpr | None:
     isn't: the parts of a line, of which each is a copy. None for any other values."""
     if len(parts) < 3 or any(reads(condition) for condition, _ in parts):
         return None
-    known = Prover()
-    rest: PrimExpr = functions.zeros_like(parts[0][1])
     for condition, _ in parts:
         here = Prover()
         here.assume(condition)
         others = (other for other, _ in parts if other is not condition)
         if not all(here.can_prove(e.logical_not(other)) for other in others):
             return None
+    elsewhere = Prover()
+    for condition, _ in parts[1:]:
+        elsewhere.assume(e.logical_not(condition))
+    last, rest = parts[0]
+    if not elsewhere.can_prove(last):
+        rest = op.if_then_else(last, *e.promote(rest, functions.zeros_like(rest)))
     for condition, value in parts[1:]:
-        known.assume(e.logical_not(condition))
-    is_all = known.can_prove(parts[0][0])
-    for place, (condition, value) in enumerate(parts):
-        is_last = place == 0 and is_all
-        rest = value if is_last else op.if_then_else(condition, *e.promote(value, rest))
+        rest = op.if_then_else(condition, *e.promote(value, rest))
     return rest
 
 
