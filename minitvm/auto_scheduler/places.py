@@ -22,7 +22,9 @@ In one loop over all places, the weights change from lane to lane. Each phase al
     for i:
         Y[i] = P[i % 2, i // 2]
 
-The loops over k are clipped for each phase.
+The loops over k are clipped for each phase. Where no tile of sums would use an element again, as in
+the gradient of the maxima of windows, the phases along the last axis alone are computed, row by
+row, and each row of them is interleaved at once.
 
 Places may be numbers of several digits, as the pixels of an image in one row, or the elements of a
 product of Kronecker. Each vector then divides, and gathers its elements. With an axis for each
@@ -171,6 +173,11 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     if not isinstance(reduce, Reduce) or reduce.init:
         return None
     periods = [_period(op, reduce, axis) for axis in op.axis]
+    # No tile uses an element again: the phases of a row are interleaved while they are in the
+    # cache. Along other axes, the phase is the same for a row.
+    by_rows = contraction_of(op) is None
+    if by_rows:
+        periods = [0] * (len(periods) - 1) + periods[-1:]
     if not any(periods):
         return None
     s = program.schedule
@@ -182,7 +189,9 @@ def write_phases(program: Program, stage: Stage) -> list[Stage] | None:
     def layout(*indices: Any) -> list[Any]:
         pairs = list(zip(indices, periods, strict=True))
         remainders = [index % period for index, period in pairs if period]
-        return remainders + [index // period if period else index for index, period in pairs]
+        quotients = [index // period if period else index for index, period in pairs]
+        rows = quotients[:-1] if by_rows else []
+        return [*rows, *remainders, *quotients[len(rows) :]]
 
     phases.transform_layout(layout)
     phases.simplify()

@@ -295,11 +295,12 @@ def _needs(s: Schedule, stage: Stage, others: Sequence[Stage]) -> bool:
 
 
 def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
-    """Whether another stage has to be computed between some stages of a group."""
+    """Whether another stage has to be computed between some stages of a group. Inlined ones are
+    computed within them."""
     return any(
         any(s.consumes(each, x) for x in group) and any(s.consumes(x, each) for x in group)
         for each in s.stages
-        if each not in group
+        if each not in group and not each.inlined
     )
 
 

@@ -316,8 +316,10 @@ def kept(ctx: Any) -> list[Any]:
 def gradients_of(results: Results, wanted: Sequence[int], made: Any) -> tuple[Any, ...]:
     """The gradient of each input, None for those that aren't `wanted`. `made` is the result of a
     function that computes the wanted gradients."""
-    found = dict(zip(wanted, made if isinstance(made, tuple) else (made,), strict=True))
-    return tuple(found.get(i) for i in range(len(results.inputs)))
+    found: list[Any] = [None] * len(results.inputs)
+    for i, each in zip(wanted, made if isinstance(made, tuple) else (made,), strict=True):
+        found[i] = each
+    return tuple(found)
 
 
 def no_backward(name: str) -> Callable[..., Any]:

@@ -16,18 +16,19 @@ A forward run that is recorded may keep tensors which the others would compute a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple, cast, final
 
 from minitvm.operators.parameters import Parameter
 from minitvm.operators.tracing import Traced
+from minitvm.operators.views import View, view_of
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.lock import ForkLock
 from minitvm.runtime.module import Module
 from minitvm.runtime.record import record
 from minitvm.te.autodiff.gradient import gradient
-from minitvm.te.autodiff.keeping import kept_tensors, reading_kept
+from minitvm.te.autodiff.keeping import kept_tensors, reading_kept, recorded
 from minitvm.te.autodiff.pushforward import transposed
 from minitvm.te.operation import placeholder
 from minitvm.te.tensor import Tensor
@@ -129,6 +130,7 @@ class Derivative:
         self.outputs = tuple(i for i, each in enumerate(traced.outputs) if _has_gradient(each))
         self._made: dict[tuple[str, tuple[int, ...]], Differentiated] = {}
         self._recorded: dict[tuple[int, ...], Recorded | None] = {}
+        self._views: dict[tuple[int, ...], Mapping[int, View]] = {}
         self.bridges: dict[object, Callable[..., Any]] = {}
 
     @cached_property
@@ -168,6 +170,25 @@ class Derivative:
                 self._made["backward", wanted] = made
             return self._made["backward", wanted]
 
+    def views_of(self, wanted: tuple[int, ...]) -> Mapping[int, View]:
+        """The gradients, among those of some inputs, that are views of the gradients of outputs, by
+        the places of the inputs. The user's function computes all of them."""
+        with making:
+            if wanted not in self._views:
+                self._views[wanted] = self._find_views(wanted)
+            return self._views[wanted]
+
+    def _find_views(self, wanted: tuple[int, ...]) -> Mapping[int, View]:
+        if self.backward is not None or not wanted:
+            return {}
+        heads = self._heads()
+        try:
+            adjoints = self._gradients(wanted, (), heads)
+        except CompileError:
+            return {}  # the error is raised when the gradients are asked for
+        found = {i: view_of(each, heads) for i, each in zip(wanted, adjoints, strict=True)}
+        return {i: view for i, view in found.items() if view is not None}
+
     def recorded_of(self, wanted: tuple[int, ...]) -> Recorded | None:
         """The forward run for the gradients of some inputs, given by their places, or for the
         tangents of the outputs from the tangents of these inputs. None where keeping tensors
@@ -202,6 +223,7 @@ class Derivative:
     ) -> Recorded:
         outputs = [*self._traced.outputs]
         returned = [*outputs, *(each for each in found if each not in outputs)]
+        kept = tuple(map(returned.index, found))
         taken = [_like(each, f"{each.op.name}_kept") for each in found]
         adjoints = reading_kept(adjoints, dict(zip(found, taken, strict=True)))
 
@@ -217,8 +239,8 @@ class Derivative:
 
         forward = None
         if len(returned) > len(outputs):
-            forward = self._differentiated("recorded", returned, self._given)
-        kept = tuple(returned.index(each) for each in found)
+            made = recorded(outputs, found)
+            forward = self._differentiated("recorded", made, self._given)
         return Recorded(forward, len(outputs), kept, backward, pushforward)
 
     def pushforward_of(self, moved: tuple[int, ...]) -> Differentiated:

@@ -170,13 +170,17 @@ def _new_name(name: str, text: str) -> str:
 def _recorded(module: Module, derivative: Derivative, options: object) -> Gradients:
     """The functions that torch calls for gradients and tangents."""
     results = results_of(module)
+    known: dict[tuple[bool, ...], tuple[_Takers, tuple[int, ...]]] = {}
 
     def differentiate(
         values: Sequence[Any], heads: Sequence[Any], needed: Sequence[bool]
     ) -> tuple[Any, ...]:
-        wanted = tuple(i for i in derivative.inputs if needed[i])
-        made = _derived(derivative, "backward", wanted, options)(*values, *heads)
-        return gradients_of(results, wanted, made)
+        key = tuple(needed)
+        if (found := known.get(key)) is None:
+            found = known[key] = _wanted(derivative, key)
+        takers, wanted = found
+        made = _derived(derivative, "backward", wanted, options)(*values, *heads) if wanted else ()
+        return _with_views(gradients_of(results, wanted, made), takers, heads)
 
     def push(values: Sequence[Any], tangents: Sequence[Any]) -> Mapping[int, Any]:
         moved = tuple(i for i in derivative.inputs if tangents[i] is not None)
@@ -203,18 +207,49 @@ def _recordings(
 
     def recording(needed: Sequence[bool]) -> Recording | None:
         if needed not in known:
-            wanted = tuple(i for i in derivative.inputs if needed[i])
+            takers, wanted = _wanted(derivative, needed)
             found = derivative.recorded_of(wanted)
             with making:
                 if needed not in known:
-                    known[needed] = found and _recording(module, derivative, found, wanted, options)
+                    known[needed] = found and _recording(
+                        module, derivative, found, takers, wanted, options
+                    )
         return known[needed]
 
     return recording
 
 
+_Takers = Sequence[tuple[int, Callable[[Sequence[Any]], Any]]]
+
+
+def _wanted(derivative: Derivative, needed: Sequence[bool]) -> tuple[_Takers, tuple[int, ...]]:
+    """The needed gradients that are views of the gradients of outputs, each with the function that
+    takes it, and the inputs whose gradients have to be computed."""
+    wanted = tuple(i for i in derivative.inputs if needed[i])
+    views = derivative.views_of(wanted)
+    takers = [(i, view.taker()) for i, view in views.items()]
+    return takers, tuple(i for i in wanted if i not in views)
+
+
+def _with_views(
+    gradients: tuple[Any, ...], takers: _Takers, heads: Sequence[Any]
+) -> tuple[Any, ...]:
+    """The gradients of all inputs. Torch's own operators hand such views on as well."""
+    if not takers:
+        return gradients
+    found = [*gradients]
+    for i, take in takers:
+        found[i] = take(heads)
+    return tuple(found)
+
+
 def _recording(
-    module: Module, derivative: Derivative, found: Recorded, wanted: Sequence[int], options: object
+    module: Module,
+    derivative: Derivative,
+    found: Recorded,
+    takers: _Takers,
+    wanted: Sequence[int],
+    options: object,
 ) -> Recording:
     results, own = results_of(module), derivative.bridges["torch"]
     operator: Any = own if found.forward is None else _operator(found.forward.module, options)
@@ -227,6 +262,7 @@ def _recording(
     def differentiate(
         values: Sequence[Any], kept: Sequence[Any], heads: Sequence[Any]
     ) -> tuple[Any, ...]:
-        return gradients_of(results, wanted, backward()(*values, *kept, *heads))
+        made = gradients_of(results, wanted, backward()(*values, *kept, *heads))
+        return _with_views(made, takers, heads)
 
     return Recording(operator.compute, operator, found.outputs, found.kept, differentiate)

@@ -389,6 +389,39 @@ def test_a_single_term_has_no_phases() -> None:
     np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("size", "step", "n"), [(3, 2, 41), (3, 2, 40), (5, 3, 37), (2, 2, 24), (3, 1, 19)]
+)
+def test_phases_row_by_row(size: int, step: int, n: int, dtype: str) -> None:
+    """No tile uses an element of such sums again. The phases of a row are interleaved at once, and
+    the rows' own phases are the same for a whole row."""
+    m = (n - size) // step + 1
+    P = te.placeholder((4, m, m), "int32", name="P")
+    D = te.placeholder((4, m, m), dtype, name="D")
+    r, q = (te.reduce_axis((0, -(-size // step))) for _ in range(2))
+
+    def term(c: Any, i: Any, j: Any) -> Any:
+        a, b = r * step + i % step, q * step + j % step
+        y, x = i // step - r, j // step - q
+        at = te.all(a < size, b < size, y >= 0, y < m, x >= 0, x < m)
+        value = te.if_then_else(P[c, y, x] == a * size + b, D[c, y, x], te.const(0, dtype))
+        return te.sum(value, axis=[r, q], where=at)
+
+    Y = te.compute((4, n, n), term, name="Y")
+    s = auto_schedule(Y, "llvm -mcpu=haswell")
+    if size > step > 1:
+        assert f": [i0, i1, i2 % {step}, i2 // {step}]" in s.trace()
+    rng = np.random.default_rng(0)
+    p = rng.integers(0, size * size, (4, m, m)).astype("int32")
+    d = rng.random((4, m, m)).astype(dtype)
+    found, expected = np.full((4, n, n), np.nan, dtype), np.zeros((4, n, n))
+    build([Y], [P, D, Y])(p, d, found)
+    c, y, x = np.indices(p.shape)
+    np.add.at(expected, (c, y * step + p // size, x * step + p % size), d)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_phases_of_multiples() -> None:
     """A signal at two thirds of its rate: filters repeat themselves after three results."""
     X, H, n = te.placeholder((3, 50), name="X"), te.placeholder((24,), name="H"), 61

@@ -568,6 +568,18 @@ def test_sums_of_columns_beside_rows(m: int, n: int, is_beside: bool, target: st
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
 
 
+def test_sums_of_columns_beside_rows_with_an_inlined_stage() -> None:
+    """A stage between the sums of a row and the row itself is computed where it is read."""
+    (x, w), (_, s, _) = centred(1024, 256)
+    k = te.reduce_axis((0, 256), name="k")
+    row = te.compute((1024,), lambda i: te.sum(x[i, k] * w[k], axis=k), name="row")
+    v = te.placeholder((1024,), name="v")
+    scaled = te.compute((1024,), lambda i: row[i] * te.rsqrt(v[i]), name="scaled")
+    mean = te.compute((1024,), lambda i: scaled[i] / 256, name="mean")
+    y = te.compute((1024, 256), lambda i, j: x[i, j] - mean[i], name="Y")
+    assert "compute_with(s[Y]" in auto_schedule([y, s], "llvm -mcpu=haswell").trace()
+
+
 def test_sums_of_columns_that_rows_wait_for_are_not_beside_them() -> None:
     x = matrix(1024, 256)
     s = total(0, x)

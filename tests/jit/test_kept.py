@@ -82,6 +82,69 @@ def test_small_and_elementwise_programs_keep_nothing() -> None:
     assert _saved(tvm.jit(_gated)(*_inputs(2, 3, 4))) == [(2, 3), (4, 3), (4, 3)]
 
 
+def _pooled(x: Any) -> Any:
+    """Maxima of windows that overlap."""
+    r, q = te.reduce_axis((0, 3)), te.reduce_axis((0, 3))
+    n, m = (x.shape[2] - 1) // 2, (x.shape[3] - 1) // 2
+    return te.compute(
+        (x.shape[0], x.shape[1], n, m),
+        lambda b, c, i, j: te.max(x[b, c, i * 2 + r, j * 2 + q], axis=[r, q]),
+    )
+
+
+def _largest(x: Any) -> Any:
+    k = te.reduce_axis((0, x.shape[0]))
+    return te.compute((x.shape[1],), lambda j: te.max(x[k, j], axis=k))
+
+
+def _smallest(x: Any) -> Any:
+    k, r = te.reduce_axis((0, x.shape[0])), te.reduce_axis((0, x.shape[1]))
+    return te.compute((), lambda: te.min(x[k, r], axis=[k, r]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("program", "expected", "shape"),
+    [
+        (_pooled, lambda x: torch.nn.functional.max_pool2d(x, 3, 2), (3, 5, 41, 33)),
+        (_largest, lambda x: x.max(0)[0], (301, 203)),
+        (_smallest, lambda x: x.min(), (301, 203)),
+    ],
+)
+def test_positions_of_maxima_are_kept(
+    program: Any, expected: Any, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """The forward run finds the positions beside the maxima: of equal ones the first."""
+    function = tvm.jit(program)
+    torch.manual_seed(0)
+    x = torch.randint(0, 50, shape).to(dtype).requires_grad_()
+    y, wanted = function(x), expected(x)
+    torch.testing.assert_close(y, wanted)
+    assert _saved(y) == [shape, tuple(y.shape)]
+    dy = torch.randn(wanted.shape, dtype=dtype)
+    if program is _smallest:  # torch takes another one of equal minima
+        with torch.no_grad():
+            x[7, 9] = -1.0
+        y, wanted = function(x), expected(x)
+    found = torch.autograd.grad(y, x, dy)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, x, dy))
+
+
+def test_maxima_with_nan() -> None:
+    """Recorded or not, the maximum with a NaN is NaN; the NaN has the gradient."""
+    function = tvm.jit(_largest)
+    x = torch.rand(301, 203)
+    x[[5, 0, 300], [4, 7, 202]] = float("nan")
+    x[:, 9] = float("-inf")
+    plain = function(x)
+    y = function(x.requires_grad_())
+    assert _saved(y)[1:] == [(203,)]
+    torch.testing.assert_close(y, plain, equal_nan=True)
+    torch.testing.assert_close(plain, x.max(0)[0], equal_nan=True)
+    found = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(found, torch.autograd.grad(x.max(0)[0].sum(), x))
+
+
 def test_second_derivatives(gated: Callable[..., Any]) -> None:
     inputs = _inputs()
     dy = torch.randn(37, 65, dtype=torch.float64)

@@ -706,6 +706,25 @@ def test_a_sum_of_ones_is_exact_in_float16() -> None:
     assert found[0] == 5000  # adding ones in float16 stops at 2048
 
 
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_the_parts_of_a_line_are_copied(parts: int) -> None:
+    """The gradient of a tensor that is cut into parts is one of them at each place, and no sum."""
+    X = te.placeholder((4, 7 * parts), "float64", name="X")
+
+    def part(k: int) -> Any:
+        return te.compute((4, 7), lambda i, j: X[i, j + 7 * k], name=f"part{k}")
+
+    outputs = [part(k) for k in range(parts)]
+    heads = [te.placeholder((4, 7), "float64", name=f"D{k}") for k in range(parts)]
+    (dX,) = te.gradient(outputs, [X], heads)
+    assert "+" not in str(cast(ComputeOp, dX.op).body[0])
+    rng = np.random.default_rng(0)
+    given = [rng.random((4, 7)) for _ in heads]
+    found = np.full((4, 7 * parts), np.nan)
+    tvm.build([dX], [*heads, dX])(*given, found)
+    np.testing.assert_array_equal(found, np.concatenate(given, 1))
+
+
 def test_ties_and_kinks() -> None:
     """The first of equal maxima has all; two equal values share; a constant takes all."""
     X, Y = te.placeholder((3,), F64, name="X"), te.placeholder((3,), F64, name="Y")

@@ -102,6 +102,9 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
             free.append(value)
         else:
             under.setdefault(structural_key(condition), (condition, []))[1].append(inside)
+    parts = _in_turn([(condition, _total(insides)) for condition, insides in under.values()])
+    if parts is not None:
+        return functools.reduce(operator.add, [*free, parts])
     while under:
         condition, insides = under.pop(next(iter(under)))
         opposite = structural_key(Analyzer().simplify(e.logical_not(condition)))
@@ -112,6 +115,28 @@ def _total(values: Sequence[PrimExpr]) -> PrimExpr:
         chosen = op.if_then_else(condition, *e.promote(inside, otherwise))
         free.append(inside if is_same else chosen)
     return functools.reduce(operator.add, free)
+
+
+def _in_turn(parts: Sequence[tuple[PrimExpr, PrimExpr]]) -> PrimExpr | None:
+    """The sum of three values or more that are 0 unless a condition holds, and of which at most one
+    isn't: the parts of a line, of which each is a copy. None for any other values."""
+    if len(parts) < 3 or any(reads(condition) for condition, _ in parts):
+        return None
+    for condition, _ in parts:
+        here = Prover()
+        here.assume(condition)
+        others = (other for other, _ in parts if other is not condition)
+        if not all(here.can_prove(e.logical_not(other)) for other in others):
+            return None
+    elsewhere = Prover()
+    for condition, _ in parts[1:]:
+        elsewhere.assume(e.logical_not(condition))
+    last, rest = parts[0]
+    if not elsewhere.can_prove(last):
+        rest = op.if_then_else(last, *e.promote(rest, functions.zeros_like(rest)))
+    for condition, value in parts[1:]:
+        rest = op.if_then_else(condition, *e.promote(value, rest))
+    return rest
 
 
 def _unless_zero(value: PrimExpr) -> tuple[PrimExpr | None, PrimExpr]:
@@ -238,6 +263,12 @@ def _solved_with(
     values = {var: known.simplify(value) for var, value in inverse.values.items()} | leading
     guards = [known.simplify(substitute(each, values)) for each in share.conditions]
     axes = tuple(_shortened(each, guards) for each in inverse.axes)
+    single = {x.var: domain_of(x).min for x in axes if const_int(domain_of(x).extent) == 1}
+    if single:
+        axes = tuple(each for each in axes if each.var not in single)
+        values = {var: substitute(value, single) for var, value in values.items()}
+        conditions = tuple(substitute(each, single) for each in inverse.conditions)
+        inverse = replace(inverse, conditions=conditions)
     return share, replace(inverse, axes=axes), values
 
 
@@ -271,6 +302,9 @@ def _shortened(axis: IterVar, conditions: Sequence[PrimExpr]) -> IterVar:
         return axis
     end = begin + extent
     for each in (part for condition in conditions for part in conjuncts(condition)):
+        if isinstance(each, e.NE) and each.a is axis.var:
+            begin += const_int(each.b) == begin
+            end -= const_int(each.b) == end - 1
         if not isinstance(each, e.GE | e.GT | e.LE | e.LT):
             continue
         small, large = (each.b, each.a) if isinstance(each, e.GE | e.GT) else (each.a, each.b)

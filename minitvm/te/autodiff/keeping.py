@@ -13,6 +13,9 @@ A tensor on the far side of the cut is computed again; one whose own edge is cut
 of elementwise stages is computed again from the product before it, and a norm from the sums of its
 rows. (M. Beck and H. Shrobe call such a tensor a checkpoint; the cut is that of torch's
 ``min_cut_rematerialization_partition``.)
+
+The adjoints may compute tensors of their own from the inputs, such as the positions of maxima.
+These are kept as well, where a stage of the program finds them beside its own results.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import final
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.te.autodiff.min_cut import Network
+from minitvm.te.autodiff.stages import repeated_by
 from minitvm.te.schedules.operation_graph import in_order, read_by_ranges
 from minitvm.te.schedules.rewrite_operations import moved_by, reading, rewritten
 from minitvm.te.tensor import (
@@ -36,7 +40,7 @@ from minitvm.te.tensor import (
     tensor_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Reduce, Var
 from minitvm.tir.functor import children, find, walk_once
 from minitvm.tir.intrinsics import INTRINSICS
 
@@ -53,7 +57,7 @@ _LARGEST = 4.0
 
 
 def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors of a program that its forward run is to keep for the backward run.
+    """The tensors that the forward run of a program is to keep for the backward run.
 
     Parameters
     ----------
@@ -65,7 +69,8 @@ def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[
     Returns
     -------
     list of Tensor
-        Outputs and intermediate tensors, in the program's order.
+        Outputs and intermediate tensors, in the program's order, then tensors that the adjoints
+        alone compute.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((64, 512), name="A"), te.placeholder((512, 64), name="B")
@@ -77,6 +82,20 @@ def kept_tensors(outputs: Sequence[Tensor], adjoints: Sequence[Tensor]) -> list[
     [Tensor(shape=[64, 64], op.name=C)]
     """
     return _Choice(outputs, adjoints).kept()
+
+
+def recorded(outputs: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a forward run, and behind them the tensors that it keeps. A stage that repeats
+    one of the program takes its place."""
+    returned = [*outputs, *(each for each in kept if each not in outputs)]
+    pairs = ((each.op, repeated_by(each.op)) for each in kept)
+    others = {
+        mine: other
+        for op, own in pairs
+        if own is not None
+        for mine, other in zip(own.outputs, op.outputs, strict=False)
+    }
+    return rewritten(returned, in_order([each.op for each in returned]), reading, others)
 
 
 def reading_kept(adjoints: Sequence[Tensor], kept: Mapping[Tensor, Tensor]) -> list[Tensor]:
@@ -95,8 +114,11 @@ class _Choice:
         backward = in_order([each.op for each in adjoints])
         own = {op for op in forward if not isinstance(op, PlaceholderOp)}
         self._outputs = set(outputs)
-        # The operations that the backward run computes again if nothing is kept.
-        self._repeated = [op for op in forward if op in own and op in set(backward)]
+        # The operations that the backward run computes if nothing is kept, of those that the
+        # forward run can compute.
+        self._ahead = _before_heads(forward, backward)
+        self._repeated = [op for op in forward if op in own and op in set(backward)] + self._ahead
+        own.update(self._ahead)
         readers = [op for op in backward if op not in own]
         self._read = {t for op in readers for t in op.input_tensors if t.op in own}
         self._read |= {each for each in adjoints if each.op in own}
@@ -104,6 +126,8 @@ class _Choice:
             tensor for op in backward for _, tensor in read_by_ranges(op)
         }
         given = {t for op in backward if isinstance(op, PlaceholderOp) for t in op.outputs}
+        self._given = {t for t in given if t.op in set(forward)}
+        self._read_anyway = {t for op in readers for t in op.input_tensors}
         self._largest = _LARGEST * sum(map(_bytes, given | self._outputs))
         self._reread = {tensor for op in forward for tensor in _read_again(op)}
 
@@ -123,12 +147,16 @@ class _Choice:
         made = Network("inputs", "adjoints")
         repeated = set(self._repeated)
         for op in self._repeated:
-            made.join("inputs", op, _operations(op))
+            # A run that computes nothing but the adjoints' own stages earlier saves nothing.
+            is_saved = op not in self._ahead or repeated_by(op) is not None
+            made.join("inputs", op, _operations(op) if is_saved else 0.0)
             for tensor in op.outputs:
                 made.join(op, tensor, self._cost(tensor))
             for tensor in op.input_tensors:
-                if tensor.op in repeated:
+                if tensor.op in repeated or tensor in self._given:
                     made.join(tensor, op)
+        for tensor in self._given - self._read_anyway:
+            made.join("inputs", tensor, _READ * _bytes(tensor))
         for tensor in self._read:
             made.join(tensor, "adjoints")
         return made
@@ -143,6 +171,17 @@ class _Choice:
         if size > self._largest or tensor.dtype.bits < 8 or tensor.dtype.lanes != 1:
             return inf
         return _ALLOCATED + (_READ if tensor in self._reread else _WRITTEN) * size
+
+
+def _before_heads(forward: Sequence[Operation], backward: Sequence[Operation]) -> list[Operation]:
+    """The operations of the backward run that aren't in the program, and depend on nothing but its
+    inputs."""
+    known, found = {*forward}, list[Operation]()
+    for op in backward:
+        if op not in known and op.input_tensors and all(x.op in known for x in op.input_tensors):
+            known.add(op)
+            found.append(op)
+    return found
 
 
 def _inside_scans(order: Iterable[Operation]) -> set[Tensor]:
@@ -190,9 +229,12 @@ def _operations(op: Operation) -> float:
     first = op.body[0]
     values: Sequence[PrimExpr] = op.body
     axes: tuple[IterVar, ...] = op.axis
+    values_of_step = 1
     if isinstance(first, Reduce):
         values, axes = (*first.source, first.condition), (*axes, *first.axis)
-    each = 1.0 + sum(map(_cost, walk_once(*values)))
+        combined = walk_once(*first.combiner.result)
+        values_of_step = sum(not isinstance(each, Var) for each in combined)
+    each = values_of_step + sum(map(_cost, walk_once(*values)))
     return each * prod(_number(domain_of(axis).extent) for axis in axes)
 
 

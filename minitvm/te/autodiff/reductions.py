@@ -171,7 +171,8 @@ class _Reduction:
         results = [
             Reduce(combined, source, reduced, made.condition, i, init) for i in range(len(source))
         ]
-        return stages(f"{self._op.name}_position", axis, *results)[-1]
+        name = f"{self._op.name}_position"
+        return stages(name, axis, *results, repeats=self._op)[-1]
 
     def _renamed(self, renamed: Mapping[Var, PrimExpr]) -> Reduce:
         """The reduction in terms of other variables of the axes."""
@@ -223,6 +224,8 @@ def _choices_of(combiner: CommReducer) -> list[_Choice] | None:
     for result, a, b in zip(combiner.result, combiner.lhs, combiner.rhs, strict=True):
         if isinstance(result, e.Max | e.Min) and {result.a, result.b} == {a, b}:
             is_better = a > b if isinstance(result, e.Max) else a < b
+            if a.dtype.is_float:  # the result with a NaN is NaN
+                is_better = e.logical_or(is_better, e.not_equal(a, a))
             made.append(partial(_first_of, is_better, e.equal(a, b)))
             continue
         condition = _chosen(result, a, b)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from minitvm.te.tensor import ComputeOp, Tensor, data_axes, domain_of
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, data_axes, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir import op
 from minitvm.tir.expr import IterType, IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
 from minitvm.tir.functor import contains, substitute
+
+_REPEATS = "repeats"  # among the attributes of a stage
 
 
 def stage(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> Tensor:
@@ -16,11 +18,21 @@ def stage(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> Tensor:
     return stages(name, axis, *body)[0]
 
 
-def stages(name: str, axis: Sequence[IterVar], *body: PrimExpr) -> tuple[Tensor, ...]:
-    """The tensors whose elements are `body`."""
+def stages(
+    name: str, axis: Sequence[IterVar], *body: PrimExpr, repeats: ComputeOp | None = None
+) -> tuple[Tensor, ...]:
+    """The tensors whose elements are `body`. The first of them may be those of an operation of the
+    program, which the stage `repeats`."""
     first = body[0]
     reduced = first.axis if isinstance(first, Reduce) else ()
-    return ComputeOp(name, "", {}, tuple(axis), reduced, body).outputs
+    attrs = {} if repeats is None else {_REPEATS: repeats}
+    return ComputeOp(name, "", attrs, tuple(axis), reduced, body).outputs
+
+
+def repeated_by(op: Operation) -> ComputeOp | None:
+    """The operation of the program whose tensors a stage computes again, beside others."""
+    found = op.attrs.get(_REPEATS)
+    return found if isinstance(found, ComputeOp) else None
 
 
 def computed(
