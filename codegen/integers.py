@@ -79,14 +79,26 @@ class Integers:
         by_zero = text.icmp("eq", b, zero)
         if not dtype.is_int:
             safe = text.select(by_zero, one, b)
-            quotient = text.select(by_zero, zero, text.binary("udiv", a, safe))
-            return quotient, text.binary("urem", a, safe) if divisor != 0 else zero
+            quotient, remainder = self._divide_safely(dtype, a, safe)
+            return text.select(by_zero, zero, quotient), remainder if divisor != 0 else zero
         # Dividing the least integer by -1 overflows, and traps on x86: negation wraps instead.
         by_minus_one = text.icmp("eq", b, integer(b.type, -1))
         safe = text.select(text.binary("or", by_zero, by_minus_one), one, b)
-        quotient = text.binary("sdiv", a, safe)
+        quotient, remainder = self._divide_safely(dtype, a, safe)
         quotient = text.select(by_minus_one, text.binary("sub", zero, a), quotient)
-        return text.select(by_zero, zero, quotient), text.binary("srem", a, safe)
+        return text.select(by_zero, zero, quotient), remainder
+
+    def _divide_safely(self, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
+        """Quotient and remainder where they exist. No machine divides vectors of integers. Floats
+        of more bits do: a quotient that isn't whole is at least 1 / b away from a whole number, and
+        the error of the division is less, so that both have the same whole part."""
+        text, sign = self._text, "s" if dtype.is_int else "u"
+        if lanes_of(a.type) == 1 or dtype.bits > 32:
+            return text.binary(sign + "div", a, b), text.binary(sign + "rem", a, b)
+        wide = "float" if dtype.bits <= 16 else "double"
+        x, y = (text.convert(sign + "itofp", each, wide) for each in (a, b))
+        whole = text.convert(f"fpto{sign}i", text.binary("fdiv", x, y), f"i{dtype.bits}")
+        return whole, text.binary("sub", a, text.binary("mul", whole, b))
 
     def _floor(self, name: str, b: Value, quotient: Value, remainder: Value) -> Value:
         """The quotient or remainder rounded down, from the pair rounded towards zero."""
