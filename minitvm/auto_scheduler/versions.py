@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
-from math import isqrt
+from math import isqrt, log2
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
@@ -323,7 +323,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield from _near_tensors(ops, target)
         return
     narrow, small = (
-        tuple(dict.fromkeys(extents, size) for size in sizes) for sizes in (_NARROW, _SMALL)
+        tuple(_of_size(size, extents, found) for size in sizes) for sizes in (_NARROW, _SMALL)
     )
     tiled = [var for var in extents if var in _tiled_extents(found)]
     if not tiled and any(multiplies_dtypes(each, target) for each in found):
@@ -339,7 +339,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     if rows is not None:
         one = tuple(dict.fromkeys(extents, size) | {rows: 1} for size in _IMAGE)
         yield _Version(f"one {rows.name}", e.equal(rows, 1), one)
-        few = dict.fromkeys(extents, most) | {rows: _USUAL_FEW}
+        few = _of_size(most, extents, found) | {rows: _USUAL_FEW}
         if (are_few := _are_few(rows, found, target)) is not None:
             yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     alone = rows if len(extents) == 1 and extents[0] is rows else None
@@ -372,6 +372,19 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version(f"an extent below {_LEAST}", reduce(e.logical_or, below), narrow)
     is_small = _fits_cache(found, mine, most)
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
+
+
+def _of_size(
+    size: int, extents: Sequence[Var], contractions: Iterable[Contraction]
+) -> dict[Var, int]:
+    """One size for all extents, but for those of several reduction axes of a contraction, which
+    have about as many steps together."""
+    made = dict.fromkeys(extents, size)
+    for each in contractions:
+        steps = {n for axis in each.op.reduce_axis if (n := domain_of(axis).extent) in made}
+        if len(steps) > 1:
+            made |= {var: 1 << round(log2(size) / len(steps)) for var in made if var in steps}
+    return made
 
 
 def _fits_cache(contractions: Sequence[Contraction], extents: Sequence[Var], most: int) -> PrimExpr:
