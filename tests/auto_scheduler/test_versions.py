@@ -726,3 +726,26 @@ def test_versions_for_few_rows_have_no_tiles_that_sums_of_any_length_do_not_fill
     assert (few, whole, padded) == ([False], True, True)
     assert "16 <= k" in [*found][-1]
     tvm.lower(s, [A, B, C])
+
+
+def test_an_image_of_any_size_has_a_version_whose_rows_stay_apart() -> None:
+    n, c, f, h, w = (te.var(each) for each in "ncfhw")
+    x, weights = te.placeholder((n, c, h, w), name="X"), te.placeholder((f, c), name="W")
+    k = te.reduce_axis((0, c), "k")
+    y = te.compute(
+        (n, f, h, w), lambda b, o, i, j: te.sum(weights[o, k] * x[b, k, i, j], axis=k), name="Y"
+    )
+    s = tvm.auto_schedule(y, "llvm -mcpu=sapphirerapids")
+    ((condition, version),) = s.versions
+    assert str(condition) == "True"
+    assert "transform_layout" not in version.trace()
+
+
+def test_several_reduction_axes_have_as_many_steps_as_one() -> None:
+    m, n, k, q = (te.var(each) for each in "mnkq")
+    a, b = te.placeholder((k, q, m), name="A"), te.placeholder((q, k, n), name="B")
+    r, t = te.reduce_axis((0, k), "r"), te.reduce_axis((0, q), "t")
+    c = te.compute((n, m), lambda j, i: te.sum(a[r, t, i] * b[t, r, j], axis=[r, t]), name="C")
+    s = tvm.auto_schedule(c, "llvm -mcpu=sapphirerapids")
+    _, (_, small) = s.versions
+    assert "rfactor" not in small.trace()  # its sums aren't cut, as those of many steps are
