@@ -111,6 +111,10 @@ def exact_value(node: PrimExpr) -> int | None:
     if isinstance(node, e.Cast) and node.dtype.is_integral:
         value = exact_value(node.value)
         return None if value is None else int(scalars.cast(node.dtype, value))
+    if is_wide(node.dtype) and is_exact_call(node) and is_modular(node):
+        assert isinstance(node, Call)
+        shifted, amount = exact_value(node.args[0]), e.const_int(node.args[1])
+        return None if shifted is None or amount is None else shifted << amount
     if not isinstance(node, e.Arithmetic) or not is_wide(node.dtype):
         return None
     a, b = exact_value(node.a), exact_value(node.b)

@@ -143,6 +143,19 @@ def test_constants_are_dimensions_too() -> None:
         te.placeholder((Y.shape[0] * 2**31,), "int8")
 
 
+def test_shifted_constants_are_exact_as_shifted_sizes_are() -> None:
+    for large in (te.const(2**30), n):
+        made = [
+            te.compute((1,), lambda i, x=large: te.if_then_else((x << 2) < 5, 1, 0), name="B"),
+            te.compute((1,), lambda i, x=large: ((x << 2) >> 1).astype("int64"), name="C"),
+            te.compute((1,), lambda i, x=large: x << 2, name="D"),
+        ]
+        found = [np.zeros(1, each.dtype) for each in made]
+        tvm.build(made, [A, *made])(repeated(2**30), *found)
+        assert [each[0] for each in found] == [0, 2**31, 0]
+    assert str(te.placeholder(((te.const(2**30) << 2) - 5,), "int8").shape[0]) == str(2**32 - 5)
+
+
 # -- Indices and conditions -----------------------------------------------------------------------
 
 
