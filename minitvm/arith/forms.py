@@ -13,7 +13,7 @@ from minitvm.runtime.dtype import INT64, DType
 from minitvm.tir import expr as e
 from minitvm.tir.expr import Call, IntImm, PrimExpr, Var, const
 from minitvm.tir.functor import consists_of, substitute
-from minitvm.tir.indices import RING
+from minitvm.tir.indices import RING, wraps
 
 _MAX_SYSTEMS = 32  # for the conjunction of two conditions
 _MAX_ALTERNATIVES = 64  # of one condition
@@ -59,11 +59,12 @@ class Forms(Proofs):
         return made
 
     def is_exact(self, expr: PrimExpr) -> bool:
-        """Whether the ``+ - *`` at the top of `expr` surely don't wrap."""
-        if not isinstance(expr, RING):
+        """Whether the operator at the top of `expr` surely doesn't wrap."""
+        if not wraps(expr) or self.is_index_arithmetic(expr):
             return True
-        if self.is_index_arithmetic(expr):
-            return True
+        if isinstance(expr, e.Div | e.FloorDiv):
+            least, _ = self.interval(self.affine(expr.a))
+            return least > expr.dtype.min() or self.proves(self.affine(expr.b) - 1)
         return self.affine(expr).terms.keys() != {self.atoms.shared(expr)}
 
     def expression(self, form: Affine, dtype: DType) -> PrimExpr:

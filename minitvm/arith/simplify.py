@@ -39,6 +39,7 @@ from minitvm.tir.functor import (
     walk_once,
     with_fields,
 )
+from minitvm.tir.indices import is_wide, wraps
 
 
 def _is_equal(a: PrimExpr, b: PrimExpr) -> bool:
@@ -98,10 +99,20 @@ class Simplifier(ScopedMutator):
             made = self._methods[type(node)](self, node)
             if made is not node and made.dtype.is_float:
                 made = self._values.setdefault(self._terms.number(made), made)
-            elif made is not node and _is_equal(made, node):
+            elif made is not node and (_is_equal(made, node) or self._would_not_wrap(node, made)):
                 made = node
             self._made[node] = self._made[made] = made
         return made
+
+    def _would_not_wrap(self, node: PrimExpr, made: PrimExpr) -> bool:
+        """Whether `node` is arithmetic of data, which wraps, and `made` of indices, which would
+        leave the dtype: ``x - x + n * n``, where x is data and n a size, is not ``n * n``."""
+        if not wraps(node) or node.dtype.lanes > 1 or not is_wide(node.dtype):
+            return False
+        if not self._prover.is_index_arithmetic(made) or self._prover.is_index_arithmetic(node):
+            return False
+        low, high = self._prover.const_int_bound(made)
+        return low < node.dtype.min() or high > node.dtype.max()
 
     def descend(self, node: Any) -> Any:
         """`node` with simplified children, then rewritten by the rules."""

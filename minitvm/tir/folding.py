@@ -59,6 +59,13 @@ def _holds(dtype: DType, name: str, x: IntImm, y: IntImm) -> bool:
     return dtype.min() <= scalars.INT_BINARY[name](x.value, y.value) <= dtype.max()
 
 
+def _holds_shifted(dtype: DType, value: int, amount: int) -> bool:
+    """Whether a dtype holds ``value << amount``, as :func:`_holds`."""
+    if not dtype.is_int or dtype.bits < 32 or not 0 <= amount < dtype.bits:
+        return True
+    return dtype.min() <= value << amount <= dtype.max()
+
+
 def compare(node: type[BinaryOp], a: Any, b: Any) -> PrimExpr:
     """A comparison of promoted operands, folded where both are constants."""
     x, y = promote(a, b)
@@ -69,7 +76,9 @@ def compare(node: type[BinaryOp], a: Any, b: Any) -> PrimExpr:
 
 def intrinsic(name: str, dtype: DType, *args: PrimExpr) -> PrimExpr:
     """A call of an intrinsic of :data:`minitvm.tir.intrinsics.INTRINSICS`, folded on constants."""
-    if name in INTRINSICS and all(isinstance(a, Constant) for a in args):
-        values = [a.value for a in args if isinstance(a, Constant)]
+    values = [a.value for a in args if isinstance(a, Constant)]
+    if name in INTRINSICS and len(values) == len(args):
+        if name == "shift_left" and not _holds_shifted(dtype, *map(int, values)):
+            return Call(dtype, name, args)  # as a dimension, the result exceeds the dtype
         return constant(INTRINSICS[name].meaning(args[0].dtype, *values), dtype)
     return Call(dtype, name, args)

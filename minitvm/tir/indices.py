@@ -3,8 +3,9 @@
 An integer expression of constants, sizes, scalar parameters, loop variables and names for such
 expressions alone is *index arithmetic*: its value is that of mathematical integers, however narrow
 its dtype. It becomes data where it is stored, converted to a float or passed to a function; there
-it is taken modulo 2**bits into its dtype. ``+ - *`` of anything else is arithmetic on data, and
-wraps; so does all arithmetic on unsigned integers and on integers of less than 32 bits.
+it is taken modulo 2**bits into its dtype. ``+ - * <<`` of anything else is arithmetic on data, and
+wraps; so do the least integer divided by -1, and all arithmetic on unsigned integers and on
+integers of less than 32 bits.
 
 Proofs (:mod:`minitvm.arith.prover`), the reference interpreter, and the code that is generated
 (:mod:`minitvm.transform.widen_indices`) ask this module which arithmetic an expression is. At the
@@ -46,9 +47,18 @@ def is_exact_call(node: PrimExpr) -> bool:
     return node.op in _BITWISE or node.op in ("if_then_else", "likely")
 
 
-def wraps(node: PrimExpr) -> bool:
-    """Whether the operator at the top of `node` wraps if it isn't index arithmetic."""
+def is_modular(node: PrimExpr) -> bool:
+    """Whether the operator at the top of `node`, on data, asks only for its operands modulo
+    2**bits."""
     return isinstance(node, RING) or (isinstance(node, Call) and node.op == "shift_left")
+
+
+def wraps(node: PrimExpr) -> bool:
+    """Whether the operator at the top of `node` may leave its dtype, and so wraps if it isn't index
+    arithmetic. A division leaves it for the least integer divided by -1."""
+    if isinstance(node, e.Div | e.FloorDiv) and node.dtype.element.is_int:
+        return e.const_int(node.b) in (None, -1)
+    return is_modular(node)
 
 
 def is_index_arithmetic(node: PrimExpr, data: Container[Var] = ()) -> bool:
@@ -101,6 +111,10 @@ def exact_value(node: PrimExpr) -> int | None:
     if isinstance(node, e.Cast) and node.dtype.is_integral:
         value = exact_value(node.value)
         return None if value is None else int(scalars.cast(node.dtype, value))
+    if is_wide(node.dtype) and is_exact_call(node) and is_modular(node):
+        assert isinstance(node, Call)
+        shifted, amount = exact_value(node.args[0]), e.const_int(node.args[1])
+        return None if shifted is None or amount is None else shifted << amount
     if not isinstance(node, e.Arithmetic) or not is_wide(node.dtype):
         return None
     a, b = exact_value(node.a), exact_value(node.b)

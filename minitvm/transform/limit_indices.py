@@ -14,7 +14,7 @@ from minitvm.tir import expr as e
 from minitvm.tir import stmt as s
 from minitvm.tir.expr import Call, PrimExpr, Var
 from minitvm.tir.functor import children
-from minitvm.tir.indices import is_exact_call, is_index_arithmetic, is_wide, wraps
+from minitvm.tir.indices import is_exact_call, is_index_arithmetic, is_modular, is_wide, wraps
 from minitvm.tir.stmt import PrimFunc, Stmt, with_body
 
 LARGEST = 1 << 62  # half the range of 64 bits: later passes add far less than the other half
@@ -204,7 +204,7 @@ class _Limits:
             self._name(node.var, node.value)
         below = children(node)
         if isinstance(node, e.BufferLoad | e.Comparison) or (
-            _is_operator(node) and not wraps(node)
+            _is_operator(node) and not is_modular(node)
         ):
             self._all_exact(tuple(each for each in below if not each.dtype.is_bool))
         elif isinstance(node, Call) and node.op in ("tvm_access_ptr", "tvm_stack_make_array"):
@@ -255,9 +255,9 @@ class _Limits:
         return _constant(holds.most, exact=bound.exact)
 
     def _operator(self, node: PrimExpr, a: _Bound, b: _Bound) -> _Bound:
-        if wraps(node):
-            if not (a.exact and b.exact and is_wide(node.dtype.element)):
-                return self._data(node)
+        if wraps(node) and not (a.exact and b.exact and is_wide(node.dtype.element)):
+            return self._data(node)
+        if is_modular(node):
             if isinstance(node, e.Mul):
                 made = _product(a, b, self._order)
             elif isinstance(node, Call):

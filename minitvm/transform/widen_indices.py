@@ -99,12 +99,17 @@ class _Widen(Mutator):
                 return self._let(node, self.index)
             case _ if wraps(node) and not self._is_exact(node):
                 return cast(wide, self.expr(node))
-            case _ if isinstance(node, _ARITHMETIC):
-                return rebuild(node, {"a": self.index(node.a), "b": self.index(node.b)})
-            case e.Call() if is_exact_call(node):
-                return e.Call(wide, node.op, tuple(map(self.index, node.args)))
+            case _ if isinstance(node, _ARITHMETIC) or is_exact_call(node):
+                return self._of_indices(node)
             case _:
                 return cast(wide, self.expr(node))
+
+    def _of_indices(self, node: Any) -> PrimExpr:
+        """The operator at the top of `node` in 64 bits, of exact operands."""
+        if isinstance(node, e.Call):
+            wide = INT64.with_lanes(node.dtype.lanes)
+            return e.Call(wide, node.op, self._indices(node.args))
+        return rebuild(node, {"a": self.index(node.a), "b": self.index(node.b)})  # type: ignore[no-any-return]  # the same class again
 
     # -- Arithmetic that leaves its dtype --
 
@@ -127,8 +132,6 @@ class _Widen(Mutator):
             return node in self._wide and not self._fits(node)
         if wraps(node):
             return self._prover.is_index_arithmetic(node) and not self._fits(node)
-        if isinstance(node, e.Div | e.FloorDiv) and not isinstance(node.b, e.IntImm):
-            return not self._fits(node)
         if isinstance(node, (*_ARITHMETIC, e.Select, e.Let, e.Ramp, e.Broadcast)) or (
             is_exact_call(node)
         ):
@@ -150,7 +153,7 @@ class _Widen(Mutator):
     def _of_exact(self, node: Any) -> PrimExpr:
         """Rewrites an operator whose result depends on whether its operands are exact."""
         if any(self._may_leave(operand) for operand in children(node)):
-            return cast(node.dtype, self.index(node))
+            return cast(node.dtype, self._of_indices(node))
         return self.descend(node)  # type: ignore[no-any-return]  # the same class again
 
     visit_Div = visit_Mod = visit_FloorDiv = visit_FloorMod = visit_Min = visit_Max = _of_exact

@@ -38,11 +38,13 @@ def array(size: int) -> Any:
 
 @dataclass
 class Value:
-    """An expression, the integer that it is, and one that no step of it is more than."""
+    """An expression, the integer that it is, and one that no step of it is more than. What is made
+    of data wraps; `most` is that of the index arithmetic in it."""
 
     expr: Any
     exact: int
     most: int
+    is_data: bool = False
 
 
 def wrapped(value: int, bits: int) -> int:
@@ -56,6 +58,7 @@ class Program:
     random: random.Random
     sizes: list[tuple[Var, int]] = field(default_factory=list)
     scalars: list[tuple[Var, int]] = field(default_factory=list)
+    data: list[tuple[Any, list[int]]] = field(default_factory=list)
 
     def draw_variables(self) -> None:
         draw = self.random
@@ -107,11 +110,57 @@ class Program:
         expr = tir.if_then_else(condition, *promote(a.expr, b.expr))
         return Value(expr, chosen.exact, a.most + b.most)
 
+    def element(self) -> Value:
+        """An element of the data, or a leaf of index arithmetic."""
+        if self.random.random() < 0.4:
+            return self.leaf()
+        tensor, numbers = self.random.choice(self.data)
+        at = self.random.randrange(len(numbers))
+        return Value(tensor[at], numbers[at], 0, is_data=True)
+
+    def mixed(self, depth: int) -> Value:
+        """An expression of data and of index arithmetic."""
+        if depth == 0:
+            return self.element()
+        a, b = self.mixed(depth - 1), self.element()
+        x, y = promote(as_expr(a.expr), as_expr(b.expr))
+        made, exact = _MIXED[self.random.choice([*_MIXED])](x, y, a.exact, b.exact)
+        is_data = a.is_data or b.is_data
+        if is_data:
+            exact = wrapped(exact, made.dtype.bits)
+        most = max(a.most, 1) * max(b.most, 1) + a.most + b.most
+        return Value(made, exact, 4 * most, is_data)
+
     def binding(self) -> tuple[list[Any], list[Any]]:
         """Parameters that bind the variables, and arguments for them."""
         tensors = [te.placeholder((var,), "int8", var.name.upper()) for var, _ in self.sizes]
         params = [*tensors, *(var for var, _ in self.scalars)]
         return params, [repeated(v) for _, v in self.sizes] + [v for _, v in self.scalars]
+
+
+def _quotient(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def _towards_zero(a: int, b: int) -> int:
+    return _quotient(abs(a), abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+
+
+# Of two expressions and their values: an expression, and its value before it wraps.
+_MIXED: dict[str, Callable[[PrimExpr, PrimExpr, int, int], tuple[Any, int]]] = {
+    "+": lambda x, y, a, b: (x + y, a + b),
+    "-": lambda x, y, a, b: (x - y, a - b),
+    "*": lambda x, y, a, b: (x * y, a * b),
+    "<<": lambda x, y, a, b: (x << 2, a << 2),
+    ">>": lambda x, y, a, b: (x >> 3, a >> 3),
+    "//": lambda x, y, a, b: (x // y, _quotient(a, b)),
+    "/": lambda x, y, a, b: (te.truncdiv(x, y), _towards_zero(a, b)),
+    "%": lambda x, y, a, b: (x % y, a - _quotient(a, b) * b if b else 0),
+    "min": lambda x, y, a, b: (te.min(x, y), min(a, b)),
+    "max": lambda x, y, a, b: (te.max(x, y), max(a, b)),
+    "if": lambda x, y, a, b: (te.if_then_else(x < y, y, x), b if a < b else a),
+    "- +": lambda x, y, a, b: (x - y + y, a),
+}
 
 
 def as_expr(value: Any) -> PrimExpr:
@@ -318,8 +367,46 @@ def as_strides(program: Program, value: Value) -> None:
     assert call(f, *args, other, b) in ("refused", "limit"), value
 
 
+def beside_data(program: Program, _: Value) -> None:
+    """Data and index arithmetic in one expression: compared, widened, and as an index."""
+    draw = program.random
+    for bits in (32, 64):
+        least = -(1 << (bits - 1))
+        numbers = [
+            least,
+            -1,
+            -least - 1,
+            draw.choice((0, 1, -2, 7, least // 2, 46341, -least // 3)),
+        ]
+        program.data.append((te.placeholder((4,), f"int{bits}", f"D{bits}"), numbers))
+    value = program.mixed(draw.choice((1, 2, 2, 3)))
+    expr = as_expr(value.expr)
+    number, dtype = draw.choice((0, 5, -3, 1 << 30)), expr.dtype
+    T = te.placeholder((5,), "int8", "T")
+    made = [
+        te.compute((3,), lambda i: te.if_then_else(expr < i + number, 1, 0), name="compared"),
+        te.compute((3,), lambda i: expr.astype("int64"), name="widened"),
+        te.compute((3,), lambda i: T[te.floormod(expr, te.const(5, dtype))], name="index"),
+        te.compute((3,), lambda i: expr, name="stored"),
+    ]
+    params, args = program.binding()
+    tensors = [tensor for tensor, _ in program.data]
+    f = tvm.build(made, [*params, *tensors, T, *made], name="f", auto_schedule=False)
+    found = [np.zeros(3, each.dtype) for each in made]
+    data = [np.array(numbers, tensor.dtype) for tensor, numbers in program.data]
+    verdict = call(f, *args, *data, np.arange(5, dtype="int8"), *found)
+    require(verdict, "done", value)
+    if verdict == "done":
+        exact = value.exact
+        assert found[0].tolist() == [int(exact < i + number) for i in range(3)], value
+        assert found[1].tolist() == [wrapped(exact, 64)] * 3, value
+        assert found[2].tolist() == [exact % 5] * 3, value
+        assert found[3].tolist() == [wrapped(exact, dtype.bits)] * 3, value
+
+
 PLACES: tuple[Callable[[Program, Value], None], ...] = (
     as_input, as_output, as_workspace, as_stage, as_guard, as_data, as_range, as_strides,
+    beside_data, beside_data, beside_data,
 )  # fmt: skip
 
 

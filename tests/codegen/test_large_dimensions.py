@@ -143,6 +143,19 @@ def test_constants_are_dimensions_too() -> None:
         te.placeholder((Y.shape[0] * 2**31,), "int8")
 
 
+def test_shifted_constants_are_exact_as_shifted_sizes_are() -> None:
+    for large in (te.const(2**30), n):
+        made = [
+            te.compute((1,), lambda i, x=large: te.if_then_else((x << 2) < 5, 1, 0), name="B"),
+            te.compute((1,), lambda i, x=large: ((x << 2) >> 1).astype("int64"), name="C"),
+            te.compute((1,), lambda i, x=large: x << 2, name="D"),
+        ]
+        found = [np.zeros(1, each.dtype) for each in made]
+        tvm.build(made, [A, *made])(repeated(2**30), *found)
+        assert [each[0] for each in found] == [0, 2**31, 0]
+    assert str(te.placeholder(((te.const(2**30) << 2) - 5,), "int8").shape[0]) == str(2**32 - 5)
+
+
 # -- Indices and conditions -----------------------------------------------------------------------
 
 
@@ -170,6 +183,81 @@ def test_an_index_from_data_wraps_as_data_do() -> None:
     assert b.tolist() == [0, 4]
     with pytest.raises(IndexError, match=r"must stay in \[0, 10\), got -4"):
         f(np.arange(10, dtype="int8"), np.array([2**30 - 1, 0], "int32"), b)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_the_least_integer_divided_by_minus_one_wraps_wherever_it_stands(
+    dtype: str, lanes: int
+) -> None:
+    least = te.const(0, dtype).dtype.min()
+    P, Q = (te.placeholder((4,), dtype, name=name) for name in "PQ")
+    T = te.placeholder((3,), "int8", name="T")
+    quotients = (lambda i: te.truncdiv(P[i], Q[i]), lambda i: te.floordiv(P[i], Q[i]))
+    made = [
+        te.compute((4,), lambda i, at=at, use=use: use(at(i)), name=f"B{k}{j}")
+        for k, at in enumerate(quotients)
+        for j, use in enumerate(
+            (
+                lambda x: te.if_then_else(x < 5, 1, 0),
+                lambda x: x.astype("int64"),
+                lambda x: te.min(x, te.const(3, dtype)),
+                lambda x: te.truncdiv(x, te.const(2, dtype)),
+                lambda x: T[te.floormod(x, te.const(3, dtype))],
+            )
+        )
+    ]
+    p, q = np.array([least, least, 7, 6], dtype), np.array([-1, 1, 0, -1], dtype)
+    values = np.array([least, least, 0, -6], "int64")
+    half = np.array([least // 2, least // 2, 0, -3])
+    expected = [values < 5, values, values, half, values % 3] * 2
+    schedule = te.create_schedule([each.op for each in made])
+    for each in made if lanes > 1 else ():
+        _, inner = schedule[each].split(each.op.axis[0], factor=lanes)
+        schedule[each].vectorize(inner)
+    found = [np.zeros(4, each.dtype) for each in made]
+    params = [P, Q, T, *made]
+    tvm.build(schedule, params, auto_schedule=False)(p, q, np.arange(3, dtype="int8"), *found)
+    for got, wanted in zip(found, expected, strict=True):
+        assert got.tolist() == wanted.astype(got.dtype).tolist()
+    for simple_mode in (True, False):
+        found = [np.zeros(4, each.dtype) for each in made]
+        lowered = tvm.lower(schedule, params, simple_mode=simple_mode)["main"]
+        interpret(lowered, p, q, np.arange(3, dtype="int8"), *found)
+        for got, wanted in zip(found, expected, strict=True):
+            assert got.tolist() == wanted.astype(got.dtype).tolist()
+
+
+def test_shifted_data_wrap_in_indices_and_beside_sizes() -> None:
+    T = te.placeholder((3,), "int8", name="T")
+    P = te.placeholder((4,), "int32", name="P")
+    made = [
+        te.compute((4,), lambda i: T[te.floormod(P[i] << 1, 3)], name="B"),
+        te.compute((4,), lambda i: te.min(P[i] << 1, n * 4).astype("int64"), name="C"),
+    ]
+    p = np.array([2**30 + 7, 2**31 - 1, 7, -(2**31)], "int32")
+    found = [np.zeros(4, each.dtype) for each in made]
+    schedule = te.create_schedule([each.op for each in made])
+    f = tvm.build(schedule, [A, T, P, *made], auto_schedule=False)
+    f(repeated(2**30 + 3), np.arange(3, dtype="int8"), p, *found)
+    assert found[0].tolist() == ((p << 1) % 3).tolist()
+    assert found[1].tolist() == (p << 1).tolist()
+
+
+def test_data_that_cancel_leave_a_sum_that_wraps() -> None:
+    """Without the data it would be index arithmetic, which is exact."""
+    P = te.placeholder((4,), "int32", name="P")
+    made = [
+        te.compute((4,), lambda i: te.if_then_else(P[i] - P[i] + n * 4 < 5, 1, 0), name="B"),
+        te.compute((4,), lambda i: te.min(P[i] + n * 4 - P[i], 7), name="C"),
+        te.compute((4,), lambda i: te.min(te.if_then_else(P[i] < P[i], i, n) * 4, 7), name="D"),
+        te.compute((4,), lambda i: te.min(n * 4, 7), name="E"),
+    ]
+    found = [np.zeros(4, "int32") for _ in made]
+    schedule = te.create_schedule([each.op for each in made])
+    f = tvm.build(schedule, [A, P, *made], auto_schedule=False)
+    f(repeated(2**30 + 1), np.arange(4, dtype="int32"), *found)
+    assert [each.tolist() for each in found] == [[1] * 4, [4] * 4, [4] * 4, [7] * 4]
 
 
 def test_a_name_for_an_index_is_exact() -> None:
