@@ -44,7 +44,9 @@ from minitvm.auto_scheduler.cost import (
     copy_cycles_apart,
     cost,
     kept_level,
+    l1_way_bytes,
     layout_cycles,
+    lines_kept,
     transfer_cycles,
 )
 from minitvm.auto_scheduler.loops import (
@@ -279,8 +281,16 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
         s[sums].compute_at(stage, tiles.loops[-1])
         _write_dot_products(s[sums], own, tile, by)
     else:
-        _write_matrix_products(s[sums], stage, tiles, tile, by, nest.depth)
+        _write_matrix_products(s[sums], stage, tiles, tile, by, nest, target)
     return placed
+
+
+def _evicts_rows(nest: Nest, tile: Tile, target: Target) -> bool:
+    """Whether lines of the rows of a tile, as these lie, are in so few sets of the L1 cache that
+    most are evicted before the next step reads them."""
+    if nest.copies_rows or None in nest.steps:
+        return False
+    return 2 * lines_kept(nest.row_bytes, l1_way_bytes(target), target.l1_ways) < tile.rows
 
 
 def _decision(
@@ -309,12 +319,22 @@ def _write_moved(
 
 
 def _write_matrix_products(
-    sums: Stage, stage: Stage, tiles: Tiles, tile: Tile, by: MatrixProduct, depth: int
+    sums: Stage,
+    stage: Stage,
+    tiles: Tiles,
+    tile: Tile,
+    by: MatrixProduct,
+    nest: Nest,
+    target: Target,
 ) -> None:
     """Lets an instruction compute the sums of a tile: `stage` itself, or a stage in its tiles."""
-    depth = _rounded_up(depth, by.depth)
+    depth = _rounded_up(nest.depth, by.depth)
     intrinsic = matrix_product(
-        by.name, tile.rows, tile.columns, depth if depth > INT32.max() else None
+        by.name,
+        tile.rows,
+        tile.columns,
+        depth if depth > INT32.max() else None,
+        prefetch=not _evicts_rows(nest, tile, target),
     )
     if sums is stage:
         assert tiles.row is not None

@@ -640,6 +640,14 @@ def test_tiles_stay_in_registers(
     assert assembly.count("tilerelease") == 1
 
 
+@pytest.mark.parametrize(("k", "is_requested"), [(768, True), (1024, True), (4096, False)])
+def test_rows_that_evict_each_other_are_not_requested(k: int, is_requested: bool) -> None:
+    """Rows of 8 KiB have all their lines for a step in one set of the L1 cache."""
+    tensors = product(64, 64, k, ("bfloat16", "bfloat16", "float32"))
+    assembly = tvm.build(tensors[2], tensors, AMX).get_source("asm")
+    assert ("prefetcht0" in loop_with("tdpbf16ps", assembly)) == is_requested
+
+
 def test_rows_of_pairs_stay_in_registers() -> None:
     for dtype, mnemonic in (("int8", "smmla"), ("bfloat16", "bfmmla")):
         tensors = product(64, 64, 512, (dtype, dtype, "int32" if dtype == "int8" else "float32"))

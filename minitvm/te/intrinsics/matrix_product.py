@@ -111,7 +111,9 @@ MATRIX_PRODUCTS = (
 
 
 @lru_cache(maxsize=64)
-def matrix_product(name: str, rows: int, columns: int, depth: int | None = None) -> TensorIntrin:
+def matrix_product(
+    name: str, rows: int, columns: int, depth: int | None = None, prefetch: bool = True
+) -> TensorIntrin:
     """A tensor intrinsic for ``tensorize``: a block of sums by a matrix-product instruction.
 
     It computes::
@@ -129,6 +131,9 @@ def matrix_product(name: str, rows: int, columns: int, depth: int | None = None)
     rows, columns, depth : int
         The depth is a multiple of the instruction's, and of AArch64's rows and columns are as well.
         Without a depth, the intrinsic is as deep as the sum, which may be symbolic.
+    prefetch : bool
+        Whether each step of AMX prefetches the rows of `a` for the next one. Rows so far apart that
+        their lines evict each other from the L1 cache had better not be.
 
     Raises
     ------
@@ -164,9 +169,9 @@ def matrix_product(name: str, rows: int, columns: int, depth: int | None = None)
         strides = [Var(f"{letter}_row", INT64), e.const(1)]
         apart[each] = decl_buffer(each.shape, each.dtype, letter, strides=strides)
     listed = ", ".join(map(str, (rows, columns) if depth is None else (rows, columns, depth)))
-    text = f"te.matrix_product({name!r}, {listed})"
+    text = f"te.matrix_product({name!r}, {listed}{'' if prefetch else ', prefetch=False'})"
     count = e.cast(INT64, products if depth is None else e.const(depth // by.depth))
-    block = (_Pairs if by.exact else _Tiles)(by, rows, columns, count)
+    block = (_Pairs if by.exact else _Tiles)(by, rows, columns, count, prefetches=prefetch)
     scalars = (products,) if depth is None else ()
     return decl_tensor_intrin(z.op, block.make, name=text, binds=apart, scalar_params=scalars)
 
@@ -180,9 +185,18 @@ class _Block(ABC):
 
     kept: DType
 
-    def __init__(self, by: MatrixProduct, rows: int, columns: int, products: PrimExpr) -> None:
+    def __init__(
+        self,
+        by: MatrixProduct,
+        rows: int,
+        columns: int,
+        products: PrimExpr,
+        *,
+        prefetches: bool,
+    ) -> None:
         self.by = by
         self.rows, self.columns, self.products = rows, columns, products
+        self.prefetches = prefetches
 
     def make(
         self, ins: Sequence[Buffer], outs: Sequence[Buffer], scalars: Sequence[Var] = ()
@@ -300,7 +314,8 @@ class _Tiles(_Block):
     def requests(self, a: Buffer, k: Var) -> list[Stmt]:
         # The last element is in the next line, wherever in a line rows begin.
         last = (k + 2) * self.by.depth - 1
-        rows = range(self.rows if e.const_int(self.products) != 1 else 0)
+        are_wanted = self.prefetches and e.const_int(self.products) != 1
+        rows = range(self.rows if are_wanted else 0)
         return [Evaluate(Call(INT32, "prefetch", (a.vload((row, last)),))) for row in rows]
 
     def add(self, row: int, column: int, cell: PrimExpr, a: PrimExpr, w: PrimExpr) -> PrimExpr:
@@ -338,8 +353,16 @@ class _Pairs(_Block):
     """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. A load
     takes 16 bytes of a factor: the next steps of two rows, or of two columns."""
 
-    def __init__(self, by: MatrixProduct, rows: int, columns: int, products: PrimExpr) -> None:
-        super().__init__(by, rows, columns, products)
+    def __init__(
+        self,
+        by: MatrixProduct,
+        rows: int,
+        columns: int,
+        products: PrimExpr,
+        *,
+        prefetches: bool,
+    ) -> None:
+        super().__init__(by, rows, columns, products, prefetches=prefetches)
         self.kept = DType.of(by.sum).with_lanes(4)
 
     def zero(self, row: int, column: int) -> PrimExpr:
