@@ -65,7 +65,7 @@ from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, mak
 from minitvm.auto_scheduler.some_sizes import USUAL, is_version, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
-from minitvm.auto_scheduler.tiles import best_tile, blocks_of, strip_of, tiles_of, vectors
+from minitvm.auto_scheduler.tiles import ALIKE, best_tile, blocks_of, strip_of, tiles_of, vectors
 from minitvm.runtime.dtype import INT32, DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
@@ -222,8 +222,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     place, and are returned then."""
     s, target, moved, last = given.schedule, given.target, given.moved, given.last.op.output(0)
     ahead = given.contraction.b.tensor if given.is_packed_ahead else None
-    roles = _roles(by, given.contraction, target, ahead)
-    by, contraction = min(roles, key=lambda each: _cycles(each[0], each[1], target, ahead))
+    by, contraction = _best_roles(by, given.contraction, target, ahead)
     op, places = contraction.op, places_of(contraction)
     nest, tile, blocks = _decision(contraction, by, target, ahead)
     choose_tile(s, contraction, tile, nest.unit, target, by.name)
@@ -487,6 +486,19 @@ def _roles(
         if other is not None and its is not None:
             found.append((its, other))
     return found
+
+
+def _best_roles(
+    by: _Instruction, contraction: Contraction, target: Target, ahead: Tensor | None
+) -> tuple[_Instruction, Contraction]:
+    """The roles of the factors that take the fewest cycles; those of the program, if they are
+    alike."""
+    itself, *exchanged = _roles(by, contraction, target, ahead)
+
+    def cycles(each: tuple[_Instruction, Contraction]) -> float:
+        return _cycles(each[0], each[1], target, ahead) * (1 if each is itself else ALIKE)
+
+    return min((itself, *exchanged), key=cycles)
 
 
 def _cycles(
