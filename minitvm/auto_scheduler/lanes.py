@@ -104,6 +104,8 @@ def best_in_lanes(contraction: Contraction, target: Target) -> tuple[Tile, float
         return None
     if not all(each.reads(line) for each in copied):
         return None  # an element of a factor is used in all steps
+    if copied and product_of_extents(contraction.rows) == 1:
+        return None  # a single row uses an element once, as a copy does
     by, terms = instruction_in_lanes(contraction, line, target), terms_of(contraction, target)
     loads = terms.scalars, terms.vectors, terms.both
     plain = (1 if contraction.rows else 0, 1, 0)

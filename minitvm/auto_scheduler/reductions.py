@@ -197,17 +197,16 @@ def cycles_along(
     vectors = width / lanes if is_step and width < lanes else -(-width // lanes)
     results, terms = usual_size(op.axis), usual_size([*op.axis, *op.reduce_axis])
     several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
-    loads = came = 0.0
+    loads = came = casts = 0.0
     for each in factors:
         apart, again = each.along(axis), 1 if row is None or each.reads(row) else several
         loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
+        casts += CAST / again if each.is_cast and apart else 0.0
         lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
         came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
-    casts = CAST * sum(each.is_cast for each in factors)
     added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
-    read = (
-        terms / width * vectors * (max(1 / cpu.ports, loads / cpu.loads, came) + casts / cpu.ports)
-    )
+    step = max(1 / cpu.ports, loads / cpu.loads, came) + casts / cpu.ports
+    read = terms / width * vectors * step
     return read + (added if is_step else 0)
 
 
