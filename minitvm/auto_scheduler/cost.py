@@ -53,9 +53,7 @@ _LOOP = 12  # cycles in which a loop begins and ends: its branch is foreseen wro
 _LATE = 0.125  # of the time in which data come, if they are read in their order
 _IN_THE_WAY = 0.2  # of the time in which requested lines fill the L1 cache, which others wait for
 _UNASKED = 1.0  # of the time in which lines of the L2 cache come that nobody requests
-_ALONE = (
-    0.5  # of the time in which lines of the L2 cache come, if they come from one line of memory
-)
+_ALONE = 0.5  # of the time in which lines of the L2 cache come, if no others come beside them
 _COPY = 4  # bytes of a copy in another layout that are made in a cycle
 _APART = 2.5  # cycles in which an element that lies apart from its neighbours is copied
 _COPY_SHORT = 4 / 3  # bytes of a copy of short rows

@@ -333,7 +333,7 @@ def _write_matrix_products(
         tile.rows,
         tile.columns,
         depth if depth > INT32.max() else None,
-        prefetch=not _evicts_rows(nest, tile, target),
+        prefetch=by.exact or not _evicts_rows(nest, tile, target),
     )
     if sums is stage:
         assert tiles.row is not None

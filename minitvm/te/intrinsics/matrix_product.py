@@ -183,8 +183,6 @@ class _Block(ABC):
     row, are in a local buffer, which becomes registers.
     """
 
-    kept: DType
-
     def __init__(
         self,
         by: MatrixProduct,
@@ -194,7 +192,7 @@ class _Block(ABC):
         *,
         prefetches: bool,
     ) -> None:
-        self.by = by
+        self.by, self.kept = by, self.cell_of(by)
         self.rows, self.columns, self.products = rows, columns, products
         self.prefetches = prefetches
 
@@ -250,6 +248,10 @@ class _Block(ABC):
         return range(0, self.columns, self.by.columns)
 
     @abstractmethod
+    def cell_of(self, by: MatrixProduct) -> DType:
+        """The dtype of a cell."""
+
+    @abstractmethod
     def zero(self, row: int, column: int) -> PrimExpr:
         """The cell that begins at a row and a column, of zeros."""
 
@@ -287,7 +289,8 @@ class _Tiles(_Block):
     tile waits for its lines, which lie apart in the rows' factor: they are requested a step
     before."""
 
-    kept = DType.of("int32x256")
+    def cell_of(self, by: MatrixProduct) -> DType:
+        return DType.of("int32x256")
 
     def zero(self, row: int, column: int) -> PrimExpr:
         shape = self._rows_from(row), self._bytes_from(column)
@@ -353,17 +356,8 @@ class _Pairs(_Block):
     """AArch64: a cell is a vector of two rows by two columns, ``[z00, z01, z10, z11]``. A load
     takes 16 bytes of a factor: the next steps of two rows, or of two columns."""
 
-    def __init__(
-        self,
-        by: MatrixProduct,
-        rows: int,
-        columns: int,
-        products: PrimExpr,
-        *,
-        prefetches: bool,
-    ) -> None:
-        super().__init__(by, rows, columns, products, prefetches=prefetches)
-        self.kept = DType.of(by.sum).with_lanes(4)
+    def cell_of(self, by: MatrixProduct) -> DType:
+        return DType.of(by.sum).with_lanes(4)
 
     def zero(self, row: int, column: int) -> PrimExpr:
         return e.const(0, self.kept)
