@@ -517,7 +517,7 @@ def unasked_cycles(size: int, held: int, target: Target) -> float:
     the L2 cache, while no other lines come beside them and nobody requests them."""
     if not target.processor.l2_latency or target.level_of(held) != 2:
         return 0.0
-    return _ALONE * size / target.bytes_per_cycle(2)
+    return _ALONE * transfer_cycles(size, held, target)
 
 
 def kept_level(size: int, target: Target) -> int:

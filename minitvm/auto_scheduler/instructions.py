@@ -236,12 +236,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
     own = Places(rows, others, len(order) - 1)
     stage = s[last]
     tiles = write_tiles(stage, places, tile, blocks, None)
-    if turned:
-        _write_across(stage, tiles)
-    elif isinstance(by, DotProduct):
-        run_in_vectors(stage, tiles)
-    elif s[sums] is not stage:
-        stage.vectorize(tiles.column)
+    _write_elements(stage, tiles, by, turned=turned, are_sums=s[sums] is stage)
     task, placed = run_outermost(stage, tiles), list[Stage]()
     # All tasks share a copy that fits the caches.
     is_near = target.level_of(_bytes_of(contraction, contraction.a)) < 4
@@ -265,9 +260,12 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
             is_read, copied_at = _write_rows(s, sums, factor, load, at), at
             if is_read and at != "ahead" and (is_padded or source in moved):
                 _lie_apart(s[factor])
-        if source in moved:
-            _write_moved(s, source, factor, at, target, is_padded=is_padded)
-            placed += [] if is_padded else [source]
+        if source in moved and is_padded:
+            source.compute_inline()
+            s[factor].simplify()
+        elif source in moved:
+            make_copy(source, at, target)
+            placed.append(source)
         if is_padded and (is_read or source in moved):
             make_copy(s[factor], copied_at, target)
         elif is_padded:
@@ -303,18 +301,6 @@ def _decision(
     blocks = _even_blocks(nest, tile, target, copied=copied)
     columns = _of_whole_lines(contraction, tile, blocks.columns)
     return nest, tile, replace(blocks, columns=columns)
-
-
-def _write_moved(
-    s: Schedule, source: Stage, factor: Tensor, at: Place, target: Target, *, is_padded: bool
-) -> None:
-    """Lets a stage that moves elements to a factor be a part of its padded copy, or be computed at
-    the place of a copy."""
-    if is_padded:
-        source.compute_inline()
-        s[factor].simplify()
-    else:
-        make_copy(source, at, target)
 
 
 def _write_matrix_products(
@@ -367,11 +353,20 @@ def _sums_of_tile(
     return sums, loads, factors
 
 
-def _write_across(stage: Stage, tiles: Tiles) -> None:
-    """Writes the tiles of a stage whose neighbours are the rows of a tile."""
-    assert tiles.row is not None
-    stage.reorder(tiles.column, tiles.row)
-    stage.vectorize(tiles.row)
+def _write_elements(
+    stage: Stage, tiles: Tiles, by: _Instruction, *, turned: bool, are_sums: bool
+) -> None:
+    """Writes the elements of a tile of a stage in vectors: along the rows of tiles that are
+    `turned`, whose rows are neighbours. The instruction itself stores elements that are its
+    sums."""
+    if turned:
+        assert tiles.row is not None
+        stage.reorder(tiles.column, tiles.row)
+        stage.vectorize(tiles.row)
+    elif isinstance(by, DotProduct):
+        run_in_vectors(stage, tiles)
+    elif not are_sums:
+        stage.vectorize(tiles.column)
 
 
 def _write_excess(
