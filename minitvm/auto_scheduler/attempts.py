@@ -7,7 +7,7 @@ the plain loops fail, too, the error is the program's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar, final
 
 from minitvm.auto_scheduler.choice import choose
@@ -37,7 +37,8 @@ class Program:
     schedule, target
         The schedule that is being written, and the target.
     prepacked
-        The placeholders that are packed before the call.
+        The placeholders that may be packed into panels before the call. Strategies take those out
+        which are copied before the call in another order, or lie well.
     strict
         Whether floats are rounded as the program is written.
     by_hand
@@ -52,7 +53,7 @@ class Program:
 
     schedule: Schedule
     target: Target
-    prepacked: Collection[Tensor]
+    prepacked: set[Tensor]
     strict: bool
     by_hand: set[Stage]
     kept: set[Stage]

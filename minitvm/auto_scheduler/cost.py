@@ -494,6 +494,13 @@ def packing_cycles(nest: Nest, target: Target) -> float:
     return others * _packing(nest, size, nest.width, nest.depth, held, target)
 
 
+def coming_cycles(size: int, target: Target) -> float:
+    """The cycles in which tiles wait for `size` bytes of panels that are made ahead of the call:
+    they come once, from beyond L2."""
+    level = kept_level(size, target)
+    return size / target.bytes_per_cycle(level) if level > 2 else 0.0
+
+
 def usual_bytes_of(tensor: Tensor) -> int:
     """The size of a tensor; symbolic extents are of the usual size."""
     extents = (e.const_int(extent) for extent in tensor.shape)

@@ -40,10 +40,10 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     Unit,
+    coming_cycles,
     copy_cycles,
     copy_cycles_apart,
     cost,
-    kept_level,
     l1_way_bytes,
     layout_cycles,
     lines_kept,
@@ -61,7 +61,14 @@ from minitvm.auto_scheduler.loops import (
     sums_in_registers,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import Place, in_panels, line_of_digits, make_copy, place_copy
+from minitvm.auto_scheduler.packing import (
+    Place,
+    in_panels,
+    line_of_digits,
+    make_copy,
+    place_copy,
+    tell_apart,
+)
 from minitvm.auto_scheduler.some_sizes import USUAL, is_version, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
@@ -271,6 +278,7 @@ def write_by_instruction(given: Sums, by: _Instruction) -> list[Stage]:
         elif is_padded:
             s[factor].compute_inline()
         if at == "ahead" and not is_columns and is_read and isinstance(s[factor].op, ComputeOp):
+            tell_apart(s[factor])
             s[factor].compute_ahead()
     if isinstance(by, DotProduct):
         for each in excess:
@@ -505,9 +513,8 @@ def _cycles(
     tile = best_tile(nest, target)
     a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
     size = _bytes_of(contraction, b)
-    if b.tensor is ahead:  # tiles wait for panels from beyond L2
-        level = kept_level(size, target)
-        copying = size / target.bytes_per_cycle(level) if level > 2 else 0.0
+    if b.tensor is ahead:
+        copying = coming_cycles(size, target)
     elif b.along(k) == 1:  # squares of groups
         copying = layout_cycles(size, size, target, in_rows=False)
         copying += transfer_cycles(size, size, target)
@@ -719,6 +726,8 @@ def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, a
     rows = s[s.cache_read(factor, "global", [sums])]
     others = (place for place in range(factor.ndim) if place not in (i, k))
     *first, row, step = lie_in_order(rows, [*others, i, k])
+    if at == "ahead":
+        *first, row, step = tell_apart(rows)
     _lie_apart(rows)
     steps, together = rows.split(step, factor=_TOGETHER)
     rows.reorder(*first, steps, row, together)  # so that squares are transposed in registers

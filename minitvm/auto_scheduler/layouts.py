@@ -69,6 +69,7 @@ from minitvm.auto_scheduler.cost import (
 )
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
+from minitvm.auto_scheduler.packing import tell_apart
 from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.strategies import (
@@ -77,7 +78,8 @@ from minitvm.auto_scheduler.strategies import (
     cycles_of_strategy,
     strategy_for,
 )
-from minitvm.auto_scheduler.sums import Sums, epilogue_of
+from minitvm.auto_scheduler.sums import Sums, epilogue_of, sums_of
+from minitvm.auto_scheduler.tiled import cycles_ahead
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
@@ -134,7 +136,7 @@ def _written(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
     if any(each in program.prepacked for each in stage.op.input_tensors) and (
         contraction is None or not multiplies_dtypes(contraction, target)
     ):
-        return None  # panels are made of the tensor itself
+        return _write_ahead(program, stage, stays=stays)
     if contraction is None:
         in_order = _write_in_order(s, stage, target, stays=stays)
         return None if in_order is None else ([], in_order)
@@ -147,6 +149,18 @@ def _written(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
         if found is not None and cycles_by_instruction(found, target) is not None:
             return _write_in_groups(program, stage, stays)
     return _write_best(program, stage, stays=stays)
+
+
+def _write_ahead(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
+    """Lets tiles that would read panels of a prepacked factor read it as it lies, or a copy in
+    another order, where that takes fewer cycles: few rows read each panel once."""
+    sums = sums_of(program, stage, program.kept, program.by_hand)
+    if sums is None or sums.ahead is not sums.contraction.b.tensor:
+        return None
+    op = sums.contraction.op
+    if None in map(extent_of, (*op.axis, *op.reduce_axis)) or strategy_for(sums).name != TILES:
+        return None
+    return _write_best(program, stage, stays=stays, ahead=sums.ahead)
 
 
 def _write_in_groups(program: Program, stage: Stage, stays: bool) -> _Written:
@@ -203,15 +217,23 @@ def _inner_of(index: PrimExpr, extent: PrimExpr, axes: Mapping[Var, IterVar]) ->
     return 0
 
 
-def _write_best(program: Program, stage: Stage, *, stays: bool) -> _Written | None:
+def _write_best(
+    program: Program, stage: Stage, *, stays: bool, ahead: Tensor | None = None
+) -> _Written | None:
     """Lets a contraction be computed in the layout that takes the fewest cycles; None if that is
-    its own."""
+    its own. `ahead`: see :func:`best_layout`."""
     s = program.schedule
     contraction = contraction_of(stage.op)
     if contraction is None:
         return None
-    layout = best_layout(contraction, program.target, strict=program.strict)
+    layout = best_layout(contraction, program.target, strict=program.strict, ahead=ahead)
     if layout is None:
+        return None
+    if ahead is not None:
+        program.prepacked.discard(ahead)
+    if layout == _itself(contraction):
+        choose(stage, "layout", "{ahead} stays as it lies: that takes fewer cycles than panels",
+               ahead=ahead)  # fmt: skip
         return None
     axes = [axis.var.name for axis in _axes_of(contraction)]
     tensors = [(stage.op.output(0), layout.result)]
@@ -230,6 +252,10 @@ def _write_best(program: Program, stage: Stage, *, stays: bool) -> _Written | No
            orders=" and ".join(orders))  # fmt: skip
     last = stage if stays else epilogue_of(s, stage, program.by_hand)
     made, computed = _write(s, contraction, layout, stays)
+    for copy in made:
+        if ahead in copy.op.input_tensors and not copy.is_view:
+            tell_apart(copy)
+            copy.compute_ahead()
     if last is not computed and layout.result != _itself(contraction).result and not stays:
         return made, [computed, *_write_epilogue(s, contraction, layout, last)]
     return made, [computed]
@@ -522,9 +548,12 @@ def _itself(contraction: Contraction) -> Layout:
 # -- The choice --
 
 
-def best_layout(contraction: Contraction, target: Target, *, strict: bool = False) -> Layout | None:
+def best_layout(
+    contraction: Contraction, target: Target, *, strict: bool = False, ahead: Tensor | None = None
+) -> Layout | None:
     """The layout in which a contraction takes the fewest cycles; None if it is its own. `strict`:
-    floats are summed in order.
+    floats are summed in order. `ahead`: the columns' factor, if it is copied ahead of the call.
+    None is returned then if panels of it take the fewest cycles.
 
     >>> from minitvm import te
     >>> A, B = te.placeholder((64, 512, 100), name="A"), te.placeholder((64,), name="B")
@@ -534,7 +563,7 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
     Layout(result=((1, 0),), steps=((2,),), copies=(((2,), (1, 0)), None))
     """
     target = on_one_core(target)
-    if not _may_change(contraction, target) or _is_product(contraction, target):
+    if ahead is None and (not _may_change(contraction, target) or _is_product(contraction, target)):
         return None
     in_order = is_in_order(contraction.op, strict)
 
@@ -545,7 +574,12 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
         return strategy_for(Sums(each, target, strict)).name
 
     found, best = None, cycles_by(contraction)
-    for least, layout in _ways(contraction, target, in_order=in_order)[:_MOST]:
+    if ahead is not None:
+        in_panels = cycles_ahead(contraction, target)
+        found, best = (_itself(contraction), best) if best < in_panels else (None, in_panels)
+        if not _may_change(contraction, target):
+            return found
+    for least, layout in _ways(contraction, target, in_order=in_order, ahead=ahead)[:_MOST]:
         if least >= best:
             break
         op = _in_layout(contraction, layout)
@@ -560,7 +594,7 @@ def best_layout(contraction: Contraction, target: Target, *, strict: bool = Fals
             cycles *= _margin_in_line(form_of(contraction), target)
         elif made is not None:
             cycles *= ALIKE
-        cycles += _copying(contraction, layout, target)
+        cycles += _copying(contraction, layout, target, ahead)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
 
@@ -587,7 +621,7 @@ def _cycles_of_others(contraction: Contraction) -> float:
 
 
 def _ways(
-    contraction: Contraction, target: Target, *, in_order: bool
+    contraction: Contraction, target: Target, *, in_order: bool, ahead: Tensor | None
 ) -> list[tuple[float, Layout]]:
     """The layouts to choose from with their bounds, the least bound first. Of layouts with the same
     inner dimensions only the one with the least bound is kept: outer loops make little difference.
@@ -599,29 +633,31 @@ def _ways(
             continue
         copied = tuple(dims and dims[-2:] for dims in layout.copies)
         inner = layout.result[-2:], layout.steps, copied
-        least = _least(contraction, layout, target)
+        least = _least(contraction, layout, target, ahead)
         if inner not in found or least < found[inner][0]:
             found[inner] = least, layout
     return sorted(found.values(), key=lambda way: way[0])
 
 
-def _least(contraction: Contraction, layout: Layout, target: Target) -> float:
+def _least(contraction: Contraction, layout: Layout, target: Target, ahead: Tensor | None) -> float:
     """A lower bound of the cycles in a layout: those of copies, and of arithmetic in vectors along
     the columns. Arithmetic of narrow numbers isn't counted: an instruction may compute many
     products."""
     op, axes = contraction.op, _axes_of(contraction)
     if contraction.b.tensor.dtype.itemsize < op.output(0).dtype.itemsize:
-        return _copying(contraction, layout, target)
+        return _copying(contraction, layout, target, ahead)
     lanes = target.lanes(op.output(0).dtype)
     width = usual_size(axes[i] for i in layout.result[-1])
     # Lanes without a column hold steps.
     vectors = usual_size(axes) / width * (-(-width // lanes) if width >= lanes else width / lanes)
-    return vectors / target.processor.ports + _copying(contraction, layout, target)
+    return vectors / target.processor.ports + _copying(contraction, layout, target, ahead)
 
 
-def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
+def _copying(
+    contraction: Contraction, layout: Layout, target: Target, ahead: Tensor | None
+) -> float:
     """The cycles in which the result and factors are copied, estimated rather too high. A result is
-    written and read; a factor would have come anyway."""
+    written and read; a factor would have come anyway. The factor `ahead` isn't copied in a call."""
     op, axes, total = contraction.op, _axes_of(contraction), 0.0
     if not _is_view(contraction, None, layout.result):
         result, computed = op.output(0), [axes[i] for dim in layout.result for i in dim]
@@ -629,7 +665,11 @@ def _copying(contraction: Contraction, layout: Layout, target: Target) -> float:
         total += _copy_of(result, computed, op.axis, target)
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
-        if dims is not None and not _is_view(contraction, factor, dims):
+        if (
+            dims is not None
+            and factor.tensor is not ahead
+            and not _is_view(contraction, factor, dims)
+        ):
             made = [axes[i] for dim in dims for i in dim]
             size = usual_size(made) * factor.tensor.dtype.itemsize
             if _has_axes(contraction, factor):

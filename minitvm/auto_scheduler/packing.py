@@ -34,6 +34,7 @@ from minitvm.auto_scheduler.tiles import panels_together
 from minitvm.runtime.dtype import DType
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.rewrite_operations import places_of
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import place_in_memory
@@ -131,6 +132,24 @@ def place_copy(stage: Stage, at: Place) -> None:
         stage.parallel(stage.leaf_iter_vars[0])
     if at == "ahead":
         stage.compute_ahead()
+
+
+def tell_apart(copy: Stage) -> list[IterVar]:
+    """Gives a copy that is made ahead of the call one more dimension, of one element, if it has the
+    shape of its source, but another order: the function then refuses an array that isn't packed.
+    Returns the loops over the dimensions that it had."""
+    op = compute_of(copy)
+    (source,) = op.input_tensors
+    (load,) = all_loads(op)
+    is_alike = structural_equal([*op.output(0).shape], [*source.shape])
+    if not is_alike or structural_equal([*load.indices], [*places_of(op.axis)]):
+        return [*op.axis]
+    count = op.output(0).shape[0]
+
+    def layout(first: Any, *others: Any) -> list[Any]:
+        return [first // count, first % count, *others]
+
+    return copy.transform_layout(layout)[1:]
 
 
 def write_image(image: Stage, target: Target) -> None:

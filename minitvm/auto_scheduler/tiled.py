@@ -41,6 +41,7 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     comes_from,
+    coming_cycles,
     copy_cycles,
     cost,
     kept_level,
@@ -498,20 +499,34 @@ def _by_panel(group: Sequence[Sums], nest: Nest, tile: Tile) -> tuple[Tile, Bloc
     target = group[0].target
     if len(group) > 1 or group[0].in_order or _casts_rows(group[0].contraction):
         return None
-    found = best_by_panel(nest, target, packs=group[0].ahead is None)
-    if found is None or found[0] * _SURE >= _cycles_in_blocks(nest, tile, target):
+    packs = group[0].ahead is None
+    found = best_by_panel(nest, target, packs=packs)
+    if found is None or found[0] * _SURE >= _cycles_in_blocks(nest, tile, target, packs=packs):
         return None
     return found[1:]
 
 
-def _cycles_in_blocks(nest: Nest, tile: Tile, target: Target, *, whole: bool = False) -> float:
-    """The cycles of a nest in blocks of several panels, and of the copy, if it is packed. `whole`:
-    all steps are summed at once."""
+def _cycles_in_blocks(
+    nest: Nest, tile: Tile, target: Target, *, whole: bool = False, packs: bool = True
+) -> float:
+    """The cycles of a nest in blocks of several panels, and of the copy, if it is packed in the
+    call (`packs`). `whole`: all steps are summed at once."""
     if not nest.is_packed:
         blocks = blocks_in_place(nest, tile, target, whole=whole)
         in_pieces = comes_from(nest, tile, target) > 2 and blocks.depth is None
         return cost(nest, tile, blocks, target) * (_SURE if in_pieces else 1)
-    return cost(nest, tile, Blocks(), target) + packing_cycles(nest, target)
+    size = usual_product(nest.others) * nest.depth * nest.width * nest.itemsize
+    moved = packing_cycles(nest, target) if packs else coming_cycles(size, target)
+    return cost(nest, tile, Blocks(), target) + moved
+
+
+def cycles_ahead(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction whose columns' factor is packed into panels ahead of the call."""
+    contraction = with_best_row(contraction, target)
+    nest = _packed(nest_of(contraction, target))
+    in_blocks = _cycles_in_blocks(nest, best_tile(nest, target), target, packs=False)
+    by_panel = best_by_panel(nest, target, packs=False)
+    return min(in_blocks, inf if by_panel is None else by_panel[0] * _SURE)
 
 
 def _packs(sums: Sums, places: Places, tile: Tile) -> bool:

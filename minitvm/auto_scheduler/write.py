@@ -170,7 +170,7 @@ def _write(
     given = _kept(s, arguments)
     write_running_scans(attempt, given)
     by_hand = {each for each in s.stages if each.is_touched}
-    program = Program(s, target, prepacked, strict, by_hand, {*given}, set(), set())
+    program = Program(s, target, {*prepacked}, strict, by_hand, {*given}, set(), set())
     _write_program(attempt, program, given)
     for each in prepacked:
         source = s[each]

@@ -237,8 +237,9 @@ def test_prepacked_rows(
     s = auto_schedule(tensors[2], AMX, prepacked=[tensors[1]])
     assert exchanges_roles(s)
     (ahead,) = (stage for stage in s.stages if stage.is_ahead)
-    assert ahead.op.output(0).ndim == 2
-    assert [int(n) % m for n, m in zip(ahead.op.output(0).shape, (1, 32), strict=True)] == [0, 0]
+    *others, _, steps = map(int, ahead.op.output(0).shape)
+    assert steps % 32 == 0
+    assert others == ([1] if layout == "NN" and sizes[1] == sizes[2] else [])  # see `tell_apart`
     check(tensors, s, AMX, layout, release_gil=True)
 
 

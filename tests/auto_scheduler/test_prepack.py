@@ -25,6 +25,7 @@ from tests.schedules.programs import PROGRAMS, Draw, Program
 Array = np.ndarray[Any, Any]
 random = np.random.default_rng(11)
 SHAPES = [(30, 70, 50), (1, 33, 7), (17, 5, 9)]  # m, n, k
+HASWELL = "llvm -mcpu=haswell"
 SMALL = [
     ("uint8", "int8", "int32"),
     ("int8", "int8", "int32"),
@@ -479,9 +480,9 @@ def message(error: type[Exception], text: str) -> Any:
 
 
 def test_arrays_that_are_not_packed() -> None:
-    A, B, C = product(20, 70, 50, ("float32",) * 3)
-    f = tvm.build([C], [A, B, C], name="f", prepacked=[B])
-    a, b = numbers((20, 50), "float32"), numbers((50, 70), "float32")
+    A, B, C = product(20, 70, 50, ("float32",) * 3, "NT")
+    f = tvm.build([C], [A, B, C], HASWELL, name="f", prepacked=[B])
+    a, b = numbers((20, 50), "float32"), numbers((70, 50), "float32")
     c = np.zeros((20, 70), "float32")
     with message(
         ValueError,
@@ -499,6 +500,35 @@ def test_arrays_that_are_not_packed() -> None:
     assert not c.any()
     with message(ValueError, "f: argument 0 'A': expected shape[0] == 20, got 19"):
         f(a[:19], packed, c)
+
+
+@pytest.mark.parametrize("dtypes", [("float32",) * 3, ("int8", "int8", "int32")], ids="-".join)
+def test_a_copy_in_another_order_has_another_shape(dtypes: tuple[str, str, str]) -> None:
+    """Square weights that are transposed would be taken for those that aren't."""
+    A, B, C = product(1, 600, 600, dtypes, "NT")
+    s = tvm.auto_schedule(C, HASWELL, prepacked=[B])
+    (copy,) = (each for each in s.stages if each.is_ahead)
+    is_other = copy.op.output(0).ndim > 2 or "transform_layout" not in s.trace()
+    assert is_other
+    check([A, B, C], [B], HASWELL)
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_few_rows_read_no_panels(rows: int, layout: str, epilogue: bool) -> None:
+    """Nothing reads a panel again, and lines of several rows come faster."""
+    tensors = product(rows, 1030, 700, ("float32",) * 3, layout)
+    if epilogue:
+        C, bias = tensors[-1], te.placeholder((1030,), name="bias")
+        out = te.compute(C.shape, lambda i, j: te.max(C[i, j] + bias[j], te.const(0, "float32")),
+                         name="D")  # fmt: skip
+        tensors = [*tensors[:2], bias, out]
+    avx512 = "llvm -mcpu=skylake-avx512"
+    s = tvm.auto_schedule(tensors[-1], avx512, prepacked=[tensors[1]])
+    (copy,) = (each for each in s.stages if each.is_ahead)
+    assert sorted(map(int, copy.op.output(0).shape)) == [700, 1030]
+    check(tensors, [tensors[1]], avx512)
 
 
 def test_arrays_that_another_function_wants() -> None:
@@ -547,8 +577,8 @@ def test_what_build_refuses() -> None:
 
 
 def test_help_says_it() -> None:
-    A, B, C = product(20, 70, 50, ("float32",) * 3)
-    f = tvm.build([C], [A, B, C], "llvm -mcpu=haswell", name="f", prepacked=[B])
+    A, B, C = product(20, 70, 50, ("float32",) * 3, "NT")
+    f = tvm.build([C], [A, B, C], HASWELL, name="f", prepacked=[B])
     assert re.search(r"\nB : array of float32, shape \(\d, 50, \d+\), made by minitvm.prepack\n",
                      f.__doc__ or "")  # fmt: skip
 
