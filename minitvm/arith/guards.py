@@ -43,20 +43,26 @@ class Limit:
     rest: Affine
     guards: tuple[PrimExpr, ...]
 
+    def is_same(self, other: Limit) -> bool:
+        """Whether two limits exclude the same iterations."""
+        return self.factor == other.factor and self.rest.same_as(other.rest)
+
 
 def limits(prover: Prover, loop: s.For) -> list[Limit]:
     """The limits that guards set to the variable of a loop.
 
     A limit is computed ahead of the loop. So it reads data only where the loop surely has an
-    iteration, which reads the same data. A loop that writes memory of its own without guards gets
-    only symbolic limits: where bounds are known, a loop around it gets a main part, in which this
-    loop keeps its whole extent.
+    iteration, which reads the same data. Statements that write memory of an iteration's own, such
+    as the sums of a tile that a guarded statement copies, have no effect by themselves.
     """
     if not contains(s.IfThenElse, loop.body):
         return []
     found = _limits(prover, loop, ()) if _is_guarded(loop.body, ()) else []
-    own = own_memory(loop.body) if not found else ()
-    return _limits(prover, loop, own) if own and _is_guarded(loop.body, own) else found
+    own = own_memory(loop.body)
+    if own and _is_guarded(loop.body, own):
+        of_effects = _limits(prover, loop, own)
+        found += [each for each in of_effects if not any(each.is_same(other) for other in found)]
+    return found
 
 
 def _limits(prover: Prover, loop: s.For, own: Container[Buffer]) -> list[Limit]:
@@ -75,7 +81,6 @@ def _limits(prover: Prover, loop: s.For, own: Container[Buffer]) -> list[Limit]:
             and loop.loop_var not in variables(rest)
             and all(is_stable(atom, loop.body) for atom in rest.terms)
             and _is_computable(prover, rest)
-            and (not own or is_symbolic(prover, rest))
         ):
             found.append(Limit(factor, rest, need.guards))
     return found

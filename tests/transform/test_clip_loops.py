@@ -237,6 +237,22 @@ def test_memory_of_an_iteration_under_a_guard_of_its_own_keeps_none() -> None:
     assert iterations(clip_loops(function("f", A, body=loop(o, 2, inside))), "panel", n=17) == 3
 
 
+def test_the_end_of_a_block_keeps_no_tile_although_the_end_of_all_is_known() -> None:
+    """As of a block of 40 rows of 64, in strips of 4 tiles: sums are computed up to the last row of
+    all, but copied up to that of the block."""
+    o, strip, tile, lane = (te.var(name) for name in ("o", "strip", "tile", "lane"))
+    A, S = tir.decl_buffer((64,), name="A"), tir.decl_buffer((8,), name="S")
+    row = strip * 32 + tile * 8 + lane
+    padded = likely(o * 40 + strip * 32 + tile * 8 < 64)
+    fill = IfThenElse(padded, BufferStore(S, const(0.0), (const(0),)))
+    copy = IfThenElse(likely(o * 40 + row < 64), BufferStore(A, const(1.0), (o * 40 + row,)))
+    body = seq(loop(te.var("k"), 40, fill), loop(lane, 8, IfThenElse(likely(row < 40), copy)))
+    inside = loop(strip, 2, loop(tile, 4, Allocate(S, body)))
+    made = clip_loops(function("f", A, body=loop(o, 2, inside)))
+    tiles = [iterations(made, "tile", o=i, strip=j) for i in range(2) for j in range(2)]
+    assert [max(0, each) for each in tiles] == [4, 1, 3, 0]
+
+
 def test_a_parallel_loop_inside_of_another_is_clipped() -> None:
     n, m = te.var("n"), te.var("m")
     A = te.placeholder((n, m), name="A")
