@@ -51,6 +51,7 @@ from minitvm.tir.functor import contains, find, mentions, walk_once
 
 _MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
+_MOST_AGAIN = 16  # operations that several reductions do again, in place of stores and loads
 _MOST_IN_CHAIN = 8  # of operations, in a chain of cheap stages: each reader computes all of them
 
 
@@ -59,7 +60,8 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
     schedule."""
     if not is_elementwise(stage.op) or _multiplies_choices(s, stage):
         return False
-    is_cheap, casts = _is_cheap(s, stage), contains(e.Cast, *compute_of(stage).body)
+    casts = contains(e.Cast, *compute_of(stage).body)
+    is_cheap = _is_cheap(s, stage) or _is_reduced_once(s, stage)
     return all(
         isinstance(each.op, ComputeOp)
         and (
@@ -220,6 +222,43 @@ def _cheap_operations(op: ComputeOp) -> tuple[Tensor, int] | None:
 
 def _changes(node: object, var: Var) -> bool:
     return isinstance(node, PrimExpr) and mentions(var, node)
+
+
+def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
+    """Whether only reductions read a stage, which compute each of its elements once: in less time
+    than a copy in memory takes, which would be stored and read.
+
+    The stage reads elements at its own indices, so that loops are as good for it. Long functions
+    take as long in a line of their own, along which lines are reduced, and are computed once."""
+    op, readers = compute_of(stage), s.readers(stage)
+    nodes = [*walk_once(*op.body)]
+    operations = sum(not isinstance(each, ProducerLoad | Var | e.Constant) for each in nodes)
+    are_long = any(map(is_long, nodes))
+    if len(readers) > 1 and (are_long or operations * len(readers) > _MOST_AGAIN):
+        return False
+    return _reads_in_place(op) and all(
+        isinstance(each.op, ComputeOp)
+        and bool(each.op.reduce_axis)
+        and contraction_of(each.op) is None
+        and _reads_once_at_most(each, stage)
+        and not (are_long and _reduces_lines(each.op, op))
+        and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
+        for each in readers
+    )
+
+
+def _reads_in_place(op: ComputeOp) -> bool:
+    """Whether an operation reads all tensors at axes, or at constants."""
+    axes = {axis.var for axis in op.axis}
+    indices = (index for each in all_loads(op) for index in each.indices)
+    return all(isinstance(each, e.Constant) or each in axes for each in indices)
+
+
+def _reduces_lines(reader: ComputeOp, op: ComputeOp) -> bool:
+    """Whether a reduction runs along the last axis of an operation that it reads."""
+    loads = reads_of(reader, op.output(0))
+    axes = [axis.var for axis in long_axes(reader.reduce_axis)]
+    return any(mentions(var, each.indices[-1]) for each in loads for var in axes)
 
 
 def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:
