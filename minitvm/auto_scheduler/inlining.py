@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from minitvm.arith.effects import is_lazy
+from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.contraction import (
     FAR,
     NEAR,
@@ -232,9 +233,10 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     take as long in a line of their own, along which lines are reduced, and are computed once."""
     op, readers = compute_of(stage), s.readers(stage)
     nodes = [*walk_once(*op.body)]
-    operations = sum(not isinstance(each, ProducerLoad | Var | e.Constant) for each in nodes)
     are_long = any(map(is_long, nodes))
-    if len(readers) > 1 and (are_long or operations * len(readers) > _MOST_AGAIN):
+    is_dear = are_long or any(isinstance(each, e.Div) for each in nodes)
+    operations = sum(1 for _ in value_operations(*op.body))
+    if len(readers) > 1 and (is_dear or operations * len(readers) > _MOST_AGAIN):
         return False
     return _reads_in_place(op) and all(
         isinstance(each.op, ComputeOp)
@@ -248,10 +250,14 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
 
 
 def _reads_in_place(op: ComputeOp) -> bool:
-    """Whether an operation reads all tensors at axes, or at constants."""
-    axes = {axis.var for axis in op.axis}
-    indices = (index for each in all_loads(op) for index in each.indices)
-    return all(isinstance(each, e.Constant) or each in axes for each in indices)
+    """Whether an operation reads all tensors at its axes, in order, or at constants."""
+    places = {axis.var: place for place, axis in enumerate(op.axis)}
+    for load in all_loads(op):
+        indices = [each for each in load.indices if not isinstance(each, e.Constant)]
+        found = [places[each] for each in indices if isinstance(each, Var) and each in places]
+        if len(found) < len(indices) or sorted({*found}) != found:
+            return False
+    return True
 
 
 def _reduces_lines(reader: ComputeOp, op: ComputeOp) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -387,7 +388,7 @@ def test_long_chains_of_cheap_stages_are_computed_in_parts() -> None:
         lambda x, i, j: te.exp(x[i, j]),
         lambda x, i, j: x[j, i] * 2.0,
         lambda x, i, j: x[i, j] / (x[i, 0] + x[0, j]),
-        lambda x, i, j: x[i, j] * x[i, j] * x[i, j] + 1.0,
+        lambda x, i, j: reduce(lambda y, n: y * x[i, j] + float(n), range(9), x[i, j]),
     ],
 )
 def test_dear_stages_are_computed_once(value: Callable[..., Any]) -> None:
@@ -397,6 +398,89 @@ def test_dear_stages_are_computed_once(value: Callable[..., Any]) -> None:
     rows = te.compute((40,), lambda i: te.sum(c[i, k] * c[i, k], axis=k), name="rows")
     columns = te.compute((40,), lambda j: te.sum(c[r, j] * x[r, j], axis=r), name="columns")
     assert "s[c].compute_inline()" not in auto_schedule([rows, columns]).trace()
+
+
+Reader: TypeAlias = Callable[[Tensor], Any]
+
+
+def reduced(axes: str, reduction: Callable[..., Any]) -> Reader:
+    """A reduction of a matrix along its rows, its columns or both."""
+
+    def made(x: Tensor) -> Any:
+        m, n = x.shape
+        k, r = te.reduce_axis((0, n), name="k"), te.reduce_axis((0, m), name="r")
+        name = f"{axes}_of_{x.name}"
+        if axes == "rows":
+            return te.compute((m,), lambda i: reduction(x[i, k], axis=k), name=name)
+        if axes == "columns":
+            return te.compute((n,), lambda j: reduction(x[r, j], axis=r), name=name)
+        return te.compute((1,), lambda i: reduction(x[r, k], axis=[r, k]), name=name)
+
+    return made
+
+
+VALUES: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
+    "polynomial": (lambda x, i, j: (x[i, j] * x[i, j] + x[i, j]) * x[i, j], lambda a: a**3 + a**2),
+    "division": (lambda x, i, j: 1.0 / (1.0 + x[i, j] * x[i, j]), lambda a: 1 / (1 + a * a)),
+    "mask": (
+        lambda x, i, j: te.if_then_else(j <= i, x[i, j] * x[i, j] * 2.0, 0.5),
+        lambda a: np.where(np.tri(*a.shape) > 0, a * a * 2, 0.5),
+    ),
+    "others": (
+        lambda x, i, j: te.abs(x[i, j] - x[0, j]) * (x[i, j] + x[1, j]),
+        lambda a: np.abs(a - a[:1]) * (a + a[1:2]),
+    ),
+}
+
+
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("axes", ["rows", "columns", "all"])
+@pytest.mark.parametrize("shape", [(40, 50), (33, 7), (2, 129), (300, 2)])
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_values_that_are_reduced_at_once_have_no_memory(
+    axes: str, shape: tuple[int, int], value: str, reduction: str
+) -> None:
+    """They would be stored and read, which takes longer than to compute them."""
+    compute, exact = VALUES[value]
+    x = matrix(*shape)
+    c = te.compute(shape, lambda i, j: compute(x, i, j), name="c")
+    y = reduced(axes, getattr(te, reduction))(c)
+    s = auto_schedule(y)
+    assert "s[c].compute_inline()" in s.trace()
+    values = arguments([x])[0]
+    found = np.empty([int(n) for n in y.shape], "float32")
+    build(s, [x, y])(values, found)
+    along = {"rows": 1, "columns": 0, "all": (0, 1)}[axes]
+    expected = getattr(exact(values.astype("float64")), reduction)(along)
+    size = shape[0] * shape[1]
+    np.testing.assert_allclose(
+        found, np.reshape(expected, found.shape), rtol=0, atol=8 * size * UNIT
+    )
+
+
+@pytest.mark.parametrize("axes", ["rows", "columns", "all"])
+def test_functions_are_reduced_at_once_across_lines(axes: str) -> None:
+    """Along a line, they take as long in a line of their own."""
+    x = matrix(70, 90)
+    c = te.compute((70, 90), lambda i, j: te.exp(x[i, j]), name="c")
+    trace = auto_schedule(reduced(axes, te.sum)(c)).trace()
+    assert ("s[c].compute_inline()" in trace) == (axes == "columns")
+
+
+def test_several_reductions_compute_little_again() -> None:
+    x = matrix(40, 50)
+    c = te.compute((40, 50), lambda i, j: (x[i, j] + 1.0) * x[i, j] - 2.0, name="c")
+    outputs = [reduced("columns", te.sum)(c), reduced("rows", te.max)(c)]
+    s = auto_schedule(outputs)
+    assert "s[c].compute_inline()" in s.trace()
+    values = arguments([x])[0]
+    found = np.empty(50, "float32"), np.empty(40, "float32")
+    build(s, [x, *outputs])(values, *found)
+    wide = values.astype("float64")
+    exact = (wide + 1) * wide - 2
+    np.testing.assert_allclose(found[0], exact.sum(0), rtol=0, atol=400 * UNIT)
+    np.testing.assert_allclose(found[1], exact.max(1), rtol=0, atol=8 * UNIT)
 
 
 def test_cheap_factors_of_products_are_computed_once() -> None:
