@@ -413,7 +413,7 @@ def _goes_on(
     used = bare_vars(*load.indices)
     outer, step = (distance.get(x.var, 0) if x.var in used else 0 for x in (axis, inner))
     extent = extent_of(inner)
-    if extent is not None and step < FAR:
+    if extent is not None and step * extent < FAR:
         return outer == step * extent
     pairs = zip(load.indices, load.producer.shape, strict=True)
     dimensions = [pair for pair in pairs if e.const_int(pair[1]) != 1]

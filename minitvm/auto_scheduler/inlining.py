@@ -8,7 +8,11 @@ its elements takes longer than computing them once for each of its readers, sums
     dw[j] = sum(c[i, j] * dy[i, j], i)
 
 Sums along rows and along columns have no row in common in which `c` could be computed. In memory,
-it would be written, and read in place of `x`.
+it would be written, and read in place of `x`. A stage of more arithmetic is inlined, too, if only
+reductions read it, which compute each element once::
+
+    e[i, j] = (x[i, j] - mean[i]) * x[i, j] * w[j]
+    s[j] = sum(e[i, j], i)
 
 A stage that only moves elements becomes part of its readers first. A stage that is read by such a
 stage becomes part of it. So loops are chosen for the reads of the elements that are moved::
@@ -230,7 +234,7 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     than a copy in memory takes, which would be stored and read.
 
     The stage reads elements at its own indices, so that loops are as good for it. Long functions
-    take as long in a line of their own, along which lines are reduced, and are computed once."""
+    take as long in a line of their own where each line is reduced, and are computed once."""
     op, readers = compute_of(stage), s.readers(stage)
     nodes = [*walk_once(*op.body)]
     are_long = any(map(is_long, nodes))
@@ -261,10 +265,11 @@ def _reads_in_place(op: ComputeOp) -> bool:
 
 
 def _reduces_lines(reader: ComputeOp, op: ComputeOp) -> bool:
-    """Whether a reduction runs along the last axis of an operation that it reads."""
+    """Whether a reduction has a result for each line of an operation that it reads."""
     loads = reads_of(reader, op.output(0))
     axes = [axis.var for axis in long_axes(reader.reduce_axis)]
-    return any(mentions(var, each.indices[-1]) for each in loads for var in axes)
+    is_along = any(mentions(var, each.indices[-1]) for each in loads for var in axes)
+    return is_along and bool(long_axes(reader.axis))
 
 
 def _is_by_hand(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool:

@@ -72,6 +72,7 @@ from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_s
 from minitvm.auto_scheduler.lines import gathered, request_gathered
 from minitvm.auto_scheduler.loops import (
     cached,
+    calls_functions,
     compute_of,
     extent_in,
     factored,
@@ -478,12 +479,19 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             reduced = [*compute_of(parts).reduce_axis]
             reduced = _reduced(parts, in_order) if is_nest else reduced
         is_slow = is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
-        if not _is_vectorized(op) or (is_slow and not _has_partner(s, op)):
+        # LLVM's own vectors of functions are narrow.
+        is_slow = not _is_vectorized(op) or (is_slow and not _has_partner(s, op))
+        takes_lanes = is_slow or calls_functions(s, stage)
+        if parts is not None and is_rounded(op) and len(reduced) > 1 and not is_slow:
+            blocks = factored(s, stage, reduced[0], 0).set_scope("local")
+            reduced = _reduced(blocks, in_order)
+            partial = [blocks]
+            if takes_lanes:
+                for each in _write_lanes(s, blocks, reduced[-1], target):
+                    each.compute_at(blocks, compute_of(blocks).axis[-1])
+        elif takes_lanes:
             partial = _write_lanes(s, stage, reduced[-1], target)
-        else:
-            if parts is not None and is_rounded(op) and len(reduced) > 1:
-                partial = [factored(s, stage, reduced[0], 0).set_scope("local")]
-                _reduced(partial[0], in_order)
+        if not takes_lanes:
             _unroll_digits(op, (partial or [stage])[0])
     axes = compute_of(stage).axis
     if alone and axes:
@@ -623,7 +631,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     vectors, or by halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
-    width = lanes * _vectors_under_way(op, target)
+    width = lanes * (1 if calls_functions(s, stage) else _vectors_under_way(op, target))
     extent = USUAL_STEPS if (n := extent_in(stage, k)) is None else max(0, n)
     if extent < 2 * lanes:
         return []

@@ -220,6 +220,43 @@ def test_a_long_sum_is_as_exact_as_a_pairwise_one(make: Callable[..., Array]) ->
         assert abs(float(found) - exact) <= np.log2(n) * 2.0**-24 * magnitude
 
 
+def itself(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize("value", [itself, te.exp])
+def test_a_sum_of_long_rows_is_as_exact(value: Callable[[Any], Any]) -> None:
+    """The distance of two rows is greater than the greatest that is known."""
+    m, n = 2, (1 << 20) + 3
+    x = te.placeholder((m, n), name="X")
+    i, j = te.reduce_axis((0, m), "i"), te.reduce_axis((0, n), "j")
+    s = te.compute((), lambda: te.sum(value(x[i, j]), axis=[i, j]), name="S")
+    made = auto_schedule(s, "llvm -mcpu=skylake-avx512")
+    assert "fuse(i, j)" in made.trace()
+    rows, found = np.random.default_rng(0).random((m, n), "float32"), np.empty((), "float32")
+    build([s], [x, s])(rows, found)
+    wide = rows.astype("float64")
+    exact = (wide if value is itself else np.exp(wide)).sum()
+    assert abs(float(found) - exact) <= (2 + np.log2(m * n)) * 2.0**-24 * exact
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (1, 7), (33, 40_000)])
+@pytest.mark.parametrize("function", ["exp", "tanh", "log"])
+def test_functions_of_all_elements_are_summed_in_whole_vectors(
+    shape: tuple[int, int], function: str
+) -> None:
+    """LLVM would make vectors of half the width."""
+    x = te.placeholder(shape, name="X")
+    i, j = (te.reduce_axis((0, extent)) for extent in shape)
+    s = te.compute((), lambda: te.sum(getattr(te, function)(x[i, j] + 1.0), axis=[i, j]), name="S")
+    made = text(s, [x], "llvm -mcpu=skylake-avx512")
+    assert "vectorized(16)" in made or shape == (1, 7)
+    value, found = np.random.default_rng(0).random(shape, "float32"), np.empty((), "float32")
+    build([s], [x, s])(value, found)
+    exact = getattr(np, function)(value.astype("float64") + 1).sum()
+    np.testing.assert_allclose(found, exact, rtol=40 * 2.0**-24)
+
+
 def test_results_are_the_same_for_any_number_of_threads() -> None:
     from minitvm.runtime.threads import num_threads, set_num_threads
 
