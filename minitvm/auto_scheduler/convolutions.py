@@ -89,12 +89,12 @@ from minitvm.auto_scheduler.packing import (
     write_image,
     write_panels,
 )
-from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import balanced, best_tile, in_columns_of_tiles, vectors
+from minitvm.auto_scheduler.ways import cycles_along
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target

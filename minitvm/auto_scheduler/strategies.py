@@ -33,17 +33,8 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
-from minitvm.auto_scheduler.reductions import cycles_along
-from minitvm.auto_scheduler.streams import (
-    MOST_ROWS,
-    is_along_lines,
-    is_for_few,
-    is_left_plain,
-    is_plain_reduction,
-    is_streamed,
-    line_of_columns,
+from minitvm.auto_scheduler.reductions import (
     may_be_others,
-    streamed_cycles,
     write_streamed,
 )
 from minitvm.auto_scheduler.sums import Sums, sums_of
@@ -55,6 +46,17 @@ from minitvm.auto_scheduler.tiled import (
     write_tiled,
 )
 from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.auto_scheduler.ways import (
+    MOST_ROWS,
+    cycles_along,
+    is_along_lines,
+    is_for_few,
+    is_left_plain,
+    is_plain_reduction,
+    is_streamed,
+    line_of_columns,
+    streamed_cycles,
+)
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
