@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from math import prod
+from typing import final
 
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
@@ -46,21 +47,27 @@ from minitvm.auto_scheduler.contraction import (
     long_axes,
     plain_axes_of,
     product_of_extents,
+    reused_axis,
     running_axis,
     slides,
     uneven_axes,
 )
-from minitvm.auto_scheduler.cost import in_pieces, transfer_cycles, usual_bytes_of, usual_size
+from minitvm.auto_scheduler.cost import (
+    in_pieces,
+    transfer_cycles,
+    unasked_cycles,
+    usual_bytes_of,
+    usual_size,
+)
 from minitvm.auto_scheduler.some_sizes import (
     USUAL,
     has_near_tensors,
     is_far,
 )
-from minitvm.auto_scheduler.terms import CAST
-from minitvm.auto_scheduler.tiled import cycles_of
-from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.auto_scheduler.terms import CAST, terms_of
 from minitvm.runtime.dtype import UINT8
 from minitvm.runtime.host import CACHE_LINE
+from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.simplify_operations import named_result
@@ -165,21 +172,15 @@ def is_along_lines(contraction: Contraction, target: Target) -> bool:
     return line is None or line >= lanes or are_pieces(op)
 
 
-def is_streamed(contraction: Contraction, target: Target) -> bool:
-    """Whether streaming takes fewer cycles than register tiles, which would read a large factor in
-    pieces of lines for only a few rows."""
-    few = _is_of_one_axis_for_few(contraction, MOST_ROWS)
-    if not few or contraction.b.along(contraction.column) != 1:
+def can_be_streamed(contraction: Contraction, target: Target) -> bool:
+    """Whether few rows use a large factor whose columns are neighbours, none in windows that
+    overlap: it may be read once, row after row."""
+    op, b = contraction.op, contraction.b
+    if not _is_of_one_axis_for_few(contraction, MOST_ROWS) or b.along(contraction.column) != 1:
         return False
-    if is_uneven(contraction.op) or slides(contraction.op, contraction.b):
-        return False
-    size = bytes_of(contraction.b.tensor)
-    if size is not None and size <= target.cache_bytes(2) // 4:
-        return False
-    streamed = streamed_cycles(contraction, target)
-    # Tiles read pieces of its lines.
-    came = _came(contraction, extent_of(contraction.column) or USUAL, target)
-    return streamed <= ALIKE * max(cycles_of(contraction, target), came)
+    size = bytes_of(b.tensor)
+    is_large = size is None or size > target.cache_bytes(2) // 4
+    return is_large and not is_uneven(op) and not slides(op, b)
 
 
 def _is_of_one_axis_for_few(contraction: Contraction, most: int) -> bool:
@@ -428,63 +429,137 @@ def is_grouped(op: ComputeOp, target: Target) -> bool:
 # -- Cycles --
 
 
+@final
+@record()
+class Way:
+    """A way to write a reduction, as the model sees it.
+
+    Attributes
+    ----------
+    axis
+        Neighbours along it are the lanes of vectors: results, or steps.
+    rows, again
+        An element that changes along none of the axes `rows` is loaded once for `again` results.
+    in_cache
+        Whether sums lie in the L1 cache, and come and go once in a few steps, so that lines which
+        come get in their way. Then elements that are the same for all lanes stay in registers, if
+        there are few; the others are loaded in each step.
+    piece
+        The elements of a line of memory that are read at a time, if the line has more.
+    operations
+        Those of a term, in vector multiply-adds.
+    sums
+        The vectors of sums that are computed side by side, if these don't hide the latency of one.
+    is_dense
+        Whether the results of one step that don't fill a vector lie beside those of the next.
+    """
+
+    axis: IterVar
+    rows: Sequence[IterVar] = ()
+    again: int = 1
+    in_cache: bool = False
+    piece: int | None = None
+    operations: float = 1.0
+    sums: int | None = None
+    is_dense: bool = False
+
+
+def cycles_of_way(way: Way, op: ComputeOp, factors: Sequence[Factor], target: Target) -> float:
+    """The cycles of a reduction of these factors that is written in some way. Each factor comes
+    from the cache that holds it, while the arithmetic is done; the lanes of steps are combined at
+    the end. Short lines of steps are computed side by side."""
+    cpu, lanes, width = target.processor, target.lanes(op.output(0).dtype), usual_size([way.axis])
+    is_step = way.axis in op.reduce_axis
+    vectors = usual_size([*op.axis, *op.reduce_axis]) / width
+    vectors *= width / lanes if (is_step or way.is_dense) and width < lanes else -(-width // lanes)
+    are_held = way.in_cache and way.again * STEPS <= target.vector_registers // 2
+    loads = 1 / STEPS if way.in_cache else 0.0
+    came = casts = 0.0
+    for each in factors:
+        apart, again = each.along(way.axis), 1 if any(map(each.reads, way.rows)) else way.again
+        if apart or not are_held:
+            loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
+        casts += CAST / again if each.is_cast and apart else 0.0
+        lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
+        came += _came(each, lines, way.piece, target) / again
+    computed = vectors * max(way.operations / cpu.ports, loads / cpu.loads)
+    casts *= vectors / cpu.ports
+    if way.sums is not None:
+        computed = max(computed, vectors * cpu.latency / way.sums)
+    if way.in_cache:
+        fewer, more = sorted((computed + casts, vectors * came))
+        return more + fewer * fewer / more
+    results = usual_size(op.axis) * min(width, lanes) / lanes if is_step else 0
+    added = results * lanes.bit_length() * _CYCLES_OF_LANE
+    return max(computed, vectors * came) + casts + added
+
+
+def _came(factor: Factor, size: int, piece: int | None, target: Target) -> float:
+    """The cycles in which `size` bytes of a factor come, `piece` elements of a line at a time."""
+    held = usual_bytes_of(factor.tensor)
+    came = transfer_cycles(size, held, target)
+    if piece is not None:
+        came *= in_pieces(target.level_of(held), piece * factor.tensor.dtype.itemsize, target)
+    return came
+
+
 def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
     """The cycles of a reduction that uses no element again: in vectors of neighbouring results, if
     these read neighbouring terms, or of neighbouring steps."""
     factors, column = factors_of(op), long_axes(op.axis)[-1:]
     is_across = not column or any(each.along(column[0]) not in (0, 1) for each in factors)
-    return cycles_along(op.reduce_axis[-1] if is_across else column[0], op, factors, target)
+    way = Way(op.reduce_axis[-1] if is_across else column[0])
+    return cycles_of_way(way, op, factors, target)
 
 
-def cycles_along(
-    axis: IterVar,
-    op: ComputeOp,
-    factors: Sequence[Factor],
-    target: Target,
-    row: IterVar | None = None,
-) -> float:
-    """The cycles of a reduction in vectors of neighbours along an axis: of results, or of steps,
-    whose lanes are added at the end; short ones side by side. Each factor is read from the cache
-    that holds it; one that doesn't change along `row`, for a few results at once."""
-    cpu, lanes, width = target.processor, target.lanes(op.output(0).dtype), usual_size([axis])
-    is_step = axis in op.reduce_axis
-    vectors = width / lanes if is_step and width < lanes else -(-width // lanes)
-    results, terms = usual_size(op.axis), usual_size([*op.axis, *op.reduce_axis])
-    several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
-    loads = came = casts = 0.0
-    for each in factors:
-        apart, again = each.along(axis), 1 if row is None or each.reads(row) else several
-        loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
-        casts += CAST / again if each.is_cast and apart else 0.0
-        lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
-        came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
-    added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
-    step = max(1 / cpu.ports, loads / cpu.loads, came) + casts / cpu.ports
-    read = terms / width * vectors * step
-    return read + (added if is_step else 0)
+def cycles_of_plain(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction that is written as any other reduction."""
+    op, b, step = contraction.op, contraction.b, contraction.op.reduce_axis[-1]
+    if is_left_plain(contraction):
+        read = usual_size([*op.axis, *op.reduce_axis]) * b.tensor.dtype.itemsize
+        waited = unasked_cycles(read, usual_bytes_of(b.tensor), target)
+        return cycles_of_way(Way(step), op, contraction.factors, target) + waited
+    is_dense = b.along(step) == usual_size([contraction.column])
+    way = Way(contraction.column, is_dense=is_dense)
+    return cycles_of_way(way, op, contraction.factors, target)
 
 
-def streamed_cycles(contraction: Contraction, target: Target) -> float:
-    """The cycles of a streamed contraction. Its arithmetic and the transfer of the columns' factor
-    overlap: the longer of both counts, and a part of the shorter one, the larger the nearer they
-    are. A sum is read and written once in a few steps. Elements of the rows' factor are read again
-    for each product, unless all of them stay in registers."""
-    op, cpu, lanes = contraction.op, target.processor, target.lanes(contraction.op.output(0).dtype)
-    rows = prod(extent_of(axis) or 1 for axis in contraction.rows)
-    steps = usual_size((*op.axis, *op.reduce_axis))
-    stays = rows * STEPS <= target.vector_registers // 2  # sums need the others
-    loads = 1 / rows + 1 / STEPS + (0 if stays else 1)
-    came = _came(contraction, results_in_cache(op, target, rows), target)
-    computed = steps / lanes * max(1 / cpu.ports, loads / cpu.loads)
-    fewer, more = sorted((computed, came))
-    return more + fewer * fewer / more
+def cycles_of_streamed(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction of few rows whose columns' factor is read row after row."""
+    rows, operations = usual_size(contraction.rows), terms_of(contraction, target).operations
+    piece = results_in_cache(contraction.op, target, rows)
+    way = Way(
+        contraction.column,
+        contraction.rows,
+        rows,
+        in_cache=True,
+        piece=_part_of_line(contraction, piece),
+        operations=operations,
+    )
+    return cycles_of_way(way, contraction.op, contraction.factors, target)
 
 
-def _came(contraction: Contraction, piece: int, target: Target) -> float:
-    """The cycles in which the columns' factor comes, `piece` elements of a line at a time."""
-    b, line = contraction.b.tensor, product_of_extents(line_of_columns(contraction)) or USUAL
-    size = usual_bytes_of(b)
-    came = transfer_cycles(size, size, target)
-    if piece < line:
-        came *= in_pieces(target.level_of(size), piece * b.dtype.itemsize, target)
-    return came
+def cycles_of_coming(contraction: Contraction, target: Target) -> float:
+    """The cycles in which the columns' factor comes once, in pieces of its lines as long as the
+    column."""
+    b, piece = contraction.b, extent_of(contraction.column) or USUAL
+    return _came(b, usual_bytes_of(b.tensor), _part_of_line(contraction, piece), target)
+
+
+def _part_of_line(contraction: Contraction, columns: int) -> int | None:
+    """A number of columns that are less than a line of their factor; None where they aren't."""
+    line = product_of_extents(line_of_columns(contraction)) or USUAL
+    return columns if columns < line else None
+
+
+def cycles_without_rows(contraction: Contraction, target: Target) -> float:
+    """The cycles of a contraction whose tiles have columns, and perhaps a few results along an axis
+    along which one factor is the same. Each vector of sums waits for the last product that was
+    added to it."""
+    op, row, column = contraction.op, reused_axis(contraction), contraction.column
+    rows = () if row is None else (row,)
+    results = usual_size(rows)
+    sums = -(-usual_size([column]) // target.lanes(op.output(0).dtype)) * results
+    under_way = min(sums, target.multiply_adds_under_way)
+    way = Way(column, rows, min(_ROWS_OF_LANE, results), sums=under_way)
+    return cycles_of_way(way, op, contraction.factors, target)
