@@ -86,7 +86,8 @@ class Strategy:
         Returns the argument of the writer, such as a tile or an instruction; None or False if the
         strategy doesn't fit.
     cycles
-        The cycles of one core, those of copies of the factors included.
+        The cycles of one core, those of copies of the factors included. None for a strategy that
+        fits only together with other stages, and is tried first.
     write
         Writes the schedule, given the result of `find`; returns the scheduled stages.
     takes_epilogue
@@ -99,7 +100,7 @@ class Strategy:
 
     name: str
     find: Callable[[Sums], Any]
-    cycles: Callable[[Sums, Any], float]
+    cycles: Callable[[Sums, Any], float] | None
     write: Callable[[Sums, Any], Iterable[Stage]]
     takes_epilogue: bool = True
     is_sure: Callable[[Sums], bool] = lambda _: False
@@ -114,8 +115,7 @@ def strategy_for(sums: Sums) -> Strategy:
 def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool) -> float:
     """The cycles of a contraction by the strategy that it gets."""
     sums = Sums(contraction, target, strict)
-    strategy, found = _compared(sums)[0]
-    return strategy.cycles(sums, found)
+    return _cycles(sums, *_compared(sums)[0])
 
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
@@ -127,12 +127,14 @@ def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
         found = strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
-    follow = partial(attempt.follow, stage=sums.stage)
-    best = follow("strategies", write=lambda: [each for each, _ in _compared(sums)]) or []
-    for each in [*best, *(other for other in STRATEGIES if other not in best)]:
-        if each.name == TILES and (done := follow(TOGETHER, write=partial(_write_together, sums))):
-            return done
-        if (done := follow(each.name, write=partial(write, each))) is not None:
+    try:
+        best = [each for each, _ in _compared(sums)]
+    except Exception:  # of a strategy that is dropped when its turn comes
+        best = []
+    first = [each for each in STRATEGIES if each.cycles is None]
+    for each in dict.fromkeys((*first, *best, *STRATEGIES)):
+        done = attempt.follow(each.name, sums.stage, partial(write, each))
+        if done is not None:
             return done
     return ()
 
@@ -142,13 +144,18 @@ def _compared(sums: Sums) -> list[tuple[Strategy, Any]]:
     its writer: the one of the fewest cycles first."""
     found = list[tuple[Strategy, Any]]()
     for each in STRATEGIES:
-        if made := each.find(sums):
+        if each.cycles is not None and (made := each.find(sums)):
             found.append((each, made))
             if each.is_sure(sums):
                 break
     if len(found) > 1:
-        found.sort(key=lambda pair: pair[0].cycles(sums, pair[1]) * pair[0].margin)
+        found.sort(key=lambda pair: _cycles(sums, *pair) * pair[0].margin)
     return found
+
+
+def _cycles(sums: Sums, strategy: Strategy, found: Any) -> float:
+    assert strategy.cycles is not None
+    return strategy.cycles(sums, found)
 
 
 def cycles_in_tiles(contraction: Contraction, target: Target, *, strict: bool) -> float | None:
@@ -273,12 +280,7 @@ def _read_by(s: Schedule, stage: Stage) -> set[Stage]:
     return {each for each in found if not each.inlined}
 
 
-def _write_together(sums: Sums) -> Iterable[Stage] | None:
-    group = together(sums)
-    return None if group is None else _write_group(group)
-
-
-def _write_group(group: Sequence[Sums]) -> Iterable[Stage]:
+def _write_group(_: Sums, group: Sequence[Sums]) -> Iterable[Stage]:
     choose_products(group)
     write_tiled(group)
     return (*(each.stage for each in group), group[0].last)
@@ -286,7 +288,7 @@ def _write_group(group: Sequence[Sums]) -> Iterable[Stage]:
 
 def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
     best = with_best_row(sums.contraction, sums.target)
-    return _write_group([replace(sums, contraction=best)])
+    return _write_group(sums, [replace(sums, contraction=best)])
 
 
 def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
@@ -332,6 +334,7 @@ STRATEGIES: tuple[Strategy, ...] = (
              is_sure=_are_many),
     Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution,
              is_sure=lambda _: True),
+    Strategy(TOGETHER, together, None, _write_group),
     Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),
 )
 # fmt: on
