@@ -1,10 +1,10 @@
 """The strategies for a contraction, in one table: the condition, the cycles and the writer of each.
 
-A contraction is written by the first strategy of the table that fits it. :mod:`layouts` compares
-orders of axes by the cycles of the strategy that the contraction gets in each order.
-Each strategy is a module of its own, which holds its condition, its model and its writer; the
-common parts are the description (:mod:`contraction`, :mod:`terms`), the model of tiles
-(:mod:`cost`, :mod:`tiles`), the loops (:mod:`loops`) and the panels (:mod:`packing`).
+Those that fit a contraction are compared by their cycles. :mod:`layouts` compares orders of axes by
+the cycles of the strategy that the contraction gets in each order. The models are those of tiles
+(:mod:`cost`, :mod:`tiles`) and of other reductions (:mod:`ways`); the writers are modules of their
+own, which share the description (:mod:`contraction`, :mod:`terms`), the loops (:mod:`loops`) and
+the panels (:mod:`packing`).
 """
 
 from __future__ import annotations

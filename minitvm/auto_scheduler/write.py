@@ -3,11 +3,11 @@
 1. Each stage gets simpler indices, and loses terms that are 0 (``SIMPLER``).
 2. Stages that only move elements become part of other stages. Parts of a stage become stages of
    their own, which are computed ahead of it. Cheap stages are inlined (``AHEAD``).
-3. Scans, and reductions by groups, are recognised (:mod:`scans`, :mod:`streams`).
+3. Scans, and reductions by groups, are recognised (:mod:`scans`, :mod:`ways`).
 4. Each remaining stage gets the order of its axes (``LAYOUTS``).
 5. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
-6. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
-   its epilogue.
+6. Each contraction is written by the strategy of the fewest cycles (:mod:`strategies`), together
+   with its epilogue.
 7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
 8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
