@@ -3,8 +3,8 @@
 ::
 
     description  ->  candidates  ->  cost  ->  writing
-    contraction      strategies      cost      tiled, convolutions, instructions, streams, lanes
-    terms            layouts, tiles            loops, packing
+    contraction      strategies      cost      tiled, convolutions, instructions, lanes, reductions
+    terms            layouts, tiles  ways      loops, packing
 
 The description of a stage is its reads: the distance in memory of neighbours along each axis. A
 reduction that reads an element for several results is a contraction. The candidates are the

@@ -89,12 +89,12 @@ from minitvm.auto_scheduler.packing import (
     write_image,
     write_panels,
 )
-from minitvm.auto_scheduler.reductions import cycles_along
 from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused
 from minitvm.auto_scheduler.tiled import cycles_of
 from minitvm.auto_scheduler.tiles import balanced, best_tile, in_columns_of_tiles, vectors
+from minitvm.auto_scheduler.ways import Way, cycles_of_way, cycles_without_rows
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -206,8 +206,10 @@ def cycles_of_convolution(contraction: Contraction, target: Target) -> float:
     columns."""
     row = row_of(contraction)
     if row is None:
-        column, factors = contraction.column, contraction.factors
-        return cycles_along(column, contraction.op, factors, target, reused_axis(contraction))
+        if fills_lanes_with_steps(contraction, target):
+            way = Way(contraction.op.reduce_axis[-1])
+            return cycles_of_way(way, contraction.op, contraction.factors, target)
+        return cycles_without_rows(contraction, target)
     return min(_cycles_of_forms(contraction, row, target))
 
 

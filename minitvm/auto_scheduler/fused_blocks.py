@@ -37,10 +37,10 @@ from minitvm.auto_scheduler.contraction import (
 from minitvm.auto_scheduler.cost import Blocks, cost, transfer_cycles, usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import Part, compute_of, nest_of, places_of, places_of_part
 from minitvm.auto_scheduler.packing import place_copy
-from minitvm.auto_scheduler.reductions import rows_of
 from minitvm.auto_scheduler.rows import readers_of
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.tiles import best_tile, blocks_of
+from minitvm.auto_scheduler.ways import rows_of
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target

@@ -41,9 +41,9 @@ from minitvm.auto_scheduler.contraction import (
     running_axis,
 )
 from minitvm.auto_scheduler.loops import compute_of
-from minitvm.auto_scheduler.streams import is_plain_reduction
 from minitvm.auto_scheduler.sums import is_elementwise, reads_in_order
 from minitvm.auto_scheduler.terms import is_long
+from minitvm.auto_scheduler.ways import is_plain_reduction
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.te.schedules.guarded_reads import choices_in, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined

@@ -70,7 +70,6 @@ from minitvm.auto_scheduler.cost import (
 from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplies_dtypes
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.packing import tell_apart
-from minitvm.auto_scheduler.reductions import cycles_of_reduction
 from minitvm.auto_scheduler.some_sizes import may_vary
 from minitvm.auto_scheduler.strategies import (
     CONVOLUTION,
@@ -81,6 +80,7 @@ from minitvm.auto_scheduler.strategies import (
 from minitvm.auto_scheduler.sums import Sums, epilogue_of, sums_of
 from minitvm.auto_scheduler.tiled import cycles_ahead
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
+from minitvm.auto_scheduler.ways import cycles_of_reduction
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target

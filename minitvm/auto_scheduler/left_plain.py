@@ -8,7 +8,7 @@ from minitvm.auto_scheduler.contraction import (
     distances_of,
     usual_iterations,
 )
-from minitvm.auto_scheduler.streams import is_plain_reduction
+from minitvm.auto_scheduler.ways import is_plain_reduction
 from minitvm.auto_scheduler.write import stages_to_write
 from minitvm.target import Target
 from minitvm.te.schedules.schedule import Schedule

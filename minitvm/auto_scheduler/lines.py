@@ -57,8 +57,9 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.loops import compute_of, fused
-from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS, is_far
+from minitvm.auto_scheduler.some_sizes import USUAL_COLUMNS
 from minitvm.auto_scheduler.terms import is_long
+from minitvm.auto_scheduler.ways import gathered
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import choices_in
@@ -303,20 +304,6 @@ def _moves(node: PrimExpr, var: Var, others: list[Var]) -> bool:
 
 
 # -- Rows that data choose --
-
-
-def gathered(op: ComputeOp, target: Target) -> list[Tensor]:
-    """The tensors from beyond the L2 cache whose rows are chosen by data, and read along the last
-    axis."""
-    found = dict.fromkeys(
-        load.producer
-        for load in all_loads(op)
-        if op.axis
-        and isinstance(load.producer, Tensor)
-        and reads_tensors(*load.indices)
-        and distances_of(load, op).get(op.axis[-1].var) == 1
-    )
-    return [each for each in found if is_far(each, target)]
 
 
 def request_gathered(stage: Stage, loop: IterVar, columns: int | None, target: Target) -> None:

@@ -1,25 +1,35 @@
-"""The loops of one reduction that is no contraction, and the cycles of reductions.
+"""The loops of reductions, in each of the ways of :mod:`ways`; running reductions.
 
-The decision is the axis of the vectors: the lanes are neighbours along the last data axis, or along
-a reduction axis. It follows from the distances of the reads in memory along each axis.
-:mod:`rows` asks for the loops; :mod:`strategies` and :mod:`layouts` ask for the cycles. Along the
-data axis a few vectors of results stay in registers::
+Results in registers, for each block of columns of each row, on all threads::
 
-    for each block of columns of each row, on all threads:
-        for r, q in the window:
-            for x in the block, in vectors:
-                largest[x] = max(largest[x], X[y + r, x + q])
+    for r, q in the window:
         for x in the block, in vectors:
-            Y[y, x] = largest[x]
+            largest[x] = max(largest[x], X[y + r, x + q])
+    for x in the block, in vectors:
+        Y[y, x] = largest[x]
 
-Where each step of the reduction would read a short piece of a far row, the results stay in the L1
-cache instead, and rows are read whole, a few of them side by side::
+Results in the L1 cache: a large factor is read once, row after row, a few of them side by side. The
+sums of all parts fit half of the L2 cache, so wide rows have fewer parts. Where there are more
+cores than parts, or a sum has to be in order, the cores share the columns as well, and read shorter
+pieces of each row. A symbolic number of rows is a loop inside that over columns::
 
-    for each part of the rows, on all threads:
-        for a few rows of the part:
-            for x in vectors:
-                sums[part, x] += X[row, x]              # for these rows
-    Y[x] = the sums of all parts
+    for each part of k:                              # on all threads
+        for each block of columns whose sums stay in the L1 cache:
+            for a few steps of k:                    # so many rows of B, each read in its order
+                for each vector of columns:
+                    sums[i, j] += A[i, k] * B[k, j]  # for all i, and these k, written out
+    C[...] = all parts' sums
+
+By groups, each term is computed once, for the one group that data name, in the order of the terms.
+Sums by key, histograms and counts are such reductions::
+
+    for each part of p:                  # on all threads
+        for p in the part:
+            c = key[p]                   # see the pass enter_once
+            if c is a group:
+                for each vector of e:
+                    sums[c, e] += x[p, e]
+    S[c, e] = the sums of all parts
 
 Each result of a running reduction, such as a prefix sum, reduces one term more than its neighbour.
 If the results lie along the last axis, those in the lanes of a vector are computed from those in
@@ -34,24 +44,16 @@ the lanes before. If they lie along another axis y, the totals of a block of x s
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from math import lcm, prod
 
-from minitvm.arith.atoms import structural_key
-from minitvm.arith.work import value_operations
 from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
-    FAR,
-    NEAR,
-    Factor,
-    are_pieces,
-    bare_vars,
     bytes_of_results,
     contraction_of,
     divisors_along,
     extent_of,
-    factors_in_indices,
     factors_of,
     is_extremum,
     is_in_order,
@@ -60,17 +62,13 @@ from minitvm.auto_scheduler.contraction import (
     is_uneven,
     lanes_of,
     last_line,
-    line_of,
-    long_axes,
     part_of_long_sum,
     product_of_extents,
     running_axis,
-    slides,
-    uneven_axes,
 )
-from minitvm.auto_scheduler.cost import transfer_cycles, usual_bytes_of, usual_size
-from minitvm.auto_scheduler.lines import gathered, request_gathered
+from minitvm.auto_scheduler.lines import request_gathered
 from minitvm.auto_scheduler.loops import (
+    Places,
     cached,
     calls_functions,
     compute_of,
@@ -82,9 +80,27 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
     write_sums,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL_STEPS, is_far
-from minitvm.auto_scheduler.terms import CAST
-from minitvm.runtime.dtype import UINT8
+from minitvm.auto_scheduler.some_sizes import (
+    USUAL,
+    USUAL_STEPS,
+    may_vary,
+)
+from minitvm.auto_scheduler.terms import step_operations
+from minitvm.auto_scheduler.ways import (
+    LONG_PIECE,
+    MOST_UNROLLED,
+    STEPS,
+    columns_in_line,
+    groups_of,
+    is_grouped,
+    is_window,
+    longest_axis,
+    parts_of_rows,
+    results_at_once,
+    results_in_cache,
+    runs_in_columns,
+    vectors_under_way,
+)
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.threads import TASKS
 from minitvm.target import Target
@@ -92,205 +108,21 @@ from minitvm.te.schedules.found_blocks import place_found
 from minitvm.te.schedules.hoist_values import is_lookup
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor, reduce_of
+from minitvm.te.tensor import ComputeOp, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_commutative, is_operator
-from minitvm.tir.expr import IterVar, Reduce, Var
+from minitvm.tir.expr import IterVar
 from minitvm.tir.functor import walk_once
 
-_APART = 2  # vectors of elements that lie apart, under way
-_VECTORS = 4  # of results that are computed together, where there may be few
-_MOST_UNROLLED = 16  # steps: more take long to compile
 _MOST_WRITTEN = 128  # steps of neighbouring results
 _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
 _STEPS_OF_VECTOR = 4  # at least
-_CHOSEN = 3  # instructions in the time of one element of a vector that data choose
-_LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
-_VECTORS_OF_PIECES = 3  # of bytes: loops over more lanes aren't unrolled
-_ROWS_OF_LANE = 4  # sums of a lane
-_CYCLES_OF_LANE = 2  # cycles of a shuffle and an addition
 _ENDS = 16  # cycles at the ends of a loop
 _WORTH = 0.75  # of the cycles, from which on stages of their own are worth it
-_MOST_PARTS = 8  # of the steps
-_LEAST_STEPS = 64  # of a part
-STEPS = 8  # rows that are read side by side: streams that the prefetcher follows
-LONG_PIECE = 1024  # elements, beside which it costs little to combine the lanes of a vector
-
-
-# -- Lanes --
-
-
-def runs_in_columns(op: ComputeOp, target: Target) -> bool:
-    """Whether the lanes of a reduction's vectors are neighbours along the last data axis."""
-    if running_axis(op) is not None or not op.axis or op.axis[-1] in uneven_axes(op):
-        return False
-    reads = factors_of(op)
-    reads += factors_in_indices(op, *(each.load for each in reads))
-    lanes = lanes_of(op, target)
-    across = _cost(op.axis[-1], product_of_extents(op.axis[-_line_of(op) :]), reads, lanes)
-    # At the end of an axis, the lanes are combined.
-    terms = prod(extent_of(axis) or FAR for axis in op.reduce_axis)
-    combining = 2 * (lanes.bit_length() - 1) / max(1, terms)
-    along = [_cost(k, extent_of(k), reads, lanes) + combining for k in op.reduce_axis]
-    return across < min([1.0 + len(reads), *along])  # or one by one
-
-
-def rows_of(op: ComputeOp, target: Target) -> int:
-    """The number of leading axes along which a stage can be computed row by row: results that are
-    computed together, or are computed from each other, stay in one row."""
-    axis = running_axis(op)
-    if axis is not None:
-        return op.axis.index(axis)
-    if not op.reduce_axis or not runs_in_columns(op, target):
-        return len(op.axis)
-    is_wide = (extent_of(op.axis[-1]) or FAR) >= lanes_of(op, target)
-    return len(op.axis) - (1 if is_wide else _line_of(op))
-
-
-def _line_of(op: ComputeOp) -> int:
-    """The number of last data axes that together run along one line of memory in every read. No
-    range of a sum depends on the outer ones, and no condition or value on any, since the digits of
-    their common index are dear. In a window of several columns, too, only the steps of a reduction
-    leave the line."""
-    if op.axis[-1].var in bare_vars(*op.body):
-        return 1
-    # The guard of a last part, which rfactor makes, leaves the main part alone.
-    bare = bare_vars(*(reduce_of(op).source if op.reduce_axis else op.body))
-    outside = [*uneven_axes(op), *(axis for axis in op.axis if axis.var in bare)]
-    found = len(line_of(op, op.axis, [each.load for each in factors_of(op)], outside))
-    return 2 if found == 1 and are_pieces(op) else found
-
-
-def _cost(axis: IterVar, extent: int | None, reads: Sequence[Factor], lanes: int) -> float:
-    """The instructions for a term of a reduction whose lanes are neighbours along an axis: loads
-    and shuffles, and one to combine it. A lane that data choose takes the time of three."""
-    used = lanes if extent is None else max(1, min(lanes, extent))
-    most = (_CHOSEN if is_lookup(each.load) else 2 for each in reads)
-    loads = (
-        max(1, min(2 * each.along(axis) - 1, n * used)) for each, n in zip(reads, most, strict=True)
-    )
-    return (1 + sum(loads)) / used
-
-
-# -- Cycles --
-
-
-def cycles_of_reduction(op: ComputeOp, target: Target) -> float:
-    """The cycles of a reduction that uses no element again: in vectors of neighbouring results, if
-    these read neighbouring terms, or of neighbouring steps."""
-    factors, column = factors_of(op), long_axes(op.axis)[-1:]
-    is_across = not column or any(each.along(column[0]) not in (0, 1) for each in factors)
-    return cycles_along(op.reduce_axis[-1] if is_across else column[0], op, factors, target)
-
-
-def cycles_along(
-    axis: IterVar,
-    op: ComputeOp,
-    factors: Sequence[Factor],
-    target: Target,
-    row: IterVar | None = None,
-) -> float:
-    """The cycles of a reduction in vectors of neighbours along an axis: of results, or of steps,
-    whose lanes are added at the end; short ones side by side. Each factor is read from the cache
-    that holds it; one that doesn't change along `row`, for a few results at once."""
-    cpu, lanes, width = target.processor, target.lanes(op.output(0).dtype), usual_size([axis])
-    is_step = axis in op.reduce_axis
-    vectors = width / lanes if is_step and width < lanes else -(-width // lanes)
-    results, terms = usual_size(op.axis), usual_size([*op.axis, *op.reduce_axis])
-    several = min(_ROWS_OF_LANE, 1 if row is None else usual_size([row]))
-    loads = came = casts = 0.0
-    for each in factors:
-        apart, again = each.along(axis), 1 if row is None or each.reads(row) else several
-        loads += (_LOADS_APART * lanes if apart > NEAR else max(1, apart)) / again
-        casts += CAST / again if each.is_cast and apart else 0.0
-        lines = lanes * min(apart * each.tensor.dtype.itemsize, CACHE_LINE)
-        came += transfer_cycles(lines, usual_bytes_of(each.tensor), target) / again
-    added = results * min(width, lanes) / lanes * lanes.bit_length() * _CYCLES_OF_LANE
-    step = max(1 / cpu.ports, loads / cpu.loads, came) + casts / cpu.ports
-    read = terms / width * vectors * step
-    return read + (added if is_step else 0)
-
-
-# -- Places that are found in blocks --
-
-
-def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
-    """Lets a reduction along lines that finds a place, as an argmax does, find its block first, if
-    that takes fewer cycles; returns the stages of the blocks. The values of all blocks have more
-    lanes than the places, and fewer operations."""
-    s, target, op = program.schedule, program.target, compute_of(stage)
-    place = place_found(op) if stage.time is None else None
-    if place is None or is_in_order(op, program.strict) or runs_in_columns(op, target):
-        return None
-    (k,), reduce = op.reduce_axis, reduce_of(op)
-    steps = extent_of(k)
-    if steps is None or contraction_of(op) is not None or is_uneven(op):
-        return None
-    loads = len(factors_of(op))
-    others = [i for i in range(len(op.body)) if i != place]
-    both = (loads + step_operations(reduce, range(len(op.body)))) / lanes_of(op, target)
-    lanes = min(target.lanes(op.body[i].dtype) for i in others)
-    alone = (loads + step_operations(reduce, others)) / lanes
-    combining = _ENDS + 2 * len(others) * lanes.bit_length()
-
-    def cycles(size: int) -> float:
-        return steps * alone + -(-steps // size) * combining + size * both
-
-    sizes = [1 << n for n in range(lanes.bit_length(), (steps // 2).bit_length())]
-    size = min(sizes, key=cycles, default=steps)
-    if cycles(size) > _WORTH * steps * both:
-        return None
-    choose(stage, "blocks", "the block of {size} steps that holds the result is found first",
-           size=size)  # fmt: skip
-    best, *_, block = s.find_block(op.output(0), size)
-    return [s[best], s[block]]
-
-
-def step_operations(reduce: Reduce, components: Iterable[int]) -> int:
-    """The operations that compute some components of a step's terms, and combine them."""
-    chosen = [*components]
-    combined = walk_once(*(reduce.combiner.result[i] for i in chosen))
-    combines = sum(not isinstance(x, Var | e.IntImm | e.FloatImm) for x in combined)
-    return term_operations(reduce, chosen) + combines
-
-
-def term_operations(reduce: Reduce, components: Iterable[int]) -> int:
-    """The operations that compute some components of a step's terms; LLVM computes equal ones
-    once."""
-    computed = value_operations(*(reduce.source[i] for i in components))
-    return len({structural_key(node) for _, node in computed})
+_LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 
 
 # -- Results in registers --
-
-
-def results_at_once(op: ComputeOp, target: Target) -> int:
-    """The number of neighbouring results that are computed together: enough vectors to hide the
-    latency of one. Of rows that data choose, it is a whole row, if registers hold it."""
-    lanes = lanes_of(op, target)
-    columns = lanes * _vectors_under_way(op, target)
-    extent = product_of_extents(op.axis[-_line_of(op) :])
-    if extent is not None and len(op.body) == 1 and gathered(op, target):
-        most = target.vector_registers * 3 // 4
-        columns = lanes * (most if extent <= most * lanes else target.vector_registers // 2)
-    if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
-        columns = min(columns, _APART * lanes)  # elements are loaded one by one
-    if extent is None:
-        # Where rows may be short, few of their results fall to a masked tile. A window has so few
-        # terms that the processor begins the next tile meanwhile.
-        vectors = 2 if _is_window(op, columns) else _VECTORS
-        columns = min(columns, lanes_of(op, target) * vectors)
-    if _line_of(op) > 1 and are_pieces(op):
-        size, most = extent_of(op.axis[-1]) or 1, _VECTORS_OF_PIECES * target.lanes(UINT8)
-        columns = size << max(0, (min(columns, most) // size).bit_length() - 1)
-    return columns if extent is None else max(1, min(columns, extent))
-
-
-def _vectors_under_way(op: ComputeOp, target: Target) -> int:
-    """The number of vectors that are computed together, for each of a reduction's results: a power
-    of two."""
-    most = min(target.multiply_adds_under_way, target.vector_registers * 3 // 4)
-    return 1 << (max(1, most // len(op.body)).bit_length() - 1)
 
 
 def write_in_registers(
@@ -304,7 +136,7 @@ def write_in_registers(
     choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
     # Axes that are shorter than a vector together form one axis of the registers.
     is_wide = (extent_of(op.axis[-1]) or 1) >= columns
-    line = 1 if is_wide else min(_line_of(op), len(op.axis) - inside)
+    line = 1 if is_wide else min(columns_in_line(op), len(op.axis) - inside)
     if line > 1:
         _split_line(stage, line, columns)
     is_kept = last is not stage and line == 1
@@ -315,10 +147,10 @@ def write_in_registers(
     last.vectorize(column)
     made = compute_of(results)
     write_sums(results, (last, block), made.axis[-1:], made.reduce_axis)
-    if _is_window(op, columns):
+    if is_window(op, columns):
         # If a window is unrolled, LLVM sees how large integers get, and computes them in narrow
         # lanes.
-        for k in innermost(made.reduce_axis, _MOST_UNROLLED) or made.reduce_axis[-1:]:
+        for k in innermost(made.reduce_axis, MOST_UNROLLED) or made.reduce_axis[-1:]:
             results.unroll(k)
         return [*outer[inside:], block]
     if not in_order and (part := part_of_long_sum(op)):
@@ -346,45 +178,6 @@ def _split_line(stage: Stage, line: int, columns: int) -> tuple[list[IterVar], I
     return [*axes[:-line]], block, column
 
 
-def _is_window(op: ComputeOp, columns: int) -> bool:
-    """Whether several of the columns read the same element, at different steps along the last
-    reduction axis."""
-    column, k = op.axis[-1], op.reduce_axis[-1]
-    extent = extent_of(k)
-    if extent is None or extent > _MOST_UNROLLED:
-        return False
-    return any(0 < each.along(k) < each.along(column) * columns for each in factors_of(op))
-
-
-# -- Results in the L1 cache --
-
-
-def streamed(op: ComputeOp, target: Target) -> list[Tensor]:
-    """The tensors whose rows a reduction reads whole: registers would hold the results of a short
-    piece of each row, and the rows come from beyond the L2 cache."""
-    if is_uneven(op):
-        return []
-    columns, extent = results_at_once(op, target), extent_of(op.axis[-1])
-    if extent is not None and extent <= columns:
-        return []
-    return [
-        each.tensor
-        for each in factors_of(op)
-        if each.along(op.axis[-1]) == 1
-        and _reads_rows(op, each, extent or columns)
-        and is_far(each.tensor, target)
-        and not slides(op, each)
-    ]
-
-
-def _reads_rows(op: ComputeOp, factor: Factor, columns: int) -> bool:
-    """Whether a step reads another row of a tensor than the step before."""
-    apart = factor.along(op.reduce_axis[-1])
-    # Rows of symbolic size lie as far apart as rows that data choose.
-    is_plain = {*factor.load.indices} <= {axis.var for axis in (*op.axis, *op.reduce_axis)}
-    return apart >= columns and (apart < FAR or is_plain)
-
-
 def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> Stage:
     """The stage to schedule. For a long reduction whose few results are computed in registers, this
     is a stage of partial results, which threads share; otherwise it is `stage` itself."""
@@ -397,30 +190,6 @@ def in_parts(s: Schedule, stage: Stage, target: Target, *, in_order: bool) -> St
         return stage
     choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
     return split_in_parts(s, stage, parts, lanes_of(op, target))
-
-
-def rows_summed(
-    op: ComputeOp, row: IterVar, read: Container[Tensor], target: Target, *, strict: bool
-) -> bool:
-    """Whether a reduction adds up the rows of matrices, in parts, and those of `read` among them
-    are too large for the L2 cache. A loop over rows, as long as the axis `row`, may add them up."""
-    if len(op.axis) != 1 or len(op.reduce_axis) != 1 or is_in_order(op, strict):
-        return False
-    (column,), (k,) = op.axis, op.reduce_axis
-    steps, results = extent_of(k), extent_of(column)
-    if steps is None or results is None or steps != extent_of(row) or is_uneven(op):
-        return False
-    is_even = results % lanes_of(op, target) == 0 and steps % parts_of_rows(op, target) == 0
-    if not is_even or parts_of_rows(op, target) == 1 or not runs_in_columns(op, target):
-        return False
-    shared = {
-        each.tensor
-        for each in factors_of(op)
-        if [*map(id, each.load.indices)] == [id(k.var), id(column.var)] and each.tensor in read
-    }
-    size = sum(map(usual_bytes_of, shared))
-    few = results * bytes_of_results(op) <= target.cache_bytes(1) // 4
-    return few and size > target.cache_bytes(2) // 2
 
 
 def split_in_parts(
@@ -436,22 +205,92 @@ def split_in_parts(
     return made
 
 
-def longest_axis(op: ComputeOp) -> IterVar:
-    """The reduction axis of the most steps, the outermost of several."""
-    return max(op.reduce_axis, key=lambda k: extent_of(k) or 0)
+# -- Results in the L1 cache --
 
 
-def parts_of_rows(op: ComputeOp, target: Target) -> int:
-    """The number of parts of a reduction's steps whose results fit half of the L2 cache. It doesn't
-    depend on the number of cores, and so the bits of the result don't either. A few parts less are
-    better than a remainder."""
-    results, steps = product_of_extents(op.axis), extent_of(longest_axis(op))
-    if results is None or steps is None:
-        return 1
-    size = max(1, results * bytes_of_results(op))
-    most = max(1, min(_MOST_PARTS, steps // _LEAST_STEPS, target.cache_bytes(2) // 2 // size))
-    counts = range(most, most // 2, -1)
-    return min(counts, key=lambda parts: (steps % parts > 0, steps // parts % STEPS > 0))
+def write_streamed(
+    s: Schedule,
+    stage: Stage,
+    target: Target,
+    places: Places | None = None,
+    line: int = 1,
+    *,
+    in_order: bool,
+) -> None:
+    """Writes the schedule of a reduction whose rows lie at `places`; by default it has none. The
+    column and the axes before it, `line` together, are a line of memory. `in_order`: the steps are
+    not divided into parts."""
+    op = compute_of(stage)
+    last = len(op.axis) - 1
+    places = places or Places((), tuple(range(last)), last)
+    rows, others, column = places.of(stage)
+    outside = len(others) - line + 1
+    lanes, number = lanes_of(op, target), prod(extent_of(axis) or 1 for axis in rows)
+    parts = 1 if in_order else parts_of_rows(op, target)
+    tasks = parts * prod(extent_of(axis) or target.num_cores for axis in others[:outside])
+    columns = product_of_extents([*others[outside:], column])
+    block = results_in_cache(op, target, number)
+    if target.num_cores > tasks:
+        share = -(-(columns or USUAL) * tasks // target.num_cores)
+        block = min(block, max(-(-share // lanes), _LEAST_VECTORS) * lanes)
+    is_even = columns is not None and columns % lanes == 0
+    is_cheap = number == 1 or is_even or target.has_mask_registers
+    steps = extent_of(op.reduce_axis[-1]) if number > 1 else None
+    together = _steps(None if steps is None else -(-steps // parts), is_cheap)
+    choose(stage, "strategy", "rows are read whole, {steps} at a time; {block} columns of results "
+           "stay in the L1 cache, of {parts} parts of the steps", steps=together, block=block,
+           parts=parts)  # fmt: skip
+    if parts > 1:
+        stage = split_in_parts(s, stage, parts, lanes, (*others, *rows, column))
+        rows, others, column = places.of(stage)
+    shared = [*others[:outside], *compute_of(stage).axis[: parts > 1]]
+    is_fixed = not any(map(may_be_others, rows))
+    sums = _sums_apart(s, stage, column, in_order=in_order) if line == 1 and is_fixed else None
+    reduced = compute_of(stage).reduce_axis
+    outer, vector = stage.split(fused(stage, [*others[outside:], column]), factor=block)
+    vector, lane = stage.split(vector, factor=lanes)
+    whole = [*shared, outer]
+    if sums is not None:
+        write_loops(stage, [*reduced, *rows, vector], lane, tasks=whole)
+        sums.compute_at(stage, (*reduced, stage.leaf_iter_vars[0])[0])
+        rows, others, column = places.of(sums)
+        vector, lane = sums.split(column, factor=lanes)
+        stage, whole = sums, []
+    *before, k = compute_of(stage).reduce_axis
+    step, inner = stage.split(k, factor=together)
+    looped = [*filter(may_be_others, rows)]
+    loops = [*before, step, vector, *looped]
+    unrolled = [*(axis for axis in rows if axis not in looped), inner]
+    if sums is not None:
+        loops = [*others, *loops]
+    write_loops(stage, loops, lane, tasks=whole, unrolled=unrolled)
+
+
+def _sums_apart(s: Schedule, stage: Stage, column: IterVar, *, in_order: bool) -> Stage | None:
+    """Lets the sums of a block be in memory of their own, if their number or that of the steps is
+    symbolic. A last vector of unknown length is masked, and its sums would be stored and read under
+    the mask in each step; their own memory is padded. Of many steps, the sums of parts are added,
+    so that rounding loses less."""
+    k = compute_of(stage).reduce_axis[-1]
+    part = None if in_order or extent_of(k) is not None else part_of_long_sum(compute_of(stage))
+    if part is not None:
+        outer, _ = stage.split(k, factor=part)
+        return factored(s, stage, outer, 0)
+    return cached(s, stage, "global") if extent_of(column) is None else None
+
+
+def may_be_others(row: IterVar) -> bool:
+    """Whether other calls may have more or fewer rows along an axis. Those aren't written out."""
+    return may_vary(row) and extent_of(row) != 1
+
+
+def _steps(extent: int | None, is_cheap: bool) -> int:
+    """The number of rows of B that are read side by side: a divisor of `extent`, if one is near
+    enough. `is_cheap`: a remainder costs little, since no vector of columns needs a mask that the
+    processor must compute."""
+    sizes = range(STEPS, STEPS // 2 - 1, -1)
+    even = next((each for each in sizes if extent is not None and extent % each == 0), None)
+    return even or (STEPS if is_cheap or extent is None else 1)
 
 
 # -- Results along the reduction --
@@ -510,7 +349,7 @@ def _in_digits(op: ComputeOp, stage: Stage, reduced: Sequence[IterVar]) -> list[
     if k.dom is None:  # of fused loops
         return [*reduced]
     sizes = divisors_along(op.reduce_axis, *op.body)
-    size = min((n for n in sizes if n > _MOST_UNROLLED), default=0)
+    size = min((n for n in sizes if n > MOST_UNROLLED), default=0)
     extent = extent_of(k)
     is_long = size and (extent is None or extent > size) and is_multiple(op, k, size)
     is_even = is_long and not any(n % size and size % n for n in sizes)
@@ -526,7 +365,7 @@ def _unroll_digits(op: ComputeOp, stage: Stage) -> None:
     if k.dom is None:  # of fused loops
         return
     period = lcm(*divisors_along(op.reduce_axis, *op.body))
-    if 1 < period <= _MOST_UNROLLED and is_multiple(compute_of(stage), k, period):
+    if 1 < period <= MOST_UNROLLED and is_multiple(compute_of(stage), k, period):
         _, digit = stage.split(k, factor=period)
         stage.unroll(digit)
 
@@ -537,13 +376,13 @@ def _write_out(op: ComputeOp, stage: Stage, target: Target) -> Sequence[IterVar]
     the other data axes. Steps whose elements data choose are unrolled alone: these are read one by
     one, sooner than a vector of them is gathered."""
     steps, lanes = product_of_extents(op.reduce_axis), _BYTES_OF_STEPS // op.body[0].dtype.itemsize
-    is_short = bool(steps) and (steps or 0) <= _MOST_UNROLLED and not is_uneven(op)
+    is_short = bool(steps) and (steps or 0) <= MOST_UNROLLED and not is_uneven(op)
     if is_short and any(is_lookup(each.load) for each in factors_of(op)):
         for loop in stage.leaf_iter_vars:
             if loop not in op.axis:
                 stage.unroll(loop)
         return op.axis
-    most = _STEPS_OF_VECTOR if target.has_mask_registers else _MOST_UNROLLED
+    most = _STEPS_OF_VECTOR if target.has_mask_registers else MOST_UNROLLED
     if not steps or steps > most or is_uneven(op):
         return op.axis
     results = innermost(op.axis[1:], _MOST_WRITTEN // steps)
@@ -631,7 +470,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     vectors, or by halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
-    width = lanes * (1 if calls_functions(s, stage) else _vectors_under_way(op, target))
+    width = lanes * (1 if calls_functions(s, stage) else vectors_under_way(op, target))
     extent = USUAL_STEPS if (n := extent_in(stage, k)) is None else max(0, n)
     if extent < 2 * lanes:
         return []
@@ -661,14 +500,77 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     return made
 
 
+# -- Places that are found in blocks --
+
+
+def write_found_blocks(program: Program, stage: Stage) -> list[Stage] | None:
+    """Lets a reduction along lines that finds a place, as an argmax does, find its block first, if
+    that takes fewer cycles; returns the stages of the blocks. The values of all blocks have more
+    lanes than the places, and fewer operations."""
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    place = place_found(op) if stage.time is None else None
+    if place is None or is_in_order(op, program.strict) or runs_in_columns(op, target):
+        return None
+    (k,), reduce = op.reduce_axis, reduce_of(op)
+    steps = extent_of(k)
+    if steps is None or contraction_of(op) is not None or is_uneven(op):
+        return None
+    loads = len(factors_of(op))
+    others = [i for i in range(len(op.body)) if i != place]
+    both = (loads + step_operations(reduce, range(len(op.body)))) / lanes_of(op, target)
+    lanes = min(target.lanes(op.body[i].dtype) for i in others)
+    alone = (loads + step_operations(reduce, others)) / lanes
+    combining = _ENDS + 2 * len(others) * lanes.bit_length()
+
+    def cycles(size: int) -> float:
+        return steps * alone + -(-steps // size) * combining + size * both
+
+    sizes = [1 << n for n in range(lanes.bit_length(), (steps // 2).bit_length())]
+    size = min(sizes, key=cycles, default=steps)
+    if cycles(size) > _WORTH * steps * both:
+        return None
+    choose(stage, "blocks", "the block of {size} steps that holds the result is found first",
+           size=size)  # fmt: skip
+    best, *_, block = s.find_block(op.output(0), size)
+    return [s[best], s[block]]
+
+
+# -- By groups --
+
+
+def write_grouped(program: Program, stage: Stage) -> bool | None:
+    """Schedules a reduction by groups; None for any other, or one of few groups."""
+    s, target, op = program.schedule, program.target, compute_of(stage)
+    if stage.inlined or stage.time is not None or not is_grouped(op, target):
+        return None
+    found, lanes = groups_of(op), lanes_of(op, target)
+    program.whole.update(s[tensor] for tensor in op.input_tensors)
+    choose(stage, "strategy", "each term is computed for its own one of {groups} groups, which "
+           "data name", groups=product_of_extents([*found]))  # fmt: skip
+    places = [op.axis.index(group) for group in found]
+    used = {*walk_once(*found.values())}
+    outside = [i for i, axis in enumerate(op.axis) if axis.var in used]
+    work = product_of_extents([*op.reduce_axis, *(a for a in op.axis if a not in found)])
+    parts = 1 if is_in_order(op, program.strict) else parts_of_rows(op, target)
+    is_long = work is not None and work >= 2 * target.task_operations
+    tasks: list[IterVar] = []
+    if parts > 1 and is_long and not outside:
+        choose(stage, "blocks", "in {parts} parts of the steps", parts=parts)
+        stage = split_in_parts(s, stage, parts, lanes)
+        tasks = [compute_of(stage).axis[0]]
+    made = compute_of(stage)
+    axes = made.axis[len(tasks) :]
+    tasks += [axes[i] for i in outside]
+    inside = [axis for i, axis in enumerate(axes) if i not in outside and i not in places]
+    lane = None
+    if inside:
+        inside[-1], lane = stage.split(inside[-1], factor=lanes)
+    loops = [*made.reduce_axis, *(axes[i] for i in places), *inside]
+    write_loops(stage, loops, lane, tasks=tasks)
+    return True
+
+
 # -- Running reductions --
-
-
-def results_in_cache(op: ComputeOp, target: Target, rows: int = 1) -> int:
-    """The number of neighbouring results of some rows, in whole vectors, that fit half of the L1
-    cache."""
-    lanes = lanes_of(op, target)
-    return max(lanes, target.cache_bytes(1) // 2 // (rows * bytes_of_results(op)) // lanes * lanes)
 
 
 def write_running(

@@ -69,18 +69,20 @@ from minitvm.auto_scheduler.loops import (
 )
 from minitvm.auto_scheduler.reductions import (
     in_parts,
+    split_in_parts,
+    write_along,
+    write_in_registers,
+    write_streamed,
+)
+from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
+from minitvm.auto_scheduler.some_sizes import has_short_rows
+from minitvm.auto_scheduler.ways import (
     parts_of_rows,
     rows_of,
     rows_summed,
     runs_in_columns,
-    split_in_parts,
     streamed,
-    write_along,
-    write_in_registers,
 )
-from minitvm.auto_scheduler.short_rows import are_short_rows, waits_for_memory, write_short_rows
-from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import write_streamed
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.schedules.rewrite_operations import with_inlined

@@ -71,15 +71,18 @@ from minitvm.auto_scheduler.loops import (
     run_parallel,
     write_loops,
 )
-from minitvm.auto_scheduler.reductions import (
-    LONG_PIECE,
-    runs_in_columns,
+from minitvm.auto_scheduler.some_sizes import has_short_rows
+from minitvm.auto_scheduler.terms import (
+    is_long,
     step_operations,
     term_operations,
 )
-from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.streams import is_grouped, is_plain_reduction
-from minitvm.auto_scheduler.terms import is_long
+from minitvm.auto_scheduler.ways import (
+    LONG_PIECE,
+    is_grouped,
+    is_plain_reduction,
+    runs_in_columns,
+)
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.layout import layout_of

@@ -1,10 +1,10 @@
 """The strategies for a contraction, in one table: the condition, the cycles and the writer of each.
 
-A contraction is written by the first strategy of the table that fits it. :mod:`layouts` compares
-orders of axes by the cycles of the strategy that the contraction gets in each order.
-Each strategy is a module of its own, which holds its condition, its model and its writer; the
-common parts are the description (:mod:`contraction`, :mod:`terms`), the model of tiles
-(:mod:`cost`, :mod:`tiles`), the loops (:mod:`loops`) and the panels (:mod:`packing`).
+Those that fit a contraction are compared by their cycles. :mod:`layouts` compares orders of axes by
+the cycles of the strategy that the contraction gets in each order. The models are those of tiles
+(:mod:`cost`, :mod:`tiles`) and of other reductions (:mod:`ways`); the writers are modules of their
+own, which share the description (:mod:`contraction`, :mod:`terms`), the loops (:mod:`loops`) and
+the panels (:mod:`packing`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, TypeVar, final
 
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose, choose_form
-from minitvm.auto_scheduler.contraction import Contraction, reused_axis
+from minitvm.auto_scheduler.contraction import Contraction
 from minitvm.auto_scheduler.convolutions import (
     cycles_of_convolution,
     is_convolution,
     write_convolution,
 )
-from minitvm.auto_scheduler.cost import Tile, unasked_cycles, usual_bytes_of, usual_size
+from minitvm.auto_scheduler.cost import Tile
 from minitvm.auto_scheduler.instructions import (
     cycles_by,
     dot_product_for,
@@ -33,17 +33,8 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
-from minitvm.auto_scheduler.reductions import cycles_along
-from minitvm.auto_scheduler.streams import (
-    MOST_ROWS,
-    is_along_lines,
-    is_for_few,
-    is_left_plain,
-    is_plain_reduction,
-    is_streamed,
-    line_of_columns,
+from minitvm.auto_scheduler.reductions import (
     may_be_others,
-    streamed_cycles,
     write_streamed,
 )
 from minitvm.auto_scheduler.sums import Sums, sums_of
@@ -55,6 +46,18 @@ from minitvm.auto_scheduler.tiled import (
     write_tiled,
 )
 from minitvm.auto_scheduler.tiles import ALIKE
+from minitvm.auto_scheduler.ways import (
+    MOST_ROWS,
+    can_be_streamed,
+    cycles_of_coming,
+    cycles_of_plain,
+    cycles_of_streamed,
+    cycles_without_rows,
+    is_along_lines,
+    is_for_few,
+    is_plain_reduction,
+    line_of_columns,
+)
 from minitvm.runtime.record import record
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import DotProduct
@@ -81,14 +84,18 @@ class Strategy:
         The name under which the strategy is tried and dropped.
     find
         Returns the argument of the writer, such as a tile or an instruction; None or False if the
-        strategy doesn't fit, or another one of the table takes fewer cycles.
+        strategy doesn't fit.
     cycles
         The cycles of one core, those of copies of the factors included. None for a strategy that
-        fits only together with other stages.
+        fits only together with other stages, and is tried first.
     write
         Writes the schedule, given the result of `find`; returns the scheduled stages.
     takes_epilogue
         Whether the stage that reads the sums takes them in the tiles.
+    is_sure
+        Whether no strategy below can take fewer cycles, if this one fits.
+    margin
+        Times the cycles, when they are compared with those of other strategies.
     """
 
     name: str
@@ -96,39 +103,65 @@ class Strategy:
     cycles: Callable[[Sums, Any], float] | None
     write: Callable[[Sums, Any], Iterable[Stage]]
     takes_epilogue: bool = True
+    is_sure: Callable[[Sums], bool] = lambda _: False
+    margin: float = 1.0
 
 
 def strategy_for(sums: Sums) -> Strategy:
     """The strategy of a contraction by itself."""
-    return _first(sums, STRATEGIES)[0]
+    return _compared(sums)[0][0]
 
 
 def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool) -> float:
     """The cycles of a contraction by the strategy that it gets."""
-    return _cycles(Sums(contraction, target, strict), STRATEGIES)
+    sums = Sums(contraction, target, strict)
+    return _cycles(sums, *_compared(sums)[0])
 
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
-    """Schedules a contraction by the first strategy that fits it; returns the scheduled stages. If
-    a strategy fails, those below it are tried. A contraction that none can write is left to
+    """Schedules a contraction by the strategy that takes the fewest cycles; returns the scheduled
+    stages. If it fails, the next one is tried. A contraction that none can write is left to
     :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
         found = strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
-    for each in STRATEGIES:
+    try:
+        best = [each for each, _ in _compared(sums)]
+    except Exception:  # of a strategy that is dropped when its turn comes
+        best = []
+    first = [each for each in STRATEGIES if each.cycles is None]
+    for each in dict.fromkeys((*first, *best, *STRATEGIES)):
         done = attempt.follow(each.name, sums.stage, partial(write, each))
         if done is not None:
             return done
     return ()
 
 
+def _compared(sums: Sums) -> list[tuple[Strategy, Any]]:
+    """The strategies that fit a contraction, down to the first sure one, each with the argument of
+    its writer: the one of the fewest cycles first."""
+    found = list[tuple[Strategy, Any]]()
+    for each in STRATEGIES:
+        if each.cycles is not None and (made := each.find(sums)):
+            found.append((each, made))
+            if each.is_sure(sums):
+                break
+    if len(found) > 1:
+        found.sort(key=lambda pair: _cycles(sums, *pair) * pair[0].margin)
+    return found
+
+
+def _cycles(sums: Sums, strategy: Strategy, found: Any) -> float:
+    assert strategy.cycles is not None
+    return strategy.cycles(sums, found)
+
+
 def cycles_in_tiles(contraction: Contraction, target: Target, *, strict: bool) -> float | None:
     """The cycles of a contraction that is computed by tiles of sums; None of any other."""
-    strategy, _ = _first(Sums(contraction, target, strict), STRATEGIES)
-    is_tiled = contraction.rows and strategy.name == TILES
-    return _cycles_of_tiles(contraction, target) if is_tiled else None
+    tiled = is_tiled(Sums(contraction, target, strict))
+    return _cycles_of_tiles(contraction, target) if tiled else None
 
 
 def is_tiled(sums: Sums) -> bool:
@@ -136,22 +169,11 @@ def is_tiled(sums: Sums) -> bool:
     return bool(sums.contraction.rows) and strategy_for(sums).name == TILES
 
 
-def _first(sums: Sums, table: Sequence[Strategy]) -> tuple[Strategy, Any]:
-    alone = (each for each in table if each.cycles is not None)
-    return next((each, found) for each in alone if (found := each.find(sums)))
-
-
-def _cycles(sums: Sums, table: Sequence[Strategy]) -> float:
-    strategy, found = _first(sums, table)
-    assert strategy.cycles is not None
-    return strategy.cycles(sums, found)
-
-
 # -- Long sums in the lanes of vectors --
 
 
 def _in_lanes(sums: Sums) -> tuple[Tile, float] | None:
-    """The tile of sums whose lanes are steps, and its cycles, if those are fewer than the others'.
+    """The tile of sums whose lanes are steps, and its cycles.
 
     >>> from minitvm import te
     >>> from minitvm.auto_scheduler.contraction import contraction_of
@@ -164,8 +186,7 @@ def _in_lanes(sums: Sums) -> tuple[Tile, float] | None:
     """
     if sums.in_order or sums.ahead is not None or sums.inline_columns:
         return None
-    found = best_in_lanes(sums.contraction, sums.target)
-    return found if found and found[1] * ALIKE < _cycles(sums, STRATEGIES[1:]) else None
+    return best_in_lanes(sums.contraction, sums.target)
 
 
 def _write_lanes(sums: Sums, found: tuple[Tile, float]) -> Iterable[Stage]:
@@ -182,26 +203,13 @@ def _is_plain(sums: Sums) -> bool:
     return sums.ahead is None and (is_plain_reduction(found) or is_along_lines(found, sums.target))
 
 
-def _cycles_of_plain(contraction: Contraction, target: Target) -> float:
-    op, along, step = contraction.op, contraction.column, contraction.op.reduce_axis[-1]
-    if is_left_plain(contraction):
-        read = usual_size([*op.axis, *op.reduce_axis]) * contraction.b.tensor.dtype.itemsize
-        waited = unasked_cycles(read, usual_bytes_of(contraction.b.tensor), target)
-        return cycles_along(step, op, contraction.factors, target) + waited
-    cycles = cycles_along(along, op, contraction.factors, target)
-    width, lanes = usual_size([along]), target.lanes(op.output(0).dtype)
-    # Where the columns of the next step follow in memory, those of several steps fill a vector.
-    is_line = width < lanes and contraction.b.along(step) == width
-    return cycles * width / lanes if is_line else cycles
-
-
 def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
     choose_form(sums.schedule, sums.contraction, "matrix-vector product")
     return ()
 
 
 def _is_streamed(sums: Sums) -> bool:
-    return sums.ahead is None and is_streamed(sums.contraction, sums.target)
+    return sums.ahead is None and can_be_streamed(sums.contraction, sums.target)
 
 
 def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -221,23 +229,13 @@ def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
 
 
 def _by_matrix_products(sums: Sums) -> MatrixProduct | None:
-    """The instruction for matrices; for few rows, if it takes fewer cycles than streaming, and for
-    fewer than it takes, than any other way."""
-    contraction = sums.contraction
-    by = _allowed(sums, matrix_product_for(contraction, sums.target))
-    if by is None:
-        return None
-    is_sure = takes_rows(contraction)
-    if sums.ahead is not None or (is_sure and not is_for_few(contraction, MOST_ROWS)):
-        return by if is_sure else None
-    other, found = _first(sums, STRATEGIES[2:])
-    if is_sure and other.takes_epilogue:
-        return by
-    assert other.cycles is not None
-    return by if _cycles_by(sums, by) * ALIKE < other.cycles(sums, found) else None
+    by = _allowed(sums, matrix_product_for(sums.contraction, sums.target))
+    return by if by is None or sums.ahead is None or takes_rows(sums.contraction) else None
 
 
 def _by_dot_products(sums: Sums) -> DotProduct | None:
+    if _by_matrix_products(sums) is not None and takes_rows(sums.contraction):
+        return None  # it multiplies as many elements in one instruction as several of these
     found = dot_product_for(sums.contraction, sums.target, sums.is_packed_ahead)
     return _allowed(sums, found)
 
@@ -295,15 +293,8 @@ def _write_alone(sums: Sums, _: bool) -> Iterable[Stage]:
 
 def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
     if contraction.rows:
-        return cycles_of(contraction, target)
-    op, row, column = contraction.op, reused_axis(contraction), contraction.column
-    cycles = cycles_along(column, op, contraction.factors, target, row)
-    # Each vector of sums waits for the last product that was added to it.
-    lanes, width = target.lanes(op.output(0).dtype), usual_size([column])
-    sums = -(-width // lanes) * (1 if row is None else usual_size([row]))
-    under_way = min(sums, target.multiply_adds_under_way)
-    vectors = usual_size([*op.axis, *op.reduce_axis]) / width * -(-width // lanes)
-    return max(cycles, vectors * target.processor.latency / under_way)
+        return max(cycles_of(contraction, target), cycles_of_coming(contraction, target))
+    return cycles_without_rows(contraction, target)
 
 
 def choose_products(group: Sequence[Sums]) -> None:
@@ -323,16 +314,28 @@ def _of(value: Callable[[Contraction, Target], float]) -> Callable[..., float]:
     return lambda sums, *_: value(sums.contraction, sums.target)
 
 
+def _are_many(sums: Sums) -> bool:
+    """Whether so many rows use the columns' factor that an instruction surely takes the fewest
+    cycles, or this factor is packed ahead."""
+    return sums.ahead is not None or not is_for_few(sums.contraction, MOST_ROWS)
+
+
 # fmt: off
 STRATEGIES: tuple[Strategy, ...] = (
-    Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False),
-    Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by),
-    Strategy("plain reduction", _is_plain, _of(_cycles_of_plain), _leave_to_rows, False),
-    Strategy("streamed", _is_streamed, _of(streamed_cycles), _write_streamed, False),
-    Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by),
-    Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution),
+    Strategy("lanes of sums", _in_lanes, lambda _, found: found[1], _write_lanes, False,
+             margin=ALIKE),
+    Strategy("matrix-product instructions", _by_matrix_products, _cycles_by, _write_by,
+             is_sure=_are_many, margin=ALIKE),
+    Strategy("plain reduction", _is_plain, _of(cycles_of_plain), _leave_to_rows, False,
+             is_sure=lambda _: True),
+    Strategy("streamed", _is_streamed, _of(cycles_of_streamed), _write_streamed, False,
+             margin=1 / ALIKE),
+    Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by,
+             is_sure=_are_many),
+    Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution,
+             is_sure=lambda _: True),
     Strategy(TOGETHER, together, None, _write_group),
     Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),
 )
 # fmt: on
-"""In the order in which they are tried."""
+"""In the order in which they are compared."""

@@ -8,14 +8,15 @@ for all rows. Neither of them counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from itertools import product
 from typing import final
 
 from minitvm.arith.analyzer import Analyzer
+from minitvm.arith.atoms import structural_key
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.guards import conjuncts
-from minitvm.arith.work import USUAL_TRIPS, products_in
+from minitvm.arith.work import USUAL_TRIPS, products_in, value_operations
 from minitvm.auto_scheduler.contraction import Contraction, extent_of
 from minitvm.runtime.dtype import INT32
 from minitvm.runtime.record import record
@@ -95,6 +96,21 @@ def terms_of(contraction: Contraction, target: Target) -> Terms:
         max(sources - bool(fused), sources - 1 + combiners - (len(op.body) == 1), 0),
         CAST * sum(each.is_cast for each in contraction.factors if each.reads(contraction.column)),
     )
+
+
+def step_operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that compute some components of a step's terms, and combine them."""
+    chosen = [*components]
+    combined = walk_once(*(reduce.combiner.result[i] for i in chosen))
+    combines = sum(not isinstance(x, Var | e.IntImm | e.FloatImm) for x in combined)
+    return term_operations(reduce, chosen) + combines
+
+
+def term_operations(reduce: Reduce, components: Iterable[int]) -> int:
+    """The operations that compute some components of a step's terms; LLVM computes equal ones
+    once."""
+    computed = value_operations(*(reduce.source[i] for i in components))
+    return len({structural_key(node) for _, node in computed})
 
 
 def share_of_steps(op: ComputeOp) -> float:

@@ -45,8 +45,7 @@ from minitvm.auto_scheduler.instructions import (
     lies_in_groups,
     multiplies_dtypes,
 )
-from minitvm.auto_scheduler.lines import are_short_lines, gathered, part_of_line
-from minitvm.auto_scheduler.reductions import runs_in_columns, streamed
+from minitvm.auto_scheduler.lines import are_short_lines, part_of_line
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
     are_short_rows,
@@ -55,6 +54,11 @@ from minitvm.auto_scheduler.short_rows import (
     waits_for_memory,
 )
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
+from minitvm.auto_scheduler.ways import (
+    gathered,
+    runs_in_columns,
+    streamed,
+)
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target

@@ -3,11 +3,11 @@
 1. Each stage gets simpler indices, and loses terms that are 0 (``SIMPLER``).
 2. Stages that only move elements become part of other stages. Parts of a stage become stages of
    their own, which are computed ahead of it. Cheap stages are inlined (``AHEAD``).
-3. Scans, and reductions by groups, are recognised (:mod:`scans`, :mod:`streams`).
+3. Scans, and reductions by groups, are recognised (:mod:`scans`, :mod:`ways`).
 4. Each remaining stage gets the order of its axes (``LAYOUTS``).
 5. Stages are chosen that are computed together for a block of rows (:mod:`fused_blocks`).
-6. Each contraction is written by the first strategy that fits it (:mod:`strategies`), together with
-   its epilogue.
+6. Each contraction is written by the strategy of the fewest cycles (:mod:`strategies`), together
+   with its epilogue.
 7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
 8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
@@ -50,7 +50,7 @@ from minitvm.auto_scheduler.places import (
     write_unstacked,
     write_windows,
 )
-from minitvm.auto_scheduler.reductions import write_found_blocks
+from minitvm.auto_scheduler.reductions import write_found_blocks, write_grouped
 from minitvm.auto_scheduler.rows import write_rows
 from minitvm.auto_scheduler.scans import write_running_scans, write_steps
 from minitvm.auto_scheduler.shared_loops import write_shared_loops
@@ -64,12 +64,12 @@ from minitvm.auto_scheduler.strategies import (
     together,
     write_contraction,
 )
-from minitvm.auto_scheduler.streams import is_plain_reduction, write_grouped
 from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.terms import share_of_steps
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
+from minitvm.auto_scheduler.ways import is_plain_reduction
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target, create
 from minitvm.te.schedules.operation_graph import read_by_ranges
