@@ -73,6 +73,9 @@ class Integers:
         text = self._text
         prefix = "s" if dtype.is_int else "u"
         divisor = _constant_of(b)
+        if divisor is not None and _is_multiplied(dtype, a, divisor):
+            quotient = self._quotient_by(dtype, a, divisor)
+            return quotient, text.binary("sub", a, text.binary("mul", quotient, b))
         if divisor not in (None, 0, -1):
             return text.binary(prefix + "div", a, b), text.binary(prefix + "rem", a, b)
         zero, one = integer(b.type, 0), integer(b.type, 1)
@@ -87,6 +90,38 @@ class Integers:
         quotient, remainder = self._divide_safely(dtype, a, safe)
         quotient = text.select(by_minus_one, text.binary("sub", zero, a), quotient)
         return text.select(by_zero, zero, quotient), remainder
+
+    def _quotient_by(self, dtype: DType, a: Value, divisor: int) -> Value:
+        """64-bit integers in the lanes of a vector, divided by a number that is no power of two,
+        rounded towards zero: the upper half of a product (T. Granlund, P. Montgomery: Division by
+        Invariant Integers using Multiplication, 1994, fig. 4.1). LLVM would divide lane by lane."""
+        text, type = self._text, a.type
+        shift = divisor.bit_length()
+        factor = ((1 << 64) * ((1 << shift) - divisor)) // divisor + 1
+        one = integer(type, 1)
+        size = text.intrinsic("abs", type, a, Value("i1", "false")) if dtype.is_int else a
+        upper = self._upper_product(size, factor)
+        rest = text.binary("lshr", text.binary("sub", size, upper), one)
+        total = text.binary("add", rest, upper)
+        quotient = text.binary("lshr", total, integer(type, shift - 1))
+        if not dtype.is_int:
+            return quotient
+        is_negative = text.icmp("slt", a, integer(type, 0))
+        return text.select(is_negative, text.binary("sub", integer(type, 0), quotient), quotient)
+
+    def _upper_product(self, a: Value, factor: int) -> Value:
+        """The upper 64 bits of the product of unsigned 64-bit integers, from products of halves."""
+        text, type = self._text, a.type
+        mask, bits = integer(type, (1 << 32) - 1), integer(type, 32)
+        low, high = text.binary("and", a, mask), text.binary("lshr", a, bits)
+        times_low, times_high = integer(type, factor & ((1 << 32) - 1)), integer(type, factor >> 32)
+        below = text.binary("lshr", text.binary("mul", low, times_low), bits)
+        middle = text.binary("add", text.binary("mul", high, times_low), below)
+        carried = text.binary("and", middle, mask)
+        other = text.binary("add", text.binary("mul", low, times_high), carried)
+        upper = text.binary("add", text.binary("mul", high, times_high),
+                            text.binary("lshr", middle, bits))  # fmt: skip
+        return text.binary("add", upper, text.binary("lshr", other, bits))
 
     def _divide_safely(self, dtype: DType, a: Value, b: Value) -> tuple[Value, Value]:
         """Quotient and remainder where they exist. No machine divides vectors of integers. Floats
@@ -165,7 +200,14 @@ class Integers:
         return made
 
 
+_LANES_OF_HALVES = 4  # from which on 64-bit products of halves take less time than single ones
 _RING = {"Add": "add", "Sub": "sub", "Mul": "mul"}
+
+
+def _is_multiplied(dtype: DType, a: Value, divisor: int) -> bool:
+    """Whether a division is a product: of vectors of 64-bit integers by no power of two."""
+    is_wide = dtype.bits == 64 and lanes_of(a.type) >= _LANES_OF_HALVES
+    return is_wide and divisor > 1 and divisor & (divisor - 1) != 0
 
 
 def _constant_of(value: Value) -> int | None:

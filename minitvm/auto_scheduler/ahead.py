@@ -38,6 +38,7 @@ from minitvm.auto_scheduler.attempts import Program
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
+    all_loads,
     contraction_of,
     extent_of,
     factors_of,
@@ -140,12 +141,24 @@ def _cycles_saved(op: ComputeOp, part: Part, target: Target) -> float:
     if again is not None:  # the stored value is read in place of the elements
         apart = _read_apart(op, part) if again else 0
         return part.operations * (again - size / lanes) + apart * size - moved
-    if is_grouped(op, target) and not any(mentions(axis.var, part.value) for axis in groups_of(op)):
-        return part.operations * size * (1 - 1 / lanes) - size - moved  # one by one otherwise
+    if _is_one_by_one(op, part, target):
+        return part.operations * size * (1 - 1 / lanes) - size - moved
     if part.operations < _FEWEST:
         return 0.0
     # The stored value is read.
     return (part.operations * (evaluated - size) - evaluated) / lanes - moved
+
+
+def _is_one_by_one(op: ComputeOp, part: Part, target: Target) -> bool:
+    """Whether the loops of an operation compute the values of a part one by one: a part that is the
+    same for all groups of a reduction, or a dear one that is the same for all elements of a row of
+    one vector, where data choose the rows."""
+    if is_grouped(op, target):
+        return not any(mentions(axis.var, part.value) for axis in groups_of(op))
+    if op.reduce_axis or not op.axis or op.axis[-1] in part.axes or part.operations < _FEWEST:
+        return False
+    is_short = (extent_of(op.axis[-1]) or inf) <= target.lanes(part.value.dtype)
+    return is_short and any(reads_tensors(*load.indices) for load in all_loads(op))
 
 
 def _values_of_tiles(op: ComputeOp, part: Part, target: Target) -> float | None:

@@ -113,7 +113,7 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     vectors = 0 if is_line(op, line) else _vectors(op, line, lanes, target)
     calls = sum(map(is_long, walk_once(*op.body)))
     if not vectors and calls:
-        lanes *= _vectors_at_once(product_of_extents(line), lanes, calls)
+        lanes *= vectors_at_once(product_of_extents(line), lanes, calls)
     factor = max(1, vectors) * lanes
     outer, inner = stage.split(fused(stage, line), factor=factor)
     if vectors > 1:
@@ -123,7 +123,7 @@ def write_line(s: Schedule, stage: Stage, line: Sequence[IterVar], target: Targe
     return outer
 
 
-def _vectors_at_once(extent: int | None, lanes: int, calls: int) -> int:
+def vectors_at_once(extent: int | None, lanes: int, calls: int) -> int:
     """The number of vectors of functions side by side. Each step of a function waits for the one
     before, so that several take little more time than one. Few of their elements lie behind the end
     of a line. The code of many calls is long as it is, and takes long to compile."""

@@ -66,11 +66,10 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
     running_axis,
 )
-from minitvm.auto_scheduler.lines import request_gathered
+from minitvm.auto_scheduler.lines import request_gathered, vectors_at_once
 from minitvm.auto_scheduler.loops import (
     Places,
     cached,
-    calls_functions,
     compute_of,
     extent_in,
     factored,
@@ -85,7 +84,7 @@ from minitvm.auto_scheduler.some_sizes import (
     USUAL_STEPS,
     may_vary,
 )
-from minitvm.auto_scheduler.terms import step_operations
+from minitvm.auto_scheduler.terms import is_long, step_operations
 from minitvm.auto_scheduler.ways import (
     LONG_PIECE,
     MOST_UNROLLED,
@@ -126,37 +125,73 @@ _LEAST_VECTORS = 16  # of a block: shorter pieces of a row are slow to read
 
 
 def write_in_registers(
-    s: Schedule, stage: Stage, last: Stage, inside: int, target: Target, *, in_order: bool
+    s: Schedule,
+    stages: Sequence[Stage],
+    last: Stage,
+    inside: int,
+    target: Target,
+    *,
+    in_order: bool,
 ) -> list[IterVar]:
-    """Computes a few vectors of results in registers, from which `last` stores them: the stage
-    itself, or an elementwise reader. A long sum that needn't be `in_order` is a sum of partial
-    sums. Returns the loops of `last` from the axis `inside` on."""
-    op = compute_of(stage)
-    columns = results_at_once(op, target)
-    choose(stage, "tile", "{columns} neighbouring results at a time, in registers", columns=columns)
+    """Computes a few vectors of results in registers, from which `last` stores them: the only one
+    of the `stages`, or an elementwise reader of all of them. A long sum that needn't be `in_order`
+    is a sum of partial sums. Returns the loops of `last` from the axis `inside` on."""
+    ops = [*map(compute_of, stages)]
+    columns = min(results_at_once(op, target) for op in ops)
+    if len(ops) > 1:  # share the registers
+        vectors = min(vectors_under_way(op, target) for op in ops) >> (len(ops) - 1).bit_length()
+        columns = min(columns, max(1, vectors) * min(lanes_of(op, target) for op in ops))
+    for stage in stages:
+        choose(stage, "tile", "{columns} neighbouring results at a time, in registers",
+               columns=columns)  # fmt: skip
     # Axes that are shorter than a vector together form one axis of the registers.
-    is_wide = (extent_of(op.axis[-1]) or 1) >= columns
-    line = 1 if is_wide else min(columns_in_line(op), len(op.axis) - inside)
-    if line > 1:
-        _split_line(stage, line, columns)
-    is_kept = last is not stage and line == 1
-    results = stage.set_scope("local") if is_kept else cached(s, stage, "local")
-    if last is not stage and not is_kept:
-        stage.compute_inline()
+    is_wide = all((extent_of(op.axis[-1]) or 1) >= columns for op in ops)
+    line = 1 if is_wide else min(len(ops[0].axis) - inside, *map(columns_in_line, ops))
+    made = [_results_for(s, stage, last, line, columns) for stage in stages]
     outer, block, column = _split_line(last, line, columns)
     last.vectorize(column)
-    made = compute_of(results)
-    write_sums(results, (last, block), made.axis[-1:], made.reduce_axis)
-    if is_window(op, columns):
+    for op, results in zip(ops, made, strict=True):
+        slides = is_window(op, columns)
+        part = None if in_order else part_of_long_sum(op)
+        _write_results(s, results, (last, block), target, columns, slides=slides, part=part)
+    return [*outer[inside:], block]
+
+
+def _results_for(s: Schedule, stage: Stage, last: Stage, line: int, columns: int) -> Stage:
+    """The stage of a reduction's results in registers, which `last` reads."""
+    if line > 1:
+        _split_line(stage, line, columns)
+    if last is not stage and line == 1:
+        return stage.set_scope("local")
+    results = cached(s, stage, "local")
+    if last is not stage:
+        stage.compute_inline()
+    return results
+
+
+def _write_results(
+    s: Schedule,
+    results: Stage,
+    at: tuple[Stage, IterVar],
+    target: Target,
+    columns: int,
+    *,
+    slides: bool,
+    part: int | None,
+) -> None:
+    """Computes a few vectors of results at the loop of a reader, of a sum in parts of some
+    terms."""
+    op = compute_of(results)
+    write_sums(results, at, op.axis[-1:], op.reduce_axis)
+    if slides:
         # If a window is unrolled, LLVM sees how large integers get, and computes them in narrow
         # lanes.
-        for k in innermost(made.reduce_axis, MOST_UNROLLED) or made.reduce_axis[-1:]:
+        for k in innermost(op.reduce_axis, MOST_UNROLLED) or op.reduce_axis[-1:]:
             results.unroll(k)
-        return [*outer[inside:], block]
-    if not in_order and (part := part_of_long_sum(op)):
+        return
+    if part:
         results = _write_sums_of_parts(s, results, part)
     request_gathered(results, compute_of(results).reduce_axis[-1], columns, target)
-    return [*outer[inside:], block]
 
 
 def _write_sums_of_parts(s: Schedule, results: Stage, part: int) -> Stage:
@@ -318,9 +353,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             reduced = [*compute_of(parts).reduce_axis]
             reduced = _reduced(parts, in_order) if is_nest else reduced
         is_slow = is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
-        # LLVM's own vectors of functions are narrow.
         is_slow = not _is_vectorized(op) or (is_slow and not _has_partner(s, op))
-        takes_lanes = is_slow or calls_functions(s, stage)
+        takes_lanes = is_slow or _calls(s, stage) > 0
         if parts is not None and is_rounded(op) and len(reduced) > 1 and not is_slow:
             blocks = factored(s, stage, reduced[0], 0).set_scope("local")
             reduced = _reduced(blocks, in_order)
@@ -452,6 +486,14 @@ def _is_in_pieces(stage: Stage, reduced: Sequence[IterVar]) -> bool:
     return not (is_long or is_uneven(compute_of(stage))) and any(n != 1 for n in outer)
 
 
+def _calls(s: Schedule, stage: Stage) -> int:
+    """The number of functions such as exp in a term of a reduction. In a plain loop, LLVM computes
+    several vectors of them side by side, which takes more registers than there are, or vectors of
+    half the width."""
+    ops = map(compute_of, (stage, *s.inlined_in(stage)))
+    return sum(is_long(node) for op in ops for node in walk_once(*op.body))
+
+
 def _has_partner(s: Schedule, op: ComputeOp) -> bool:
     """Whether another reduction reads the same elements, and may share the loops."""
     mine = [extent_of(axis) for axis in (*op.axis, *op.reduce_axis)]
@@ -470,12 +512,21 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
     vectors, or by halves. Returns the stages of the vectors; none if there are too few steps."""
     op = compute_of(stage)
     lanes = lanes_of(op, target)
-    width = lanes * (1 if calls_functions(s, stage) else vectors_under_way(op, target))
     extent = USUAL_STEPS if (n := extent_in(stage, k)) is None else max(0, n)
-    if extent < 2 * lanes:
+    terms = product_of_extents(op.reduce_axis) or extent
+    # The lanes hold sums of several pieces, behind whose ends a masked vector computes nothing.
+    is_whole = not is_uneven(op) and isinstance(reduce_of(op).condition, e.IntImm)
+    is_nest = is_whole and extent < terms >= 2 * lanes
+    if is_nest and target.has_mask_registers and extent >= _STEPS_OF_VECTOR:
+        lanes = min(lanes, 1 << (extent - 1).bit_length())
+    elif extent < (lanes if is_nest else 2 * lanes):
         return []
+    if calls := _calls(s, stage):
+        width = lanes * vectors_at_once(extent, lanes, calls)
+    else:
+        width = lanes * vectors_under_way(op, target)
     # A vector costs a step at the end.
-    most = min(extent, (product_of_extents(op.reduce_axis) or extent) // _STEPS_OF_VECTOR)
+    most = min(extent, terms // _STEPS_OF_VECTOR)
     width = min(width, max(lanes, 1 << (most.bit_length() - 1)))
     choose(stage, "tile", "{width} partial results at a time, in lanes", width=width)
     vectors = factored_in_lanes(s, stage, k, width)

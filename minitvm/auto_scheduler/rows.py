@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.contraction import (
     rows_in_common,
     running_axis,
 )
+from minitvm.auto_scheduler.cost import usual_bytes_of
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     has_repeated_rows,
@@ -128,8 +129,7 @@ def write_rows(
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
-            outer = compute_of(place.root).axis[: place.rows]
-            place = place if computes_all(s, stage, outer) else None
+            place = place if _computes_all(s, stage, place, target) else None
         if place is not None and place.root in turned:
             place = None
         if place is not None:
@@ -199,6 +199,15 @@ def _place_of_readers(
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
+def _computes_all(s: Schedule, stage: Stage, place: _Place, target: Target) -> bool:
+    """Whether a place computes all elements of a stage: one in each iteration, or a row. Rows are
+    for tensors larger than the L1 cache. The elements of others are near in any case, and those of
+    a short row would be read before they are stored."""
+    op, rows = compute_of(stage), compute_of(place.root).axis[: place.rows]
+    is_large = sum(map(usual_bytes_of, op.outputs)) > target.cache_bytes(1)
+    return (is_large or len(rows) == len(op.axis)) and computes_all(s, stage, rows)
+
+
 def _rows_of_vectors(root: Stage, inside: Sequence[Stage], rows: int, target: Target) -> int:
     """Up to `rows` leading axes of a stage, so few that a row fills a vector where no stage of it
     is a reduction; 0 where no row does, and for a single row."""
@@ -241,21 +250,30 @@ def _is_single(root: Stage, rows: int) -> bool:
 
 def computes_all(s: Schedule, stage: Stage, rows: Sequence[IterVar]) -> bool:
     """Whether loops over `rows`, in which the readers of a stage are computed, need all of its
-    elements: one in each iteration, as many iterations as elements, and no reader with a
-    condition."""
+    elements: as many iterations as there are rows, in each of which the owner of the loops reads a
+    row from end to end, and no reader with a condition."""
     op = compute_of(stage)
-    if len(rows) != len(op.axis) or any(
-        extent_of(a) != extent_of(b) or (extent_of(a) is None and a.dom.extent is not b.dom.extent)
-        for a, b in zip(op.axis, rows, strict=True)
-        if a.dom is not None and b.dom is not None
-    ):
+    if not rows or not all(map(_are_alike, op.axis, rows)):
         return False
-    if any(
-        index is not axis.var  # the loop over an axis of one element must say so
+    reads = [
+        (compute_of(reader).axis, load.indices)
         for reader in s.readers(stage)
         for load in all_loads(compute_of(reader))
         if load.producer in op.outputs
-        for index, axis in zip(load.indices, compute_of(reader).axis, strict=False)
+    ]
+    first = len(rows)
+    if any(
+        index is not axis.var  # the loop over an axis of one element must say so
+        for axes, indices in reads
+        for index, axis in zip(indices[:first], axes, strict=False)
+    ):
+        return False
+    if first < len(op.axis) and not any(
+        axes[:first] == tuple(rows)
+        and len(axes) == len(op.axis)
+        and all(map(_are_alike, op.axis, axes))
+        and all(index is axis.var for index, axis in zip(indices, axes, strict=True))
+        for axes, indices in reads
     ):
         return False
     return not any(
@@ -296,6 +314,11 @@ def _needs(s: Schedule, stage: Stage, others: Sequence[Stage]) -> bool:
     return any(s.consumes(stage, each) or s.consumes(each, stage) for each in others)
 
 
+def _needs_each_other(s: Schedule, group: Sequence[Stage]) -> bool:
+    """Whether a stage of a group reads another one."""
+    return any(s.consumes(a, b) for a in group for b in group if a is not b)
+
+
 def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
     """Whether another stage has to be computed between some stages of a group. Inlined ones are
     computed within them."""
@@ -304,6 +327,14 @@ def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
         for each in s.stages
         if each not in group and not each.inlined
     )
+
+
+def _are_alike(a: IterVar, b: IterVar) -> bool:
+    """Whether two axes have the same extent."""
+    if a.dom is None or b.dom is None:
+        return True
+    size = extent_of(a)
+    return size == extent_of(b) and (size is not None or a.dom.extent is b.dom.extent)
 
 
 # -- Loops --
@@ -338,10 +369,10 @@ class _Rows:
             self._write_alone()
         elif _are_elements_of_rows(s, root, [*self.inside], rows, target):
             self._write_elements_of_rows(rows)
-        elif (stage := self._tail_of()) is not None:
+        elif found := self._tails():
             self._choose()
-            in_order = is_in_order(compute_of(stage), self.strict)
-            loops = write_in_registers(s, stage, root, 0, target, in_order=in_order)
+            in_order = any(is_in_order(compute_of(each), self.strict) for each in found)
+            loops = write_in_registers(s, found, root, 0, target, in_order=in_order)
             run_parallel(root, loops, target)
         else:
             self._choose()
@@ -359,7 +390,7 @@ class _Rows:
         rows of large tensors. None where there are none."""
         s, target, op = self.s, self.target, compute_of(self.root)
         rows = min(self.inside.values())
-        if rows != 1 or op.reduce_axis or self._short_rows(rows) or self._tail_of() is not None:
+        if rows != 1 or op.reduce_axis or self._short_rows(rows) or self._tails():
             return None
         read = {tensor for each in (self.root, *self.inside) for tensor in each.op.input_tensors}
         found = list[Stage]()
@@ -464,17 +495,20 @@ class _Rows:
         )
         return found if is_each else []
 
-    def _tail_of(self) -> Stage | None:
-        """The only stage inside, if it is a reduction in columns whose results the root reads
-        element by element."""
-        if len(self.inside) != 1:
-            return None
-        (stage,) = self.inside
-        op, last = compute_of(stage), compute_of(self.root)
-        if not op.reduce_axis or last.reduce_axis or len(last.axis) != len(op.axis):
-            return None
-        is_each = _rows_in_common(last, stage) == len(op.axis)
-        return stage if runs_in_columns(op, self.target) and is_each else None
+    def _tails(self) -> list[Stage]:
+        """The stages inside, if all of them are reductions in columns whose results the root alone
+        reads, element by element; none otherwise."""
+        s, last, found = self.s, compute_of(self.root), [*self.inside]
+        if last.reduce_axis or any(each.is_output or each in self.given for each in found):
+            return []
+        is_each = all(
+            op.reduce_axis
+            and len(last.axis) == len(op.axis)
+            and runs_in_columns(op, self.target)
+            and _rows_in_common(last, stage) == len(op.axis)
+            for stage, op in ((each, compute_of(each)) for each in found)
+        )
+        return found if is_each and not _needs_each_other(s, found) else []
 
     def _write_alone(self) -> None:
         """The loops of a stage in whose rows no other stage is computed."""
@@ -490,7 +524,7 @@ class _Rows:
             else:
                 self._choose()
                 stage = in_parts(s, stage, target, in_order=in_order)
-                loops = write_in_registers(s, stage, stage, 0, target, in_order=in_order)
+                loops = write_in_registers(s, [stage], stage, 0, target, in_order=in_order)
                 run_parallel(stage, loops, target)
         elif not op.axis:
             self._choose()
@@ -529,7 +563,7 @@ class _Rows:
             if not runs_in_columns(op, target):
                 write_along(self.s, stage, target, in_order=in_order, alone=False)
             elif rows < len(op.axis):
-                write_in_registers(self.s, stage, stage, rows, target, in_order=in_order)
+                write_in_registers(self.s, [stage], stage, rows, target, in_order=in_order)
             return None
         if rows == len(op.axis):
             return None

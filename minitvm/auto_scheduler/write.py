@@ -69,7 +69,7 @@ from minitvm.auto_scheduler.terms import share_of_steps
 from minitvm.auto_scheduler.tiled import write_tiled
 from minitvm.auto_scheduler.tiles import on_one_core
 from minitvm.auto_scheduler.versions import write_versions
-from minitvm.auto_scheduler.ways import is_plain_reduction
+from minitvm.auto_scheduler.ways import is_grouped, is_plain_reduction
 from minitvm.runtime.errors import CompileError
 from minitvm.target import Target, create
 from minitvm.te.schedules.operation_graph import read_by_ranges
@@ -352,17 +352,21 @@ def _reads_again(op: ComputeOp) -> bool:
 
 
 def _write_zeros(program: Program, stage: Stage) -> bool | None:
-    """Leaves out the terms of a contraction that are 0, if these are a good part of them. Those at
-    the borders of images are a small part, and padding is faster."""
-    found = contraction_of(stage.op) if stage.time is None else None
-    made = None if program.strict or found is None else without_zero_terms(found.op)
-    if found is None or made is None:
+    """Leaves out the terms of a contraction that are 0, if these are a good part of them, or all
+    but those of one group. Those at the borders of images are a small part, and padding is
+    faster."""
+    op = compute_of(stage)
+    is_free = stage.time is None and bool(op.reduce_axis) and not program.strict
+    made = without_zero_terms(op) if is_free else None
+    if made is None:
         return None
     fewer = simplified(made)  # conditions on remainders become shorter axes
     steps = usual_iterations(fewer.reduce_axis) / max(1, usual_iterations(made.reduce_axis))
-    if steps * share_of_steps(fewer) > _MOST_LEFT:
-        return None
-    choose(stage, "zeros", "terms that conditions on axes make 0 are left out")
+    if not is_grouped(fewer, program.target):
+        is_few = steps * share_of_steps(fewer) <= _MOST_LEFT
+        if not is_few or contraction_of(op) is None:
+            return None
+    choose(stage, "zeros", "terms that conditions make 0 are left out")
     stage.omit_zeros()
     if steps < 1:
         stage.simplify()

@@ -202,3 +202,64 @@ def test_computed_keys_are_computed_in_vectors(bins: int) -> None:
     for each in (schedule, te.create_schedule(C.op)):
         tvm.build(each, [X, C])(x, found)
         np.testing.assert_array_equal(found, np.bincount(at, minlength=bins))
+
+
+# -- Factors that name the group --
+
+
+def _named_by_factors(kind: str, n: int, c: int, d: int) -> tuple[list[te.Tensor], te.Tensor]:
+    X, K = te.placeholder((n, d), name="X"), te.placeholder((n,), "int32", name="K")
+    k = te.reduce_axis((0, n), name="k")
+    if kind == "stage":
+        hot = te.compute((n, c), lambda p, i: (K[p] == i).astype("float32"), name="hot")
+        terms: Any = lambda i, j: hot[k, i] * X[k, j]  # noqa: E731
+    elif kind == "factor":
+        terms = lambda i, j: X[k, j] * (K[k] == i).astype("float32")  # noqa: E731
+    else:
+        terms = lambda i, j: te.if_then_else(K[k] != i, 0.0, X[k, j])  # noqa: E731
+    Y = te.compute((c, d), lambda i, j: te.sum(terms(i, j), axis=k), name="Y")
+    return [X, K], Y
+
+
+@pytest.mark.parametrize("kind", ["stage", "factor", "negated"])
+@pytest.mark.parametrize("shape", [(1001, 77, 33), (50, 40, 1)])
+def test_factors_that_name_the_group(kind: str, shape: tuple[int, int, int]) -> None:
+    """Keys outside of all groups have no term."""
+    n, c, d = shape
+    args, Y = _named_by_factors(kind, n, c, d)
+    trace = tvm.auto_schedule(Y, "llvm -mcpu=haswell -num-cores=2").trace()
+    assert "s[Y].omit_zeros()" in trace
+    rng = np.random.default_rng(0)
+    x, key = rng.integers(-9, 9, (n, d)).astype("float32"), rng.integers(-5, c + 5, n)
+    found = np.full((c, d), np.nan, "float32")
+    tvm.build([Y], [*args, Y])(x, key.astype("int32"), found)
+    np.testing.assert_array_equal(found, (key == np.arange(c)[:, None]).astype("float32") @ x)
+
+
+def test_counts_of_pairs_as_products() -> None:
+    K, L = (te.placeholder((500,), "int32", name=name) for name in "KL")
+    k = te.reduce_axis((0, 500), name="k")
+
+    def count(i: Any, j: Any) -> Any:
+        return te.sum((K[k] == i).astype("int32") * (L[k] == j).astype("int32"), axis=k)
+
+    Y = te.compute((30, 40), count, name="Y")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, most, 500).astype("int32") for most in (30, 40))
+    found, wanted = np.empty((30, 40), "int32"), np.zeros((30, 40), "int32")
+    np.add.at(wanted, (a, b), 1)
+    assert "s[Y].omit_zeros()" in tvm.auto_schedule(Y).trace()
+    tvm.build([Y], [K, L, Y])(a, b, found)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_infinite_factors_are_strict() -> None:
+    """0 times infinity is NaN, which fast sums by groups leave out."""
+    args, Y = _named_by_factors("factor", 100, 40, 8)
+    x, key = np.ones((100, 8), "float32"), np.zeros(100, "int32")
+    x[3, 2] = np.inf
+    found = np.empty((40, 8), "float32")
+    tvm.build([Y], [*args, Y], fp="strict")(x, key, found)
+    assert np.isnan(found[1:, 2]).all()
+    tvm.build([Y], [*args, Y])(x, key, found)
+    assert (found[1:] == 0).all()

@@ -473,3 +473,55 @@ def test_hoisted_values_in_conditions_and_in_the_indices_they_protect() -> None:
     padded = np.pad(x, ((0, 0), (size, size)))
     expected = (1 - part) * padded[:, first + size] + part * padded[:, first + 1 + size]
     np.testing.assert_allclose(y, expected, atol=1e-5)
+
+
+# -- Rows that data choose --
+
+
+def _warp(channels: int, is_clamped: bool, dtype: str = "uint8") -> Program:
+    h, w = 23, 37
+    x, m = te.placeholder((h, w, channels), dtype, name="X"), te.placeholder((2, 3), name="M")
+
+    def place(row: int, i: Any, j: Any) -> Any:
+        at = m[row, 0] * j.astype("float32") + m[row, 1] * i.astype("float32") + m[row, 2]
+        return te.floor(at + 0.5).astype("int32")
+
+    def element(i: Any, j: Any, c: Any) -> Any:
+        q, r = place(0, i, j), place(1, i, j)
+        if is_clamped:
+            return x[te.max(te.min(r, h - 1), 0), te.max(te.min(q, w - 1), 0), c]
+        is_inside = te.all(q >= 0, q < w, r >= 0, r < h)
+        return te.if_then_else(is_inside, x[r, q, c], te.const(0, dtype))
+
+    def of_numpy(x: Any, m: Any) -> Any:
+        i, j = np.mgrid[:h, :w]
+        q, r = (np.floor(m[n, 0] * j + m[n, 1] * i + m[n, 2] + 0.5).astype(int) for n in (0, 1))
+        found = x[r.clip(0, h - 1), q.clip(0, w - 1)]
+        is_inside = (q >= 0) & (q < w) & (r >= 0) & (r < h)
+        return found if is_clamped else found * is_inside[..., None]
+
+    z = te.compute((h, w, channels), element, name="Z")
+    return [x, m], z, of_numpy
+
+
+@pytest.mark.parametrize("is_clamped", [False, True], ids=["zeros", "clamped"])
+@pytest.mark.parametrize("channels", [2, 3, 4, 16, 24])
+def test_places_of_rows_that_data_choose(channels: int, is_clamped: bool) -> None:
+    """The coordinates of a pixel are vectors of their own: a row of channels is one vector or
+    less, so that its own loops compute them one by one."""
+    args, z, of_numpy = _warp(channels, is_clamped)
+    x = np.random.default_rng(0).integers(0, 256, (23, 37, channels)).astype("uint8")
+    m = np.array([[1.0, 0.125, -2.25], [-0.125, 1.25, 3.5]], "float32")  # exact in float32
+    found = np.empty_like(x)
+    tvm.build([z], [*args, z])(x, m, found)
+    np.testing.assert_array_equal(found, of_numpy(x, m))
+
+
+@pytest.mark.parametrize("is_clamped", [False, True], ids=["zeros", "clamped"])
+def test_places_are_hoisted_where_rows_are_short(is_clamped: bool) -> None:
+    def count(channels: int) -> int:
+        _, z, _ = _warp(channels, is_clamped)
+        return auto_schedule(z, "llvm -mcpu=skylake-avx512").trace().count("s.hoist(")
+
+    assert count(3) == 2
+    assert count(64) == 0

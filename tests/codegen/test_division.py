@@ -1,5 +1,5 @@
-"""Divisions of vectors of integers by divisors that aren't known: exact, and without a scalar
-division."""
+"""Divisions of vectors of integers, by divisors that aren't known or of 64 bits: exact, and without
+a scalar division."""
 
 from __future__ import annotations
 
@@ -61,3 +61,44 @@ def test_vectors_are_divided_as_floats(dtype: str) -> None:
     floats = "float" if dtype.endswith(("8", "16")) else "double"
     text = f.get_source("ll")
     assert f"fdiv <{256 // np.dtype(dtype).itemsize // 8} x {floats}>" in text
+
+
+WIDE_DIVISORS = (3, 5, 6, 7, 10, 641, 65537, 2**31 - 1, 2**32 - 1, 2**32 + 1, 2**62 + 1, 2**63 - 1)
+
+
+def wide_numbers(dtype: str, divisor: int) -> list[int]:
+    """Neighbours of powers of two and of multiples of a divisor; numbers of any size."""
+    info = np.iinfo(dtype)
+    centres = [0, *(1 << n for n in range(64)), *(divisor * (3**n) for n in range(40))]
+    near = [sign * (each + by) for each in centres for by in (-1, 0, 1) for sign in (-1, 1)]
+    some = np.random.default_rng(0).integers(info.min, info.max, 999, dtype, endpoint=True)
+    return [each for each in near if info.min <= each <= info.max] + [*map(int, some)]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("divisor", [*WIDE_DIVISORS, 2**63 + 1, 2**64 - 59, -3])
+def test_vectors_of_64_bits_by_a_number(divisor: int, dtype: str) -> None:
+    if not np.iinfo(dtype).min <= divisor <= np.iinfo(dtype).max:
+        return
+    numbers, number = wide_numbers(dtype, divisor), te.const(divisor, dtype)
+    a = np.array(numbers, dtype)
+    X = te.placeholder(a.shape, dtype, name="X")
+
+    def by(divide: Callable[..., Any]) -> Any:
+        return te.compute(a.shape, lambda i: divide(X[i], number))
+
+    results = [by(divide) for divide, _ in DIVISIONS.values()]
+    found = [np.empty_like(a) for _ in results]
+    minitvm.build(results, [X, *results])(a, *found)
+    for (name, (_, meaning)), each in zip(DIVISIONS.items(), found, strict=True):
+        wanted = [meaning(x, divisor) for x in numbers]
+        np.testing.assert_array_equal(each, np.array(wanted, dtype), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_vectors_of_64_bits_are_multiplied(dtype: str) -> None:
+    X = te.placeholder((100,), dtype, name="X")
+    Y = te.compute((100,), lambda i: te.truncmod(X[i], te.const(1000, dtype)), name="Y")
+    text = minitvm.build([Y], [X, Y], "llvm -mcpu=x86-64-v3").get_source("ll")
+    assert "mul <4 x i64>" in text
+    assert "rem <4 x i64>" not in text

@@ -243,7 +243,8 @@ class _Parts:
 
     def of(self, values: Iterable[PrimExpr]) -> Iterator[Part]:
         """The parts of some values, each before the parts inside of it. Inside of a part, only
-        functions of single elements are parts. A cast around a part stays where it is."""
+        functions of single elements are parts. A cast around a part stays where it is, and so do
+        comparisons and indices."""
         waiting = [(each, False) for each in values]
         for each, _ in waiting:
             self._summarize(each)
@@ -259,9 +260,10 @@ class _Parts:
             part = self._part(value, found, inside)
             if part is not None:
                 yield part
-            if (part is None or part.element is None) and not isinstance(value, ProducerLoad):
+            if part is None or part.element is None:
                 is_of_some = found.axes != (1 << len(self._axes)) - 1
-                within = inside or (is_of_some and not isinstance(value, e.Cast))
+                is_number = value.dtype.is_float and not isinstance(value, e.Cast | ProducerLoad)
+                within = inside or (is_of_some and is_number)
                 waiting += [(each, within) for each in reversed(children(value))]
 
     def _part(self, value: PrimExpr, found: _Summary, inside: bool) -> Part | None:

@@ -35,6 +35,7 @@ from minitvm.runtime.record import record
 from minitvm.te.schedules.factors import number
 from minitvm.te.schedules.hoist_values import is_defined
 from minitvm.te.schedules.rewrite_operations import choice_of
+from minitvm.te.schedules.simplify_operations import named_result
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import is_operator
@@ -63,7 +64,8 @@ class _Zero:
 
 def without_zero_terms(op: ComputeOp) -> ComputeOp | None:
     """A sum, minimum or maximum of numbers with the conditions on axes under which its terms aren't
-    neutral; None where there are no such conditions.
+    neutral, or else those that name the result of each term; None where there are no such
+    conditions.
 
     Terms that are 0 times NaN or infinity, or a sum of infinities, are left out, too. An
     exponential of minus infinity counts as 0 in sums that surely have other terms: where a NaN or
@@ -95,16 +97,19 @@ def _without(op: ComputeOp, reduce: Reduce, source: PrimExpr) -> Reduce | None:
         return None
     zeros = _zeros(source, _DEEPEST) if neutral == 0 else _infinite(source, _DEEPEST, neutral)
     known = [*conjuncts(reduce.condition)]
-    found = list[PrimExpr]()
+    found, naming = list[PrimExpr](), list[PrimExpr]()
     for zero in zeros:
         each = zero.condition
         if _is_any(each, (*known, *found)):
             continue
+        if named_result(op, each) is not None and is_defined(op, zero.chosen, zero.under):
+            naming.append(each)
         if not _is_of(op, each) and not _is_congruence_of(op, each):
             continue
         has_terms = not zero.by_exp or _has_terms(op, [*known, *found, each])
         if has_terms and is_defined(op, zero.chosen, zero.under):
             found.append(each)  # without elements that the condition guards
+    found = found or naming
     if not found:
         return None
     kept = _Chosen([*known, *found], neutral).expr(source)
@@ -254,18 +259,23 @@ def _infinite(value: PrimExpr, depth: int, infinity: float) -> Iterator[_Zero]:
 
 def _choices(value: PrimExpr, nothing: float) -> Iterator[_Zero]:
     """Conditions of a choice. Where one of them fails, the choice is `nothing`."""
-    condition, chosen, other = choice_of(value) or (None, None, None)
-    if condition is None or chosen is None or other is None:
+    condition, chosen, other = _in_order(value, nothing) or (None, None, None)
+    if condition is None or chosen is None or other is None or number(other) != nothing:
         return
-    if number(other) == nothing:
-        conditions = [*conjuncts(condition)]
-        kept = tuple(each for each in conditions if not _is_congruence(each))
-        for each in conditions:
-            yield _Zero(each, chosen, under=kept if _is_congruence(each) else ())
-        yield from _choices(chosen, nothing)
-    elif number(chosen) == nothing and isinstance(condition, e.Comparison):
-        yield _Zero(Analyzer().simplify(e.logical_not(condition)), other)
-        yield from _choices(other, nothing)
+    conditions = [*conjuncts(condition)]
+    kept = tuple(each for each in conditions if not _is_congruence(each))
+    for each in conditions:
+        yield _Zero(each, chosen, under=kept if _is_congruence(each) else ())
+    yield from _choices(chosen, nothing)
+
+
+def _in_order(value: PrimExpr, nothing: float) -> tuple[PrimExpr, PrimExpr, PrimExpr] | None:
+    """The condition and the two values of a choice, `nothing` the second one where it is either."""
+    choice = choice_of(value)
+    if choice is None or number(choice[1]) != nothing or not isinstance(choice[0], e.Comparison):
+        return choice
+    condition, other, chosen = choice
+    return Analyzer().simplify(e.logical_not(condition)), chosen, other
 
 
 def _definition(load: ProducerLoad) -> PrimExpr | None:
@@ -322,7 +332,9 @@ class _Chosen(Mutator):
         self._around = (e.Mul, e.Div, e.Cast) if neutral == 0 else (e.Add, e.Sub)
 
     def expr(self, node: PrimExpr) -> PrimExpr:
-        choice = choice_of(node)
+        if self._neutral == 0 and not self._spread and (made := self._known(node)) is not None:
+            return made
+        choice = _in_order(node, self._neutral)
         if choice is None or number(choice[2]) != self._neutral:
             return super().expr(node) if isinstance(node, self._around) else node
         conditions = [*conjuncts(choice[0])]
@@ -332,6 +344,24 @@ class _Chosen(Mutator):
         if len(left) == len(conditions):
             return node
         return if_then_else(all_of(True, *left), choice[1], choice[2]) if left else choice[1]
+
+    def _known(self, node: PrimExpr) -> PrimExpr | None:
+        """A factor that says whether conditions hold, which all do, as 1, and a product with it as
+        the other factor; None for any other value. The factor may be an element of a stage."""
+        match node:
+            case e.Mul(a, b):
+                x, y = self.expr(a), self.expr(b)
+                if number(x) == 1 and x is not a:
+                    return y
+                return x if number(y) == 1 and y is not b else None
+            case e.Cast(dtype, value) if value.dtype.is_bool:
+                is_held = all(_is_any(each, self._held) for each in conjuncts(value))
+                return e.const(1, dtype) if is_held else None
+            case ProducerLoad():
+                inner = _definition(node)
+                made = None if inner is None else self._known(inner)
+                return made if made is not None and number(made) is not None else None
+        return None
 
 
 def _is_any(condition: PrimExpr, others: Iterable[PrimExpr]) -> bool:
