@@ -173,3 +173,41 @@ def test_other_sums_stay_as_they_are() -> None:
     assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k], lambda k: k < 3)
     assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k] - v[i])  # which may be small
     assert "sum" in _adjoint_by(lambda x, v, i, k: te.exp(x[i, k]) + te.sin(x[i, k]))
+
+
+@pytest.mark.parametrize(("rows", "first", "shared"), [(4, 0, True), (3, 1, True), (4, 4, False)])
+def test_a_known_sum_is_read_where_it_has_an_element(rows: int, first: int, shared: bool) -> None:
+    X = te.placeholder((8, 5), name="X")
+    j, k = te.reduce_axis((0, 5), "j"), te.reduce_axis((0, 5), "k")
+    S = te.compute((4,), lambda i: te.sum(X[i, j], axis=j), name="S")
+    D = te.compute((rows,), lambda i: te.sum(X[i + first, k], axis=k), name="D_grad")
+    (found,) = reading_sums([D], [S])
+    assert (str(found.op.body[0]) == f"S[{f'i + {first}' if first else 'i'}]") is shared
+    assert bool(found.op.reduce_axis) is not shared
+
+
+@pytest.mark.parametrize("half", [3, 16])
+def test_the_angles_of_a_rotation_are_read_by_both_halves(half: int) -> None:
+    @tvm.jit
+    def rotated(x: Any, c: Any, s: Any) -> Any:
+        return te.compute(
+            x.shape,
+            lambda b, t, d: te.if_then_else(
+                d < half,
+                x[b, t, d] * c[t, d] - x[b, t, d + half] * s[t, d],
+                x[b, t, d] * c[t, d - half] + x[b, t, d - half] * s[t, d - half],
+            ),
+        )
+
+    def expected(x: Any, c: Any, s: Any) -> Any:
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+    torch.manual_seed(0)
+    shapes = [(4, 5, 2 * half), (5, half), (5, half)]
+    given = [torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    head = torch.rand(4, 5, 2 * half, dtype=torch.float64)
+    found = torch.autograd.grad(rotated(*given), given, head)
+    wanted = torch.autograd.grad(expected(*given), given, head)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
