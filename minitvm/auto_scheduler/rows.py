@@ -58,6 +58,7 @@ from minitvm.auto_scheduler.lines import (
     write_pieces,
     write_short_lines,
 )
+from minitvm.auto_scheduler.inner_rows import inner_rows
 from minitvm.auto_scheduler.loops import (
     Part,
     calls_functions,
@@ -119,6 +120,15 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
+    for root in reversed([each for each in stages if each not in parts]):
+        if root not in stages:
+            continue
+        before = stages[: stages.index(root)]
+        whole = [each for each in before if each in kept or each in parts]
+        find_inner = partial(_write_inner, s, root, before, whole, given, target, strict)
+        found_inner = attempt.follow("rows in turn", root, find_inner)
+        if found_inner:
+            stages = [each for each in stages if each not in found_inner]
     turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
@@ -174,6 +184,32 @@ def write_rows(
 
 
 # -- Stages that are computed together --
+
+
+def _write_inner(
+    s: Schedule,
+    root: Stage,
+    before: Sequence[Stage],
+    whole: Container[Stage],
+    given: Container[Stage],
+    target: Target,
+    strict: bool,
+) -> Sequence[Stage] | None:
+    """Schedules a stage with the stages that are computed for each of its rows, along an axis that
+    isn't the first; returns all of them."""
+    found = inner_rows(s, root, before, whole, target)
+    if found is None:
+        return None
+    choose(root, "strategy", "the rows of {axis} one after the other, all of each: they stay in the "
+           "L2 cache", axis=found.axis.var.name)  # fmt: skip
+    axes = compute_of(root).axis
+    place = axes.index(found.axis)
+    root.reorder(found.axis, *axes[:place])
+    rows = _Rows(s, root, dict.fromkeys(found.inside, 1), given, target, strict)
+    rows.write_in_turn(found.axis, place + 1)
+    for each in found.inside:
+        choose(each, "place", "computed row by row within {root}", root=root)
+    return [root, *found.inside]
 
 
 def _place_of_readers(
@@ -351,6 +387,13 @@ class _Rows:
                 root.parallel(row)
             self._write_inside(row, rows)
         return True
+
+    def write_in_turn(self, row: IterVar, before: int) -> None:
+        """Schedules the stages in a loop over rows along one axis, which stands in front of the
+        other ones; the first `before` axes are no part of a line."""
+        self._write_columns(self.root, before)
+        self.root.parallel(row)
+        self._write_inside(row, 1)
 
     def sums_beside(self, stages: Sequence[Stage]) -> list[Stage] | None:
         """The sums of columns among `stages` that are added up in the loops over rows: of the same
