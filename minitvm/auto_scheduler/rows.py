@@ -47,6 +47,7 @@ from minitvm.auto_scheduler.contraction import (
     rows_in_common,
     running_axis,
 )
+from minitvm.auto_scheduler.inner_rows import InnerRows, inner_rows
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     has_repeated_rows,
@@ -58,7 +59,6 @@ from minitvm.auto_scheduler.lines import (
     write_pieces,
     write_short_lines,
 )
-from minitvm.auto_scheduler.inner_rows import inner_rows
 from minitvm.auto_scheduler.loops import (
     Part,
     calls_functions,
@@ -120,15 +120,7 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
-    for root in reversed([each for each in stages if each not in parts]):
-        if root not in stages:
-            continue
-        before = stages[: stages.index(root)]
-        whole = [each for each in before if each in kept or each in parts]
-        find_inner = partial(_write_inner, s, root, before, whole, given, target, strict)
-        found_inner = attempt.follow("rows in turn", root, find_inner)
-        if found_inner:
-            stages = [each for each in stages if each not in found_inner]
+    stages = _without_inner_rows(attempt, stages, target, kept, parts, given=given, strict=strict)
     turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
@@ -186,30 +178,38 @@ def write_rows(
 # -- Stages that are computed together --
 
 
-def _write_inner(
-    s: Schedule,
-    root: Stage,
-    before: Sequence[Stage],
-    whole: Container[Stage],
-    given: Container[Stage],
+def _without_inner_rows(
+    attempt: Attempt,
+    stages: Sequence[Stage],
     target: Target,
+    kept: Container[Stage],
+    parts: Container[Stage],
+    *,
+    given: Container[Stage],
     strict: bool,
-) -> Sequence[Stage] | None:
-    """Schedules a stage with the stages that are computed for each of its rows, along an axis that
-    isn't the first; returns all of them."""
-    found = inner_rows(s, root, before, whole, target)
-    if found is None:
-        return None
-    choose(root, "strategy", "the rows of {axis} one after the other, all of each: they stay in the "
-           "L2 cache", axis=found.axis.var.name)  # fmt: skip
-    axes = compute_of(root).axis
-    place = axes.index(found.axis)
-    root.reorder(found.axis, *axes[:place])
-    rows = _Rows(s, root, dict.fromkeys(found.inside, 1), given, target, strict)
-    rows.write_in_turn(found.axis, place + 1)
-    for each in found.inside:
-        choose(each, "place", "computed row by row within {root}", root=root)
-    return [root, *found.inside]
+) -> Sequence[Stage]:
+    """Schedules the stages whose rows along an inner axis take turns, and those that are computed
+    for each of these rows; returns the others."""
+    s, done = attempt.schedule, set[Stage]()
+
+    def write(root: Stage) -> InnerRows | None:
+        before = stages[: stages.index(root)]
+        free = [each for each in before if each not in (*done, root) and is_free(each)]
+        found = inner_rows(s, root, free, given, target)
+        if found is not None:
+            _Rows(s, root, dict.fromkeys(found.inside, 1), given, target, strict).write_in_turn(
+                found.axis
+            )
+        return found
+
+    def is_free(stage: Stage) -> bool:
+        return stage not in kept and stage not in parts
+
+    for root in reversed([each for each in stages if each not in parts]):
+        found = None if root in done else attempt.follow("rows in turn", root, partial(write, root))
+        if found is not None:
+            done |= {root, *found.inside}
+    return [each for each in stages if each not in done]
 
 
 def _place_of_readers(
@@ -388,12 +388,18 @@ class _Rows:
             self._write_inside(row, rows)
         return True
 
-    def write_in_turn(self, row: IterVar, before: int) -> None:
-        """Schedules the stages in a loop over rows along one axis, which stands in front of the
-        other ones; the first `before` axes are no part of a line."""
-        self._write_columns(self.root, before)
-        self.root.parallel(row)
+    def write_in_turn(self, row: IterVar) -> None:
+        """Schedules the stages in a loop over the rows along one axis of the root."""
+        root, axes = self.root, compute_of(self.root).axis
+        choose(root, "strategy", "the rows along {axis} take turns: all stages for one row, which "
+               "stays in the L2 cache", axis=row)  # fmt: skip
+        place = axes.index(row)
+        root.reorder(row, *axes[:place])
+        self._write_columns(root, place + 1)
+        root.parallel(row)
         self._write_inside(row, 1)
+        for each in self.inside:
+            choose(each, "place", "computed row by row within {root}", root=root)
 
     def sums_beside(self, stages: Sequence[Stage]) -> list[Stage] | None:
         """The sums of columns among `stages` that are added up in the loops over rows: of the same

@@ -181,8 +181,9 @@ def _known_of(op: Operation, anchors: Collection[Tensor] | None = None) -> _Know
         return None
     axes = [axis.var for axis in op.axis]
     for node in walk_once(*factors):
-        is_read = isinstance(node, ProducerLoad) and (anchors is None or node.producer in anchors)
-        if is_read and _is_anchor(node, axes, op):
+        if not isinstance(node, ProducerLoad) or not _is_anchor(node, axes, op):
+            continue
+        if anchors is None or node.producer in anchors:
             return _Known(op.output(0), product, node)
     return None
 
