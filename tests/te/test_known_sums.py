@@ -182,6 +182,7 @@ def test_a_known_sum_is_read_where_it_has_an_element(rows: int, first: int, shar
     S = te.compute((4,), lambda i: te.sum(X[i, j], axis=j), name="S")
     D = te.compute((rows,), lambda i: te.sum(X[i + first, k], axis=k), name="D_grad")
     (found,) = reading_sums([D], [S])
+    assert isinstance(found.op, te.ComputeOp)
     assert (str(found.op.body[0]) == f"S[{f'i + {first}' if first else 'i'}]") is shared
     assert bool(found.op.reduce_axis) is not shared
 
