@@ -147,7 +147,7 @@ _ABSENT = {
         "script": "write loops with tir.ir_builder or te.hybrid.script",
         **dict.fromkeys(("cuda", "gpu", "opencl", "cl", "metal", "vulkan", "rocm"), _GPU),
         "context": "write tvm.device(name, id)",
-        "autodiff": "write the gradient as an expression of its own",
+        "autodiff": "te.gradient differentiates a program: see docs/gradients.md",
         "register_object": "classes of Python need no registration",
         "register_extension": "arrays are taken by DLPack: see docs/calling.md",
         "support": "get_include() says where the header is, and __version__ the version",

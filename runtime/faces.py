@@ -30,9 +30,12 @@ def hand_on(face: str, *others: str) -> None:
     vars(module)["__all__"] = sorted(names.union(others))
 
 
-def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+def on_demand(
+    face: str, places: Mapping[str, str], advice: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
     """A face's ``__getattr__``: names that few programs need are imported from their places on
     demand. A place is the module that defines the name, or the face's own module of that name.
+    `advice` says what to write in place of names that a user may expect.
 
     >>> from minitvm import te
     >>> on_demand("minitvm.te", {"hybrid": "minitvm.te.hybrid"})("hybrid") is te.hybrid
@@ -41,7 +44,8 @@ def on_demand(face: str, places: Mapping[str, str]) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         if name not in places:
-            raise AttributeError(f"module {face!r} has no attribute {name!r}")
+            remedy = f": {advice[name]}" if advice and name in advice else ""
+            raise AttributeError(f"module {face!r} has no attribute {name!r}{remedy}")
         module = importlib.import_module(places[name])
         return module if places[name] == f"{face}.{name}" else getattr(module, name)
 

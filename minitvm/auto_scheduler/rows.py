@@ -48,6 +48,7 @@ from minitvm.auto_scheduler.contraction import (
     running_axis,
 )
 from minitvm.auto_scheduler.cost import usual_bytes_of
+from minitvm.auto_scheduler.inner_rows import InnerRows, inner_rows
 from minitvm.auto_scheduler.lines import (
     first_of_digits,
     has_repeated_rows,
@@ -122,6 +123,7 @@ def write_rows(
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
+    stages = _without_inner_rows(attempt, stages, target, kept, parts, given=given, strict=strict)
     turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
@@ -176,6 +178,40 @@ def write_rows(
 
 
 # -- Stages that are computed together --
+
+
+def _without_inner_rows(
+    attempt: Attempt,
+    stages: Sequence[Stage],
+    target: Target,
+    kept: Container[Stage],
+    parts: Container[Stage],
+    *,
+    given: Container[Stage],
+    strict: bool,
+) -> Sequence[Stage]:
+    """Schedules the stages whose rows along an inner axis take turns, and those that are computed
+    for each of these rows; returns the others."""
+    s, done = attempt.schedule, set[Stage]()
+
+    def write(root: Stage) -> InnerRows | None:
+        before = stages[: stages.index(root)]
+        free = [each for each in before if each not in (*done, root) and is_free(each)]
+        found = inner_rows(s, root, free, given, target)
+        if found is not None:
+            _Rows(s, root, dict.fromkeys(found.inside, 1), given, target, strict).write_in_turn(
+                found.axis
+            )
+        return found
+
+    def is_free(stage: Stage) -> bool:
+        return stage not in kept and stage not in parts
+
+    for root in reversed([each for each in stages if each not in parts]):
+        found = None if root in done else attempt.follow("rows in turn", root, partial(write, root))
+        if found is not None:
+            done |= {root, *found.inside}
+    return [each for each in stages if each not in done]
 
 
 def _place_of_readers(
@@ -384,6 +420,19 @@ class _Rows:
                 root.parallel(row)
             self._write_inside(row, rows)
         return True
+
+    def write_in_turn(self, row: IterVar) -> None:
+        """Schedules the stages in a loop over the rows along one axis of the root."""
+        root, axes = self.root, compute_of(self.root).axis
+        choose(root, "strategy", "the rows along {axis} take turns: all stages for one row, which "
+               "stays in the L2 cache", axis=row)  # fmt: skip
+        place = axes.index(row)
+        root.reorder(row, *axes[:place])
+        self._write_columns(root, place + 1)
+        root.parallel(row)
+        self._write_inside(row, 1)
+        for each in self.inside:
+            choose(each, "place", "computed row by row within {root}", root=root)
 
     def sums_beside(self, stages: Sequence[Stage]) -> list[Stage] | None:
         """The sums of columns among `stages` that are added up in the loops over rows: of the same

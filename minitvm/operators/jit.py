@@ -125,7 +125,7 @@ def _operator(function: Any, options: Options) -> Operator:
 
 def _no_function_of_tensors(function: Any) -> str:
     """Why something can't be traced, and what to do; nothing for a function of Python code."""
-    if isinstance(function, classmethod | property):
+    if isinstance(function, classmethod | staticmethod | property):
         kind = type(function).__name__
         return f"a {kind}: decorate the function first, with @{kind} above @minitvm.jit"
     if not callable(function):

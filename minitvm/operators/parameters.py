@@ -92,7 +92,10 @@ def parameters_of(
     for position, given in enumerate(signature.parameters.values()):
         where = f"{name}: parameter '{given.name}'"
         if given.kind in _VARIADIC:
-            raise CompileError(f"{where}: expected a parameter of one argument, got '{given}'")
+            raise CompileError(
+                f"{where}: expected a parameter of one argument, got '{given}': name the arguments "
+                "one by one"
+            )
         if given.name == _RESERVED:
             raise CompileError(f"{where}: expected another name: `out=` is an operator's own")
         kind = Kind.STATIC if given.name in static else None
@@ -102,7 +105,7 @@ def parameters_of(
             raise CompileError(f"{where}: {error}") from None
         is_keyword = given.kind is inspect.Parameter.KEYWORD_ONLY
         kind = kind or meant.pop("kind")
-        if kind is Kind.ANY and isinstance(given.default, bool | str):
+        if kind is Kind.ANY and isinstance(given.default, bool | str | tuple):
             kind = Kind.STATIC
         optional = meant.pop("optional", False) or given.default is None
         is_left_out = optional and given.default is inspect.Parameter.empty
@@ -183,7 +186,12 @@ def _meaning(annotation: Any) -> dict[str, Any]:
     if annotation is inspect.Parameter.empty or annotation is Any:
         return {"kind": Kind.ANY}
     if isinstance(annotation, str):
+        text, bar, none = annotation.rpartition("|")
+        if bar and none.strip() == "None":
+            return {**_meaning(_NUMBERS.get(text.strip(), text.strip())), "optional": True}
         return {"kind": Kind.TENSOR, "shape": parse_shape(annotation)}
+    if isinstance(annotation, typing.ForwardRef):  # the text in Optional["m n"]
+        return _meaning(annotation.__forward_arg__)
     if annotation is Tensor:
         return {"kind": Kind.TENSOR}
     if annotation is float or annotation is int:
@@ -201,10 +209,12 @@ def _meaning(annotation: Any) -> dict[str, Any]:
         texts = [each for each in args[1:] if isinstance(each, str)]
         if len(texts) == 1:
             return _annotated(args[0], texts[0])
+    advice = "name the parameter in static=, if the program is made for its value"
+    if hasattr(annotation, "__dlpack__"):
+        advice = "te.Tensor, or no annotation, takes an array of any library and any shape"
     raise CompileError(
         f'expected an annotation such as "m n", Annotated[te.Tensor, "m n"], float, int or '
-        f"bool, got {_said(annotation)}: name the parameter in static=, if the program is made "
-        "for its value"
+        f"bool, got {_said(annotation)}: {advice}"
     )
 
 

@@ -256,6 +256,8 @@ def _advised(value: Any, member: Any) -> str:
         return f"an operation{inside}: return its tensor, op.output(0)"
     if isinstance(member, dict):
         return f"a dict{inside}: return a tuple of its tensors"
+    if isinstance(member, int | float):
+        return f"{kind}{inside}: return a tensor, as in te.compute((), lambda: {member})"
     return f"{kind}{inside}"
 
 

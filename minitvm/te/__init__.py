@@ -43,6 +43,7 @@ from minitvm.tir.expr import power as power
 from minitvm.tir.expr import subtract as subtract
 from minitvm.tir.expr import truncdiv as truncdiv
 from minitvm.tir.expr import truncmod as truncmod
+from minitvm.tir.numpy_functions import OTHERWISE as _OTHERWISE
 from minitvm.tir.op import abs as abs
 from minitvm.tir.op import acos as acos
 from minitvm.tir.op import acosh as acosh
@@ -116,5 +117,6 @@ __getattr__ = _on_demand(
         "hybrid": "minitvm.te.hybrid",
         "jvp": "minitvm.te.autodiff.pushforward",
     },
+    _OTHERWISE,
 )
 _hand_on(__name__, "gradient", "jvp")

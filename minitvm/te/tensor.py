@@ -7,6 +7,7 @@ and compared by identity; :mod:`minitvm.te.operation` makes them.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn, final
@@ -226,6 +227,26 @@ _OF_ARRAYS = {
 }
 """What arrays have as attributes and methods, and how it is written in a program."""
 
+_PARTS = {
+    "slice": (
+        "a slice",
+        "compute the part that is meant, as in te.compute(shape, lambda i: A[i + 1])",
+    ),
+    "ellipsis": ("...", "give each index, as in te.compute(shape, lambda *i: A(*i[:-1], 0))"),
+    "NoneType": (
+        "None",
+        "an axis of one element is an index that isn't read, as in te.compute((n, 1), lambda i, j: "
+        "A[i])",
+    ),
+    "bool": (
+        "a tensor of bools",
+        "choose between elements, as in te.compute(shape, lambda i: te.if_then_else(mask[i], A[i], "
+        "0.0))",
+    ),
+    "other": ("a whole tensor", "index it, as in te.compute(shape, lambda i: A[B[i]])"),
+}
+"""What selects a part of an array: how it is called, and how it is written in a program."""
+
 
 @final
 @record(eq=False, repr=False)
@@ -280,17 +301,27 @@ class Tensor(WholeTensor):
     def __getitem__(self, indices: Any) -> Any:
         """The element at some indices; given fewer, a :class:`TensorSlice` to be indexed on."""
         indices = indices if isinstance(indices, tuple) else (indices,)
+        for position, each in enumerate(indices):
+            self._check_is_of_element(position, each)
         return self(*indices) if len(indices) >= self.ndim else TensorSlice(self, indices)
 
     def _index(self, position: int, value: Any) -> PrimExpr:
-        where = f"{self.name}: index {position}"
-        if isinstance(value, slice):
-            raise CompileError(
-                f"{where}: expected an integer expression, got a slice: compute the part that is "
-                "meant, as in te.compute(shape, lambda i: A[i + 1])"
-            )
-        with expr.naming(where):
+        self._check_is_of_element(position, value)
+        with expr.naming(f"{self.name}: index {position}"):
             return expr.as_index(value)
+
+    def _check_is_of_element(self, position: int, value: Any) -> None:
+        """Refuses what selects a part of an array in numpy, and says how that is written."""
+        if isinstance(value, Tensor) and value.ndim:
+            kind = "bool" if value.dtype.is_bool else "other"
+            got, remedy = _PARTS[kind]
+        elif value is None or isinstance(value, slice | types.EllipsisType):
+            got, remedy = _PARTS[type(value).__name__]
+        else:
+            return
+        raise CompileError(
+            f"{self.name}: index {position}: expected an integer expression, got {got}: {remedy}"
+        )
 
     def asobject(self) -> PrimExpr:
         """The only element of a tensor of rank 0."""

@@ -124,6 +124,14 @@ class _Unknown:
         unknown = next((part for part in parts if isinstance(part, cls)), cls)
         _language.of_torch(unknown, function, parts)
 
+    def __format__(self, how: str) -> str:
+        if how:
+            raise TypeError(
+                f"{shown(self)} has no value while a program is written: for the format {how!r} "
+                "print the array that the compiled function returns"
+            )
+        return str(self)
+
     __float__, __int__ = _no_number("__float__"), _no_number("__int__")
     __index__, __complex__ = _no_number("__index__"), _no_number("__complex__")
     __round__, __trunc__ = _no_number("__round__"), _no_number("__trunc__")

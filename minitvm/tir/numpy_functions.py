@@ -35,8 +35,10 @@ def of_torch(given: Any, function: Callable[..., Any], args: Iterable[Any]) -> N
 def _refused(called: str, given: Any, arrays: list[Any]) -> TypeError:
     if arrays:
         return TypeError(f"{called} of {described(given)}: {no_array(arrays[0])}")
-    own = _NAMES.get(called.partition(".")[2])
-    advice = f"write te.{own}" if own else "write it with the functions of te"
+    name = called.partition(".")[2]
+    advice = "write it with the functions of te"
+    if name in _NAMES or name in OTHERWISE:
+        advice = f"write te.{_NAMES[name]}" if name in _NAMES else OTHERWISE[name]
     return TypeError(
         f"{called} computes numbers, and {described(given)} has none while a program is written: "
         f"{advice}"
@@ -54,6 +56,28 @@ _OPERATORS = {
     "left_shift": "shift_left",
     "right_shift": "shift_right",
 }  # fmt: skip
+_SUM = "write te.sum over an axis of te.reduce_axis"
+_MOVED = "say where each element comes from, as in te.compute((n, m), lambda i, j: x[j, i])"
+
+# How functions of numpy and torch that te has under no name are written.
+OTHERWISE = {
+    "where": "write te.if_then_else(c, a, b)",
+    "select": "write te.if_then_else(c, a, b)",
+    "maximum": "write te.max(a, b)",
+    "minimum": "write te.min(a, b)",
+    "relu": "write te.max(x, 0.0)",
+    "clip": "write te.max(te.min(x, high), low)",
+    "clamp": "write te.max(te.min(x, high), low)",
+    "square": "write x * x",
+    "silu": "write x * te.sigmoid(x)",
+    **dict.fromkeys(("mean", "matmul", "dot", "mm", "bmm", "einsum"), _SUM),
+    **dict.fromkeys(("argmax", "argmin"), "write a reducer, te.comm_reducer"),
+    "cumsum": "write te.sum with a condition, as in te.sum(x[k], axis=k, where=k <= i)",
+    **dict.fromkeys(("transpose", "reshape", "concatenate", "cat", "stack", "flip"), _MOVED),
+    **dict.fromkeys(("zeros", "ones", "full", "arange"), "write te.compute(shape, lambda i: ...)"),
+    "softmax": "write its maximum, exponentials and sum: examples/operators has one",
+}
+
 # The names of numpy's functions in te.
 _NAMES = {
     "fmax": "max",

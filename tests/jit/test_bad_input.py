@@ -202,7 +202,8 @@ def _loops(x: te.Tensor, n: int = 3) -> Any:
         (lambda x: [], "got a list of none"),
         (lambda x: (x,), "got a tuple of 1: return the tensor itself"),
         (lambda x: {"x": x}, "got a dict: return a tuple"),
-        (lambda x: (x, 1), "got int in a tuple"),
+        (lambda x: (x, 1), r"got int in a tuple: return a tensor, as in te.compute"),
+        (lambda x: np.matmul(x, x), "np.matmul computes numbers, .* written: write te.sum over"),
         (lambda x: x.op, "got an operation"),
         (lambda x: te.create_schedule((x + 1.0).op), "got a Schedule alone"),
         (lambda x: x + ELSEWHERE, r"its own tensors \(x\), found that it reads 'elsewhere'"),
@@ -238,7 +239,10 @@ def _annotated(annotation: Any) -> Callable[[Any], Any]:
         ("m+l", "letters that are dimensions somewhere, or follow from one as .*, got 'm'"),
         ("float32", r"expected dimensions, got the dtype float32: write 'float32\[...\]'"),
         ("float99[n]", "expected a dtype, got 'float99'"),
-        (list, "expected an annotation such as .* got list"),
+        (list, "expected an annotation such as .* got list: name the parameter in static="),
+        (np.ndarray, "got ndarray: te.Tensor, or no annotation, takes an array of any library"),
+        (torch.Tensor, "got Tensor: te.Tensor, or no annotation, takes an array of any library"),
+        ("n? | None", "expected a dimension, got 'n\\?'"),
         (Annotated[float, "zz"], "expected a dtype for a number, got 'zz'"),
     ],
 )
@@ -272,7 +276,7 @@ def test_parameters_and_options() -> None:
         return out
 
     cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: tvm.jit(many), "'x': expected a parameter of one argument"),
+        (lambda: tvm.jit(many), r"'x': expected .* one argument, got '\*x.*': name the arg"),
         (lambda: tvm.jit(out), "'out': expected another name"),
         (lambda: tvm.jit(_number), "expected a Python function of tensors, got int: give options"),
         (lambda: tvm.jit(dict), "got the class dict: make its methods operators"),
@@ -284,6 +288,7 @@ def test_parameters_and_options() -> None:
         (lambda: tvm.jit(_asynchronous), "got the asynchronous function _asynchronous: write it"),
         (lambda: tvm.jit(_generator), "got the generator _generator: return its results"),
         (lambda: tvm.jit(_number_of), "got a classmethod: decorate the function first"),
+        (lambda: tvm.jit(staticmethod(_branches)), "got a staticmethod: decorate the function"),
         (lambda: tvm.jit(static="q")(_branches), "static: expected parameters among x, got 'q'"),
         (lambda: tvm.jit(symbolic="q")(_branches), "symbolic: expected letters among none"),
     ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import jax
 import jax.numpy as jnp
@@ -213,6 +214,31 @@ def test_an_array_or_none_may_be_left_out() -> None:
     x = np.ones(3, "float32")
     assert biased(x).tolist() == biased(x, None).tolist() == [1, 1, 1]
     assert biased(x, bias=x).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("annotation", ["n | None", "Optional['n']", "float | None"])
+def test_optional_annotations_as_text_and_as_types(annotation: str) -> None:
+    def biased(x: Any, bias: Any = None) -> Any:
+        return te.compute(x.shape, lambda i: x[i] if bias is None else x[i] * 2.0)
+
+    is_text = not annotation.startswith("Optional")
+    given = repr(annotation) if is_text else operator.getitem(Optional, "n")
+    biased.__annotations__["bias"] = given
+    f, x = tvm.jit(biased), np.ones(3, "float32")
+    other = 1.0 if "float" in annotation else x
+    assert f(x).tolist() == [1, 1, 1] and f(x, other).tolist() == [2, 2, 2]
+    with pytest.raises((TypeError, ValueError), match="argument 1 'bias': expected"):
+        f(x, "no" if "float" in annotation else x[None])
+
+
+def test_a_tuple_as_default_is_a_value_of_the_program() -> None:
+    @tvm.jit
+    def first(x: Any, size: Any = (2,)) -> Any:
+        return te.compute(size, lambda i: x[i])
+
+    x = np.arange(4, dtype="float32")
+    assert first(x).tolist() == [0, 1]
+    assert first(x, (3,)).tolist() == [0, 1, 2]
 
 
 def test_out() -> None:

@@ -173,3 +173,75 @@ def test_other_sums_stay_as_they_are() -> None:
     assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k], lambda k: k < 3)
     assert "sum" in _adjoint_by(lambda x, v, i, k: x[i, k] - v[i])  # which may be small
     assert "sum" in _adjoint_by(lambda x, v, i, k: te.exp(x[i, k]) + te.sin(x[i, k]))
+
+
+@pytest.mark.parametrize(("rows", "first", "shared"), [(4, 0, True), (3, 1, True), (4, 4, False)])
+def test_a_known_sum_is_read_where_it_has_an_element(rows: int, first: int, shared: bool) -> None:
+    X = te.placeholder((8, 5), name="X")
+    j, k = te.reduce_axis((0, 5), "j"), te.reduce_axis((0, 5), "k")
+    S = te.compute((4,), lambda i: te.sum(X[i, j], axis=j), name="S")
+    D = te.compute((rows,), lambda i: te.sum(X[i + first, k], axis=k), name="D_grad")
+    (found,) = reading_sums([D], [S])
+    assert isinstance(found.op, te.ComputeOp)
+    assert (str(found.op.body[0]) == f"S[{f'i + {first}' if first else 'i'}]") is shared
+    assert bool(found.op.reduce_axis) is not shared
+
+
+@pytest.mark.parametrize("half", [3, 16])
+def test_the_angles_of_a_rotation_are_read_by_both_halves(half: int) -> None:
+    @tvm.jit
+    def rotated(x: Any, c: Any, s: Any) -> Any:
+        return te.compute(
+            x.shape,
+            lambda b, t, d: te.if_then_else(
+                d < half,
+                x[b, t, d] * c[t, d] - x[b, t, d + half] * s[t, d],
+                x[b, t, d] * c[t, d - half] + x[b, t, d - half] * s[t, d - half],
+            ),
+        )
+
+    def expected(x: Any, c: Any, s: Any) -> Any:
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+    torch.manual_seed(0)
+    shapes = [(4, 5, 2 * half), (5, half), (5, half)]
+    given = [torch.rand(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    head = torch.rand(4, 5, 2 * half, dtype=torch.float64)
+    found = torch.autograd.grad(rotated(*given), given, head)
+    wanted = torch.autograd.grad(expected(*given), given, head)
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_adjoints_that_read_the_same_sums_stand_between_them_and_the_last() -> None:
+    n, c, m = 4, 3, 5
+    X = te.placeholder((n, c, m), "float64", name="X")
+    w, b = (te.placeholder((c,), "float64", name=name) for name in "wb")
+    (i, j), (k, h) = ([te.reduce_axis((0, each)) for each in (n, m)] for _ in range(2))
+    s = te.compute((c,), lambda q: te.sum(X[i, q, j], axis=[i, j]), name="s")
+    d = te.compute(X.shape, lambda a, q, e: X[a, q, e] - s[q] / (n * m), name="d")
+    v = te.compute((c,), lambda q: te.sum(d[k, q, h] * d[k, q, h], axis=[k, h]), name="v")
+    r = te.compute((c,), lambda q: te.rsqrt(v[q] / (n * m) + 1e-5), name="r")
+    Y = te.compute(X.shape, lambda a, q, e: d[a, q, e] * r[q] * w[q] + b[q], name="Y")
+    dY = te.placeholder(X.shape, "float64", name="dY")
+    dX, dw, db = te.gradient(Y, [X, w, b], dY)
+    ops = in_order([dX.op])
+    assert db.op in ops and dw.op in ops and db.op.name == "b_grad"
+    readers = [
+        op.name for op in ops if any(x.op is dw.op.input_tensors[0].op for x in op.input_tensors)
+    ]
+    assert isinstance(db.op, te.ComputeOp) and db.op.reduce_axis and "w_grad" in readers[:1]
+
+
+def test_two_adjoints_that_copy_one_sum_are_two_tensors() -> None:
+    X = te.placeholder((6, 4), "float64", name="X")
+    a, b = (te.placeholder((4,), "float64", name=name) for name in "ab")
+    Y = te.compute(X.shape, lambda i, j: X[i, j] + a[j] + b[j], name="Y")
+    dY = te.placeholder(X.shape, "float64", name="dY")
+    da, db = te.gradient(Y, [a, b], dY)
+    assert da is not db
+    dy, found = np.random.default_rng(0).random((6, 4)), [np.empty(4), np.empty(4)]
+    tvm.build([da, db], [dY, da, db])(dy, *found)
+    for each in found:
+        np.testing.assert_allclose(each, dy.sum(0), rtol=1e-12)

@@ -67,12 +67,39 @@ def test_a_slice_is_indexed_on() -> None:
         ((0.5, 0), "A: index 0: expected an integer expression, got 0.5 of dtype float32"),
         ((0, True), "A: index 1: expected an integer expression"),
         ((0, "x"), "A: index 1: expected an integer expression"),
-        ((0, None), "A: index 1: expected an expression or a number, got NoneType None"),
+        ((0, None), "A: index 1: expected an integer expression, got None: an axis of one element"),
+        (None, "A: index 0: expected an integer expression, got None: an axis of one element"),
+        (slice(1, None), r"A: index 0: .*, got a slice: compute the part that is meant"),
+        (..., r"A: index 0: expected an integer expression, got \.\.\.: give each index"),
+        ((..., 0), r"A: index 0: expected an integer expression, got \.\.\.: give each index"),
+        (te.placeholder((2,), "int32"), r"A: index 0: .*, got a whole tensor: index it"),
+        (matrix() > 0.0, r"A: index 0: .*, got a tensor of bools: choose between elements"),
     ],
 )
 def test_wrong_indices(index: Any, text: str) -> None:
     with pytest.raises(CompileError, match=text):
         matrix()[index]
+
+
+def test_a_value_that_is_not_known_has_no_format() -> None:
+    load = matrix()[0, 1]
+    assert f"{load}" == str(load) == "A[0, 1]"
+    with pytest.raises(TypeError, match=r"A\[0, 1\] has no value .*: for the format '\.2f' print"):
+        f"{load:.2f}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("where", r": write te\.if_then_else\(c, a, b\)$"),
+        ("relu", r": write te\.max\(x, 0\.0\)$"),
+        ("mean", r": write te\.sum over an axis"),
+        ("nothing", "$"),
+    ],
+)
+def test_names_of_numpy_and_torch_that_te_writes_otherwise(name: str, text: str) -> None:
+    with pytest.raises(AttributeError, match=f"'minitvm.te' has no attribute '{name}'{text}"):
+        getattr(te, name)
 
 
 def test_a_placeholder_begins_with_its_shape() -> None:

@@ -15,7 +15,7 @@ from minitvm.te.autodiff.folds import scan_of
 from minitvm.te.autodiff.functions import where
 from minitvm.te.autodiff.keeping import reading_kept
 from minitvm.te.autodiff.known_sums import reading_sums
-from minitvm.te.autodiff.known_values import reading_values
+from minitvm.te.autodiff.known_values import reading_adjoints, reading_values
 from minitvm.te.autodiff.moves import moves_of
 from minitvm.te.autodiff.reductions import Term, chooses, is_fold, terms_of
 from minitvm.te.autodiff.scans import (
@@ -105,7 +105,8 @@ def gradient(
         for result, adjoint in zip(results, heads, strict=True):
             backward.begin_with_head(result, adjoint)
         backward.run(in_order([result.op for result in results]))
-        return reading_sums(reading_values(backward.found(), results), results)
+        found = reading_sums(reading_values(backward.found(), results), results)
+        return reading_adjoints(found, results)
 
 
 def _is_in_steps(op: Operation) -> bool:

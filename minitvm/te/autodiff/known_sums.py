@@ -317,6 +317,14 @@ class _Stage:
                 e.equal(mine.extent, theirs.extent)
             ):
                 return None
+        for axis in wanted.op.axis:
+            known.bind(axis.var, domain_of(axis))
+        for axis in self.sum.op.axis:  # an element beyond the stage may be a sum, too
+            index, domain = place[axis.var], domain_of(axis)
+            if not known.can_prove(e.greater_equal(index, domain.min)) or not known.can_prove(
+                e.less(index, domain.min + domain.extent)
+            ):
+                return None
         here = _substituted(self.inside, place)
         if here.powers.keys() != inside.powers.keys() or any(
             power != inside.powers[key][1] for key, (_, power) in here.powers.items()
