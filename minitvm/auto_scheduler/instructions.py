@@ -27,6 +27,7 @@ from dataclasses import replace
 from math import lcm, prod
 from typing import TypeAlias, TypeVar, cast
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -81,8 +82,9 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct,
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, ProducerLoad, Var
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
@@ -695,16 +697,16 @@ def _square_of_groups(
 ) -> tuple[int, int] | None:
     """The columns of a panel, and the groups of 4 bytes along the sum, that are transposed
     together: as many as a vector of groups has lanes, or fewer, that divide both extents."""
-    most = min(target.lanes(INT32), _MOST_LANES)
-    count, rest = divmod(_size_of(k) or 1, group)
+    most, prover = min(target.lanes(INT32), _MOST_LANES), Prover()
 
-    def greatest(extent: int, most: int) -> int:
-        return next((each for each in (16, 8, 4) if each <= most and extent % each == 0), 0)
+    def greatest(extent: PrimExpr, most: int, each_of: int = 1) -> int:
+        found = (each for each in (16, 8, 4) if each <= most)
+        rests = ((each, e.floormod(extent, each * each_of)) for each in found)
+        return next((each for each, rest in rests if prover.can_prove(e.equal(rest, 0))), 0)
 
-    columns = greatest(width, most)
-    groups = greatest(count, columns)
-    is_square = group * dtype.bits == INT32.bits and not rest and columns and groups
-    return (columns, groups) if is_square else None
+    columns = greatest(e.const(width), most)
+    groups = greatest(domain_of(k).extent, columns, group)
+    return (columns, groups) if group * dtype.bits == INT32.bits and columns and groups else None
 
 
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> bool:

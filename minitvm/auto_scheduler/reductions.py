@@ -98,7 +98,7 @@ from minitvm.tir.expr import IterVar, Reduce, Var
 from minitvm.tir.functor import walk_once
 
 _APART = 2  # vectors of elements that lie apart, under way
-_VECTORS = 4  # of results that are computed together, where there may be few
+_VECTORS = 8  # of results that are computed together, where there may be few
 _MOST_UNROLLED = 16  # steps: more take long to compile
 _MOST_WRITTEN = 128  # steps of neighbouring results
 _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop

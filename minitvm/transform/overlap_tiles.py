@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 from minitvm.arith.atoms import structural_key
@@ -34,6 +35,8 @@ from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 _WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
 _LONG = 32  # statements of a tile: a copy takes long to compile
+_SHORT = 16  # statements of a tile that has a copy for each number of vectors that are left
+_MOST_PIECES = 8  # vectors of it
 _MANY = 8  # tiles: one of them takes little of the time
 
 
@@ -203,13 +206,16 @@ class _Overlap(ScopedMutator):
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
         if not tiles.last.terms:
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
+        every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
+        is_whole = self._ends_behind(loop, every)
+        if is_whole and (pieces := self._pieces(loop, tiles)):
+            return self._with_rest(loop, tiles, whole, pieces)
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > LITTLE:
             whole_loop = with_fields(
                 loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
             )
-            every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
-            is_alone = bool(e.const_int(apart)) and self._ends_behind(loop, every)
+            is_alone = bool(e.const_int(apart)) and is_whole
             narrow = self._narrow(loop, tiles) if is_alone else None
             if narrow is not None and loop.kind == ForKind.SERIAL:
                 return self._with_halves(loop, tiles, whole_loop, narrow)
@@ -264,6 +270,41 @@ class _Overlap(ScopedMutator):
             if any(mentions(lane, *each.indices) for lane in lanes)
         }
         return len(reads) <= 1
+
+    def _with_rest(
+        self, loop: s.For, tiles: Tiles, whole: Stmt, pieces: Mapping[int, Stmt]
+    ) -> Stmt:
+        """The loop over `whole` tiles, and a guarded one of as few vectors as the rest needs, of
+        those in `pieces` by their number of columns."""
+        var, size = loop.loop_var, tiles.size
+        number = self._number(loop, tiles.last + size, size)
+        columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
+        (_, rest), *others = sorted(pieces.items(), reverse=True)
+        for least, each in others:
+            rest = s.IfThenElse(columns - number * size <= least, each, rest)
+        rest = s.IfThenElse(number < loop.extent, substitute(rest, {var: number}))
+        return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _pieces(self, loop: s.For, tiles: Tiles) -> dict[int, Stmt]:
+        """The bodies for the first columns of a tile of three vectors or more, up to all of them,
+        by their number; none if the tile is long, or has no loop inside that is."""
+        if loop.kind != ForKind.SERIAL or code_size(loop.body) > _SHORT:
+            return {}
+        inside = find(s.For, loop.body)
+        widths = {each.dtype.itemsize for each in written_buffers(loop.body)}
+        is_long = any(each.kind == ForKind.SERIAL for each in inside)
+        if not is_long or len(widths) != 1 or (self._masked_bytes and min(widths) < _WHOLE):
+            return {}
+        vector = self._vector_bytes // min(widths)
+        if tiles.size % vector or not 2 < tiles.size // vector <= _MOST_PIECES:
+            return {}
+        try:
+            return {
+                size: Shortened(tiles, size, size - vector).stmt(loop.body)
+                for size in range(vector, tiles.size + 1, vector)
+            }
+        except NoFunctionOfTheTile:
+            return {}
 
     def _with_halves(self, loop: s.For, tiles: Tiles, whole: s.For, narrow: Stmt) -> Stmt:
         """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body
