@@ -36,7 +36,7 @@ _WHOLE = 4  # bytes of the least elements for which there are masks without mask
 
 _LONG = 32  # statements of a tile: a copy takes long to compile
 _SHORT = 16  # statements of a tile that has a copy for each number of vectors that are left
-_MOST_PIECES = 8  # vectors of it
+_EIGHTHS = (2, 4, 5, 6, 8)  # of it. One vector waits for itself as long as two do.
 _MANY = 8  # tiles: one of them takes little of the time
 
 
@@ -296,12 +296,14 @@ class _Overlap(ScopedMutator):
         if not is_long or len(widths) != 1 or (self._masked_bytes and min(widths) < _WHOLE):
             return {}
         vector = self._vector_bytes // min(widths)
-        if tiles.size % vector or not 2 < tiles.size // vector <= _MOST_PIECES:
+        sizes = [tiles.size * part // 8 for part in _EIGHTHS]
+        sizes = [size for size in sizes if size % vector == 0]
+        if tiles.size % 8 or len(sizes) < 3:
             return {}
         try:
             return {
-                size: Shortened(tiles, size, size - vector).stmt(loop.body)
-                for size in range(vector, tiles.size + 1, vector)
+                size: Shortened(tiles, size, before).stmt(loop.body)
+                for before, size in zip([0, *sizes], sizes, strict=False)
             }
         except NoFunctionOfTheTile:
             return {}
