@@ -344,14 +344,14 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
             yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     alone = rows if len(extents) == 1 and extents[0] is rows else None
     if any(has_instruction(each, target) for each in found):
-        if alone is not None and not all(map(lies_in_groups, found)):
-            few = {alone: _PADDED_FEW}
-            name, are_few = f"{_FEW_BY_TILES} {alone.name} or fewer", alone <= _FEW_BY_TILES
-            yield _Version(name, are_few, (few,), is_bounded=True)
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
         yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
+        if alone is not None and not all(map(lies_in_groups, found)):
+            few = {alone: _PADDED_FEW}
+            name, are_few = f"{_FEW_BY_TILES} {alone.name} or fewer", alone <= _FEW_BY_TILES
+            yield _Version(name, are_few, (few,), is_bounded=True)
         long = (e.less_equal(_SHORT, var) for var in tiled)
         name = f"extents of {_SHORT} or more"
         yield _Version(name, reduce(e.logical_and, long), ({},), made_for="padded tiles")
