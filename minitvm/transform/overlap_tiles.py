@@ -76,7 +76,16 @@ def overlap_tiles(
     masked in either case. A block of tiles may begin where the extent has ended already: `n` is
     then negative, as is the number of the last tile, and the block has no tile.
 
-    Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
+    Short tiles of three vectors or more with a loop inside, as sums of columns are, are followed by
+    one of as few vectors as the rest needs, whose last one is masked::
+
+        for io in range(n // 64): ...                           # without guards
+        if n // 64 < (n + 63) // 64:
+            if n - n // 64 * 64 <= 16: ...                      # 16 columns, at n // 64 * 64
+            elif n - n // 64 * 64 <= 32: ...                    # 16, and 16 under guards
+            elif ...
+
+    Other tiles of several vectors are followed by tiles of half of the columns::
 
         if n >= 16:
             io.whole = select(n >= 32, (n + 15) // 32, 0)
@@ -231,10 +240,7 @@ class _Overlap(ScopedMutator):
         count = self._number(loop, tiles.last + size, size)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
-        within = count < loop.extent
-        if not self._prover.proves(tiles.last + size):  # a block of tiles may begin behind the end
-            within = e.logical_and(count >= 0, within)
-        rest = s.IfThenElse(within, rest)
+        rest = s.IfThenElse(self._is_begun(loop, tiles, count), rest)
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
@@ -274,16 +280,23 @@ class _Overlap(ScopedMutator):
     def _with_rest(
         self, loop: s.For, tiles: Tiles, whole: Stmt, pieces: Mapping[int, Stmt]
     ) -> Stmt:
-        """The loop over `whole` tiles, and a guarded one of as few vectors as the rest needs, of
-        those in `pieces` by their number of columns."""
+        """The loop over `whole` tiles, and behind it a guarded one of as few vectors as the rest
+        needs: one of the `pieces`, by their number of columns."""
         var, size = loop.loop_var, tiles.size
         number = self._number(loop, tiles.last + size, size)
         columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
         (_, rest), *others = sorted(pieces.items(), reverse=True)
         for least, each in others:
             rest = s.IfThenElse(columns - number * size <= least, each, rest)
-        rest = s.IfThenElse(number < loop.extent, substitute(rest, {var: number}))
+        rest = s.IfThenElse(self._is_begun(loop, tiles, number), substitute(rest, {var: number}))
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _is_begun(self, loop: s.For, tiles: Tiles, number: PrimExpr) -> PrimExpr:
+        """Whether a tile that isn't whole, the one behind `number` of them, has columns."""
+        within = number < loop.extent
+        if self._prover.proves(tiles.last + tiles.size):
+            return within
+        return e.logical_and(number >= 0, within)  # the extent may have ended before
 
     def _pieces(self, loop: s.For, tiles: Tiles) -> dict[int, Stmt]:
         """The bodies for the first columns of a tile of three vectors or more, up to all of them,
