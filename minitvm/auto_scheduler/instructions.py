@@ -67,7 +67,7 @@ from minitvm.auto_scheduler.some_sizes import USUAL, is_version, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, blocks_of, strip_of, tiles_of, vectors
-from minitvm.runtime.dtype import INT32, DType
+from minitvm.runtime.dtype import INT8, INT32, DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import (
@@ -94,6 +94,8 @@ _TOGETHER = 16  # steps of the sum that are brought together at once
 _T = TypeVar("_T")
 _Instruction: TypeAlias = DotProduct | MatrixProduct
 _MOST_LANES = 16  # of vectors that are transposed
+_SQUARES = (16, 8, 4)  # groups of a side
+_LONG_SUM = 32  # groups: three more are a tenth at most
 _PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
 
 
@@ -579,8 +581,19 @@ def _padding(contraction: Contraction, tile: Tile, group: int) -> list[int]:
     if _size_of(contraction.rows[-1]) is not None:
         multiple[contraction.rows[-1]] = tile.rows
     axes = _columns_last(contraction, contraction.op.axis)
-    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
+    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [_together(contraction, group)]
     return [*(multiple.get(axis, 1) for axis in axes), *steps]
+
+
+def _together(contraction: Contraction, group: int) -> int:
+    """The multiple to which the steps are padded. Where the columns' factor lies along them, a copy
+    moves squares of groups, the least of which have few: for long sums, that many are worth more
+    than the products with padding cost."""
+    b, k = contraction.b, contraction.op.reduce_axis[-1]
+    groups = -(-(_size_of(k) or 0) // group)
+    if b.along(k) == 1 and groups >= _LONG_SUM:
+        return group * _SQUARES[-1] if group <= INT32.bits // INT8.bits else group
+    return group
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
@@ -700,7 +713,7 @@ def _square_of_groups(
     most, prover = min(target.lanes(INT32), _MOST_LANES), Prover()
 
     def greatest(extent: PrimExpr, most: int, each_of: int = 1) -> int:
-        found = (each for each in (16, 8, 4) if each <= most)
+        found = (each for each in _SQUARES if each <= most)
         rests = ((each, e.floormod(extent, each * each_of)) for each in found)
         return next((each for each, rest in rests if prover.can_prove(e.equal(rest, 0))), 0)
 

@@ -477,6 +477,33 @@ def test_instructions_for_matrices_take_some_symbolic_sizes(
         np.testing.assert_array_equal(got, np.einsum(text, x.astype("int32"), y.astype("int32")))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "total"), [("int8", "int32"), ("int16", "int32"), ("bfloat16", "float32")]
+)
+def test_weights_along_a_sum_of_any_length_are_transposed_in_registers(
+    dtype: str, total: str
+) -> None:
+    """The padded steps are whole squares of groups, however many there are."""
+    tensors = einsum("mk,nk->mn", dict(zip("mnk", sizes(), strict=True)), dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AMX)
+    padded = s.versions[-1][1].trace()
+    assert "pad_einsum(" in padded and "te.interleave_rows(" in padded
+    tvm.lower(s, tensors)
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for m, n, k in ((16, 16, 16), (17, 33, 65), (40, 100, 129), (1, 64, 64), (3, 5, 0), (64, 64, 64)):
+        x, y = (whole(*shape, dtype="float32") for shape in ((m, k), (n, k)))
+        got = np.full((m, n), 77, total)
+        f(*(tvm.nd.array(each, dtype=dtype) for each in (x, y)), got)
+        np.testing.assert_array_equal(got, x @ y.T)
+
+
+def test_multiples_of_tiles_come_before_few_rows() -> None:
+    """A call of 64 rows is both."""
+    tensors = einsum("mk,nk->mn", {"m": te.var("m"), "n": 64, "k": 64}, "int8", "int32")
+    named = conditions(tensors[-1], AMX)
+    assert named.index("m % 64 == 0") < named.index("m <= 64")
+
+
 def test_an_image_read_as_it_lies_has_a_version() -> None:
     """Not one of known channels, whose schedule is right for images of any size."""
     text = "bchw,oc->bohw"
