@@ -75,7 +75,9 @@ def guarded_tiles(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind)
     """As :func:`tiles_of`, whether or not a tile may begin anywhere."""
     if e.const_int(loop.min) != 0 or not prover.is_index_arithmetic(loop.extent):
         return None
-    parts = [each.loop_var for each in find(s.For, loop.body) if each.kind == kind]
+    # Loops of requests compute no parts.
+    loops = (each for each in find(s.For, loop.body) if each.kind == kind)
+    parts = [each.loop_var for each in loops if contains(s.BufferStore, each)]
     var = loop.loop_var
     # Without such a guard nothing else need be asked.
     if not parts or not any(mentions(var, x.condition) for x in find(s.IfThenElse, loop.body)):

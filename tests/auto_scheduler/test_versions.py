@@ -490,7 +490,14 @@ def test_weights_along_a_sum_of_any_length_are_transposed_in_registers(
     assert "pad_einsum(" in padded and "te.interleave_rows(" in padded
     tvm.lower(s, tensors)
     f = tvm.build(tensors[-1], tensors, name="f")
-    for m, n, k in ((16, 16, 16), (17, 33, 65), (40, 100, 129), (1, 64, 64), (3, 5, 0), (64, 64, 64)):
+    for m, n, k in (
+        (16, 16, 16),
+        (17, 33, 65),
+        (40, 100, 129),
+        (1, 64, 64),
+        (3, 5, 0),
+        (64, 64, 64),
+    ):
         x, y = (whole(*shape, dtype="float32") for shape in ((m, k), (n, k)))
         got = np.full((m, n), 77, total)
         f(*(tvm.nd.array(each, dtype=dtype) for each in (x, y)), got)
