@@ -89,6 +89,7 @@ _SMALL = (128, 64, 192)
 _IMAGE = (128, 192)  # and for single rows
 _ROWS = (512, 256, 128, 64)  # of a product whose columns and steps are known
 _PLACES = (56, 128, 192)  # of images that are read as they lie
+_LINE = 48  # places of a line that fill vectors well
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -357,8 +358,12 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version(name, reduce(e.logical_and, long), ({},), made_for="padded tiles")
         return
     if images := [each for each in found if _is_image(each)]:
+        sizes = _sizes_of_images(extents, images)
         if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), _sizes_of_images(extents, images))
+            yield _Version("images", e.const(True), sizes)
+        elif lines := dict.fromkeys(line for each in images for line in _lines_of_places(each)):
+            long = (e.less_equal(_LINE, extent) for extent in lines)
+            yield _Version(f"lines of {_LINE} or more", reduce(e.logical_and, long), sizes)
         return
     if alone is not None:
         # Of any larger number of rows the tiles and the blocks are the same.
@@ -537,6 +542,13 @@ def _is_image(contraction: Contraction) -> bool:
     op, a, b = contraction.op, contraction.a, contraction.b
     columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
     return len(columns) > 1 and b.along(contraction.column) == 1
+
+
+def _lines_of_places(image: Contraction) -> list[Var]:
+    """The symbolic number of places of a line of an image that is read as it lies, without windows.
+    Long lines are computed as columns; of short ones, channels fill vectors better."""
+    extent = domain_of(image.column).extent
+    return [extent] if isinstance(extent, Var) and not reads_windows(image.op, image.b.load) else []
 
 
 def _has_symbolic_channels(image: Contraction) -> bool:
