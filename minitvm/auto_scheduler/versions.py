@@ -358,12 +358,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version(name, reduce(e.logical_and, long), ({},), made_for="padded tiles")
         return
     if images := [each for each in found if _is_image(each)]:
-        sizes = _sizes_of_images(extents, images)
-        if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), sizes)
-        elif lines := dict.fromkeys(line for each in images for line in _lines_of_places(each)):
-            long = (e.less_equal(_LINE, extent) for extent in lines)
-            yield _Version(f"lines of {_LINE} or more", reduce(e.logical_and, long), sizes)
+        yield from _images_as_they_lie(extents, images)
         return
     if alone is not None:
         # Of any larger number of rows the tiles and the blocks are the same.
@@ -542,6 +537,19 @@ def _is_image(contraction: Contraction) -> bool:
     op, a, b = contraction.op, contraction.a, contraction.b
     columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
     return len(columns) > 1 and b.along(contraction.column) == 1
+
+
+def _images_as_they_lie(
+    extents: Sequence[Var], images: Sequence[Contraction]
+) -> Iterator[_Version]:
+    """The version for images of several axes of columns."""
+    sizes = _sizes_of_images(extents, images)
+    lines = dict.fromkeys(line for each in images for line in _lines_of_places(each))
+    if any(map(_has_symbolic_channels, images)):
+        yield _Version("images", e.const(True), sizes)
+    elif lines:
+        long = reduce(e.logical_and, (e.less_equal(_LINE, extent) for extent in lines))
+        yield _Version(f"lines of {_LINE} or more", long, sizes)
 
 
 def _lines_of_places(image: Contraction) -> list[Var]:
