@@ -100,6 +100,7 @@ from minitvm.tir.functor import walk_once
 _APART = 2  # vectors of elements that lie apart, under way
 _VECTORS = 8  # of results that are computed together, where there may be few
 _MASKED = 4  # bytes of an element, for which any target masks lanes at once
+_LONG = 32  # steps, after which a tile for each rest pays (:mod:`overlap_tiles`)
 _MOST_UNROLLED = 16  # steps: more take long to compile
 _MOST_WRITTEN = 128  # steps of neighbouring results
 _BYTES_OF_STEPS = 32  # of a vector that LLVM makes of the steps of a short loop
@@ -276,10 +277,11 @@ def results_at_once(op: ComputeOp, target: Target) -> int:
     if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
         columns = min(columns, _APART * lanes)  # elements are loaded one by one
     if extent is None:
-        # A tile of the rest has as many vectors as it needs (:mod:`overlap_tiles`). A window has so
-        # few terms that the processor begins the next tile meanwhile.
-        has_masks = target.has_mask_registers or op.output(0).dtype.itemsize >= _MASKED
-        vectors = 2 if _is_window(op, columns) else _VECTORS if has_masks else _VECTORS // 2
+        # A tile of the rest has as many vectors as it needs; elsewhere, few results fall to a masked
+        # tile. A window has so few terms that the processor begins the next tile meanwhile.
+        is_masked = target.has_mask_registers or op.output(0).dtype.itemsize >= _MASKED
+        has_rests = is_masked and (product_of_extents(op.reduce_axis) or _LONG) >= _LONG
+        vectors = 2 if _is_window(op, columns) else _VECTORS if has_rests else _VECTORS // 2
         columns = min(columns, lanes_of(op, target) * vectors)
     if _line_of(op) > 1 and are_pieces(op):
         size, most = extent_of(op.axis[-1]) or 1, _VECTORS_OF_PIECES * target.lanes(UINT8)

@@ -300,13 +300,13 @@ class _Overlap(ScopedMutator):
 
     def _pieces(self, loop: s.For, tiles: Tiles) -> dict[int, Stmt]:
         """The bodies for the first columns of a tile of three vectors or more, up to all of them,
-        by their number; none if the tile is long, or has no loop inside that is."""
+        by their number; none if the tile is long, or has no loop inside."""
         if loop.kind != ForKind.SERIAL or code_size(loop.body) > _SHORT:
             return {}
         inside = find(s.For, loop.body)
         widths = {each.dtype.itemsize for each in written_buffers(loop.body)}
-        is_long = any(each.kind == ForKind.SERIAL for each in inside)
-        if not is_long or len(widths) != 1 or (self._masked_bytes and min(widths) < _WHOLE):
+        has_loops = any(each.kind == ForKind.SERIAL for each in inside)
+        if not has_loops or len(widths) != 1 or (self._masked_bytes and min(widths) < _WHOLE):
             return {}
         vector = self._vector_bytes // min(widths)
         sizes = [tiles.size * part // 8 for part in _EIGHTHS]
