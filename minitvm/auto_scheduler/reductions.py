@@ -277,8 +277,8 @@ def results_at_once(op: ComputeOp, target: Target) -> int:
     if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
         columns = min(columns, _APART * lanes)  # elements are loaded one by one
     if extent is None:
-        # A tile of the rest has as many vectors as it needs; elsewhere, few results fall to a masked
-        # tile. A window has so few terms that the processor begins the next tile meanwhile.
+        # A tile of the rest has as many vectors as it needs; without that, few results fall to a
+        # masked tile. A window has so few terms that the processor begins the next tile meanwhile.
         is_masked = target.has_mask_registers or op.output(0).dtype.itemsize >= _MASKED
         has_rests = is_masked and (product_of_extents(op.reduce_axis) or _LONG) >= _LONG
         vectors = 2 if _is_window(op, columns) else _VECTORS if has_rests else _VECTORS // 2
