@@ -89,7 +89,7 @@ from minitvm.auto_scheduler.packing import (
     write_image,
     write_panels,
 )
-from minitvm.auto_scheduler.some_sizes import USUAL, may_vary
+from minitvm.auto_scheduler.some_sizes import USUAL, has_sizes, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused
 from minitvm.auto_scheduler.tiled import cycles_of
@@ -131,7 +131,8 @@ def is_convolution(contraction: Contraction, target: Target) -> bool:
         return _is_depthwise_by_channels(contraction)
     indices = without_digits(loads[0].indices, loads[0].producer.shape)
     windows = any(not isinstance(index, Var | e.IntImm) for index in indices)
-    if not windows and len(columns) == 1:
+    is_line = has_sizes() and any(map(may_vary, columns))  # a version is written for long lines
+    if not windows and (len(columns) == 1 or is_line):
         return False
     factors = (contraction.a, contraction.b)
     if not all(is_copied_by_its_axes(contraction, each) for each in factors):

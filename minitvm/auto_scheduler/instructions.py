@@ -27,6 +27,7 @@ from dataclasses import replace
 from math import lcm, prod
 from typing import TypeAlias, TypeVar, cast
 
+from minitvm.arith.prover import Prover
 from minitvm.auto_scheduler.choice import choose, choose_blocks, choose_tile
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -73,7 +74,7 @@ from minitvm.auto_scheduler.some_sizes import USUAL, is_version, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD
 from minitvm.auto_scheduler.tiles import ALIKE, best_tile, blocks_of, strip_of, tiles_of, vectors
-from minitvm.runtime.dtype import INT32, DType
+from minitvm.runtime.dtype import INT8, INT32, DType
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target
 from minitvm.te.intrinsics.dot_product import (
@@ -88,8 +89,9 @@ from minitvm.te.intrinsics.matrix_product import MATRIX_PRODUCTS, MatrixProduct,
 from minitvm.te.schedules.operation_graph import multiplied_reads
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Tensor
-from minitvm.tir.expr import IterVar, ProducerLoad, Var
+from minitvm.te.tensor import ComputeOp, Tensor, domain_of
+from minitvm.tir import expr as e
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Var
 
 _LEAST_ROWS = 4  # that must use a packed factor
 _OFFSET = {"int8": "uint8"}  # kept with 128 added
@@ -99,6 +101,8 @@ _TOGETHER = 16  # steps of the sum that are brought together at once
 _T = TypeVar("_T")
 _Instruction: TypeAlias = DotProduct | MatrixProduct
 _MOST_LANES = 16  # of vectors that are transposed
+_SQUARES = (16, 8, 4)  # groups of a side
+_LONG_SUM = 32  # groups: three more are a tenth at most
 _PADDED = 127  # an extent that is padded: a multiple of no tile, and nearly one
 
 
@@ -584,8 +588,19 @@ def _padding(contraction: Contraction, tile: Tile, group: int) -> list[int]:
     if _size_of(contraction.rows[-1]) is not None:
         multiple[contraction.rows[-1]] = tile.rows
     axes = _columns_last(contraction, contraction.op.axis)
-    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [group]
+    steps = [1] * (len(contraction.op.reduce_axis) - 1) + [_together(contraction, group)]
     return [*(multiple.get(axis, 1) for axis in axes), *steps]
+
+
+def _together(contraction: Contraction, group: int) -> int:
+    """The multiple to which the steps are padded. Where the columns' factor lies along them, a copy
+    moves squares of groups, the least of which have few: for long sums, that many are worth more
+    than the products with padding cost."""
+    b, k = contraction.b, contraction.op.reduce_axis[-1]
+    groups = -(-(_size_of(k) or 0) // group)
+    if b.along(k) == 1 and groups >= _LONG_SUM:
+        return group * _SQUARES[-1] if group <= INT32.bits // INT8.bits else group
+    return group
 
 
 def _is_even(contraction: Contraction, padding: Sequence[int]) -> bool:
@@ -702,16 +717,16 @@ def _square_of_groups(
 ) -> tuple[int, int] | None:
     """The columns of a panel, and the groups of 4 bytes along the sum, that are transposed
     together: as many as a vector of groups has lanes, or fewer, that divide both extents."""
-    most = min(target.lanes(INT32), _MOST_LANES)
-    count, rest = divmod(_size_of(k) or 1, group)
+    most, prover = min(target.lanes(INT32), _MOST_LANES), Prover()
 
-    def greatest(extent: int, most: int) -> int:
-        return next((each for each in (16, 8, 4) if each <= most and extent % each == 0), 0)
+    def greatest(extent: PrimExpr, most: int, each_of: int = 1) -> int:
+        found = (each for each in _SQUARES if each <= most)
+        rests = ((each, e.floormod(extent, each * each_of)) for each in found)
+        return next((each for each, rest in rests if prover.can_prove(e.equal(rest, 0))), 0)
 
-    columns = greatest(width, most)
-    groups = greatest(count, columns)
-    is_square = group * dtype.bits == INT32.bits and not rest and columns and groups
-    return (columns, groups) if is_square else None
+    columns = greatest(e.const(width), most)
+    groups = greatest(domain_of(k).extent, columns, group)
+    return (columns, groups) if group * dtype.bits == INT32.bits and columns and groups else None
 
 
 def _write_rows(s: Schedule, sums: Tensor, factor: Tensor, load: ProducerLoad, at: Place) -> bool:

@@ -93,6 +93,7 @@ _SMALL = (128, 64, 192)
 _IMAGE = (128, 192)  # and for single rows
 _ROWS = (512, 256, 128, 64)  # of a product whose columns and steps are known
 _PLACES = (56, 128, 192)  # of images that are read as they lie
+_LINE = 48  # places of a line that fill vectors well
 
 Write = Callable[..., None]
 """Writes the schedule of an attempt for a program with some `arguments`."""
@@ -348,21 +349,20 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
             yield _Version(f"{_FEW} {rows.name} or fewer", are_few, (few,))
     alone = rows if len(extents) == 1 and extents[0] is rows else None
     if any(has_instruction(each, target) for each in found):
-        if alone is not None and not all(map(lies_in_groups, found)):
-            few = {alone: _PADDED_FEW}
-            name, are_few = f"{_FEW_BY_TILES} {alone.name} or fewer", alone <= _FEW_BY_TILES
-            yield _Version(name, are_few, (few,), is_bounded=True)
         whole = (e.equal(e.floormod(var, _WHOLE), 0) for var in tiled)
         name = f"extents that are multiples of {_WHOLE}"
         sizes = tuple(dict.fromkeys(extents, size) for size in _WHOLE_SIZES)
         yield _Version(name, reduce(e.logical_and, whole), sizes, is_whole=True)
+        if alone is not None and not all(map(lies_in_groups, found)):
+            few = {alone: _PADDED_FEW}
+            name, are_few = f"{_FEW_BY_TILES} {alone.name} or fewer", alone <= _FEW_BY_TILES
+            yield _Version(name, are_few, (few,), is_bounded=True)
         long = (e.less_equal(_SHORT, var) for var in tiled)
         name = f"extents of {_SHORT} or more"
         yield _Version(name, reduce(e.logical_and, long), ({},), made_for="padded tiles")
         return
     if images := [each for each in found if _is_image(each)]:
-        if any(map(_has_symbolic_channels, images)):
-            yield _Version("images", e.const(True), _sizes_of_images(extents, images))
+        yield from _images_as_they_lie(extents, images)
         return
     if alone is not None:
         # Of any larger number of rows the tiles and the blocks are the same.
@@ -541,6 +541,26 @@ def _is_image(contraction: Contraction) -> bool:
     op, a, b = contraction.op, contraction.a, contraction.b
     columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
     return len(columns) > 1 and b.along(contraction.column) == 1
+
+
+def _images_as_they_lie(
+    extents: Sequence[Var], images: Sequence[Contraction]
+) -> Iterator[_Version]:
+    """The version for images of several axes of columns."""
+    sizes = _sizes_of_images(extents, images)
+    lines = dict.fromkeys(line for each in images for line in _lines_of_places(each))
+    if any(map(_has_symbolic_channels, images)):
+        yield _Version("images", e.const(True), sizes)
+    elif lines:
+        long = reduce(e.logical_and, (e.less_equal(_LINE, extent) for extent in lines))
+        yield _Version(f"lines of {_LINE} or more", long, sizes)
+
+
+def _lines_of_places(image: Contraction) -> list[Var]:
+    """The symbolic number of places of a line of an image that is read as it lies, without windows.
+    Long lines are computed as columns; of short ones, channels fill vectors better."""
+    extent = domain_of(image.column).extent
+    return [extent] if isinstance(extent, Var) and not reads_windows(image.op, image.b.load) else []
 
 
 def _has_symbolic_channels(image: Contraction) -> bool:

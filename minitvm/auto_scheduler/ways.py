@@ -78,7 +78,9 @@ from minitvm.tir.functor import mentions
 MOST_ROWS = 8
 _MOST_PLAIN_ROWS = 2
 _APART = 2  # vectors of elements that lie apart, under way
-_VECTORS = 4  # of results that are computed together, where there may be few
+_VECTORS = 8  # of results that are computed together, where there may be few
+_MASKED = 4  # bytes of an element, for which any target masks lanes at once
+_LONG = 32  # steps, after which a tile for each rest pays (:mod:`overlap_tiles`)
 _CHOSEN = 3  # instructions in the time of one element of a vector that data choose
 _LOADS_APART = 2  # loads in the time of one element of a vector whose elements lie apart
 _VECTORS_OF_PIECES = 3  # of bytes: loops over more lanes aren't unrolled
@@ -273,9 +275,11 @@ def results_at_once(op: ComputeOp, target: Target) -> int:
     if any(each.along(op.axis[-1]) > NEAR for each in factors_of(op)):
         columns = min(columns, _APART * lanes)  # elements are loaded one by one
     if extent is None:
-        # Where rows may be short, few of their results fall to a masked tile. A window has so few
-        # terms that the processor begins the next tile meanwhile.
-        vectors = 2 if is_window(op, columns) else _VECTORS
+        # A tile of the rest has as many vectors as it needs; without that, few results fall to a
+        # masked tile. A window has so few terms that the processor begins the next tile meanwhile.
+        is_masked = target.has_mask_registers or op.output(0).dtype.itemsize >= _MASKED
+        has_rests = is_masked and (product_of_extents(op.reduce_axis) or _LONG) >= _LONG
+        vectors = 2 if is_window(op, columns) else _VECTORS if has_rests else _VECTORS // 2
         columns = min(columns, lanes_of(op, target) * vectors)
     if columns_in_line(op) > 1 and are_pieces(op):
         size, most = extent_of(op.axis[-1]) or 1, _VECTORS_OF_PIECES * target.lanes(UINT8)

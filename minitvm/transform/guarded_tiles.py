@@ -13,7 +13,7 @@ from minitvm.arith.effects import (
     read_buffers,
     written_buffers,
 )
-from minitvm.arith.guards import conjuncts, is_symbolic
+from minitvm.arith.guards import Without, conjuncts, is_symbolic
 from minitvm.arith.linear import Affine
 from minitvm.arith.prover import Prover
 from minitvm.arith.scopes import in_loop
@@ -33,7 +33,7 @@ from minitvm.tir.functor import (
     with_fields,
 )
 from minitvm.tir.op import are_apart, is_likely
-from minitvm.tir.stmt import ForKind, PrimFunc, Stmt
+from minitvm.tir.stmt import ForKind, PrimFunc, Stmt, seq
 from minitvm.transform.loop_conditions import Conditions
 
 _Linear: TypeAlias = dict[PrimExpr, tuple[dict[Var, int], dict[PrimExpr, None]]]
@@ -75,7 +75,9 @@ def guarded_tiles(prover: Prover, forms: Conditions, loop: s.For, kind: ForKind)
     """As :func:`tiles_of`, whether or not a tile may begin anywhere."""
     if e.const_int(loop.min) != 0 or not prover.is_index_arithmetic(loop.extent):
         return None
-    parts = [each.loop_var for each in find(s.For, loop.body) if each.kind == kind]
+    # Loops of requests compute no parts.
+    loops = (each for each in find(s.For, loop.body) if each.kind == kind)
+    parts = [each.loop_var for each in loops if contains(s.BufferStore, each)]
     var = loop.loop_var
     # Without such a guard nothing else need be asked.
     if not parts or not any(mentions(var, x.condition) for x in find(s.IfThenElse, loop.body)):
@@ -344,12 +346,13 @@ class NoFunctionOfTheTile(Exception):
 @final
 class Shortened(Mutator):
     """Lets loops over the parts of a tile, which its guards mention, have fewer iterations. Loops
-    of requests stay."""
+    of requests stay. Of the iterations, the first ones that are `whole` aren't guarded."""
 
-    def __init__(self, tiles: Tiles, size: int) -> None:
+    def __init__(self, tiles: Tiles, size: int, whole: int = 0) -> None:
         super().__init__()
         self._tiles = tiles
         self._size = size
+        self._whole = whole
 
     def visit_For(self, node: s.For) -> Stmt:
         made: s.For = self.descend(node)
@@ -360,7 +363,15 @@ class Shortened(Mutator):
             return made
         if extent != self._tiles.size:
             raise NoFunctionOfTheTile
-        return with_fields(made, extent=e.const(self._size, node.extent.dtype))
+        if not self._whole:
+            return self._of_size(made, self._size)
+        first = self._of_size(Without(self._tiles.guards).stmt(made), self._whole)
+        moved = substitute(made.body, {made.loop_var: made.loop_var + self._whole})
+        return seq(first, self._of_size(with_fields(made, body=moved), self._size - self._whole))
+
+    def _of_size(self, loop: Stmt, size: int) -> Stmt:
+        assert isinstance(loop, s.For)
+        return with_fields(loop, extent=e.const(size, loop.extent.dtype))
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 from minitvm.arith.atoms import structural_key
@@ -34,6 +35,8 @@ from minitvm.transform.transpose_copies import VECTOR_BYTES, ends_of_blocks
 _WHOLE = 4  # bytes of the least elements for which there are masks without mask registers
 
 _LONG = 32  # statements of a tile: a copy takes long to compile
+_SHORT = 16  # statements of a tile that has a copy for each number of vectors that are left
+_EIGHTHS = (2, 4, 5, 6, 8)  # of it. One vector waits for itself as long as two do.
 _MANY = 8  # tiles: one of them takes little of the time
 
 
@@ -73,7 +76,16 @@ def overlap_tiles(
     masked in either case. A block of tiles may begin where the extent has ended already: `n` is
     then negative, as is the number of the last tile, and the block has no tile.
 
-    Tiles of several vectors with a loop inside are followed by tiles of half of the columns::
+    Short tiles of three vectors or more with a loop inside, as sums of columns are, are followed by
+    one of as few vectors as the rest needs, whose last one is masked::
+
+        for io in range(n // 64): ...                           # without guards
+        if n // 64 < (n + 63) // 64:
+            if n - n // 64 * 64 <= 16: ...                      # 16 columns, at n // 64 * 64
+            elif n - n // 64 * 64 <= 32: ...                    # 16, and 16 under guards
+            elif ...
+
+    Other tiles of several vectors are followed by tiles of half of the columns::
 
         if n >= 16:
             io.whole = select(n >= 32, (n + 15) // 32, 0)
@@ -203,13 +215,16 @@ class _Overlap(ScopedMutator):
         last = e.cast(var.dtype, self._prover.expression(tiles.last, var.dtype))
         if not tiles.last.terms:
             return with_fields(loop, body=self._chosen(loop, tiles, (begin, moved), apart))
+        every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
+        is_whole = self._ends_behind(loop, every)
+        if is_whole and (pieces := self._pieces(loop, tiles)):
+            return self._with_rest(loop, tiles, whole, pieces)
         fits = e.logical_and(self._forms.at_least_zero(tiles.last), apart)
         if code_size(loop.body) > LITTLE:
             whole_loop = with_fields(
                 loop, body=s.LetStmt(begin, e.minimum(var * size, last), moved)
             )
-            every = quotient(self._prover, tiles.last + (2 * size - 1), size, var.dtype)
-            is_alone = bool(e.const_int(apart)) and self._ends_behind(loop, every)
+            is_alone = bool(e.const_int(apart)) and is_whole
             narrow = self._narrow(loop, tiles) if is_alone else None
             if narrow is not None and loop.kind == ForKind.SERIAL:
                 return self._with_halves(loop, tiles, whole_loop, narrow)
@@ -225,10 +240,7 @@ class _Overlap(ScopedMutator):
         count = self._number(loop, tiles.last + size, size)
         ending, masked = substitute(moved, {begin: last}), substitute(loop.body, {var: count})
         rest = masked if self._is_masked_well(loop.body) else s.IfThenElse(fits, ending, masked)
-        within = count < loop.extent
-        if not self._prover.proves(tiles.last + size):  # a block of tiles may begin behind the end
-            within = e.logical_and(count >= 0, within)
-        rest = s.IfThenElse(within, rest)
+        rest = s.IfThenElse(self._is_begun(loop, tiles, count), rest)
         # A block of tiles may end before the extent does.
         number = count if self._ends_behind(loop, count) else e.minimum(count, loop.extent)
         return s.seq(with_fields(loop, extent=number, body=whole), rest)
@@ -264,6 +276,50 @@ class _Overlap(ScopedMutator):
             if any(mentions(lane, *each.indices) for lane in lanes)
         }
         return len(reads) <= 1
+
+    def _with_rest(
+        self, loop: s.For, tiles: Tiles, whole: Stmt, pieces: Mapping[int, Stmt]
+    ) -> Stmt:
+        """The loop over `whole` tiles, and behind it a guarded one of as few vectors as the rest
+        needs: one of the `pieces`, by their number of columns."""
+        var, size = loop.loop_var, tiles.size
+        number = self._number(loop, tiles.last + size, size)
+        columns = e.cast(var.dtype, self._prover.expression(tiles.last + size, var.dtype))
+        (_, rest), *others = sorted(pieces.items(), reverse=True)
+        for least, each in others:
+            rest = s.IfThenElse(columns - number * size <= least, each, rest)
+        rest = s.IfThenElse(self._is_begun(loop, tiles, number), substitute(rest, {var: number}))
+        return s.seq(with_fields(loop, extent=number, body=whole), rest)
+
+    def _is_begun(self, loop: s.For, tiles: Tiles, number: PrimExpr) -> PrimExpr:
+        """Whether a tile that isn't whole, the one behind `number` of them, has columns."""
+        within = number < loop.extent
+        if self._prover.proves(tiles.last + tiles.size):
+            return within
+        return e.logical_and(number >= 0, within)  # the extent may have ended before
+
+    def _pieces(self, loop: s.For, tiles: Tiles) -> dict[int, Stmt]:
+        """The bodies for the first columns of a tile of three vectors or more, up to all of them,
+        by their number; none if the tile is long, or has no loop inside."""
+        if loop.kind != ForKind.SERIAL or code_size(loop.body) > _SHORT:
+            return {}
+        inside = find(s.For, loop.body)
+        widths = {each.dtype.itemsize for each in written_buffers(loop.body)}
+        has_loops = any(each.kind == ForKind.SERIAL for each in inside)
+        if not has_loops or len(widths) != 1 or (self._masked_bytes and min(widths) < _WHOLE):
+            return {}
+        vector = self._vector_bytes // min(widths)
+        sizes = [tiles.size * part // 8 for part in _EIGHTHS]
+        sizes = [size for size in sizes if size % vector == 0]
+        if tiles.size % 8 or len(sizes) < 3:
+            return {}
+        try:
+            return {
+                size: Shortened(tiles, size, before).stmt(loop.body)
+                for before, size in zip([0, *sizes], sizes, strict=False)
+            }
+        except NoFunctionOfTheTile:
+            return {}
 
     def _with_halves(self, loop: s.For, tiles: Tiles, whole: s.For, narrow: Stmt) -> Stmt:
         """The loop over `whole` tiles, behind it tiles of half of the columns, whose guarded body

@@ -379,7 +379,7 @@ def test_weights_that_lie_along_the_sum_are_transposed_in_registers(
     target = f"llvm -mtriple=x86_64-linux-gnu -mcpu={cpu} -num-cores=1"
     tensors = product(*sizes, dtypes, "NT")
     s = auto_schedule(tensors[-1], target)
-    assert sizes[2] % 16 or "te.interleave_rows(" in s.trace()
+    assert "te.interleave_rows(" in s.trace()  # of 130 steps, too, which are padded
     check(tensors, s, target, "NT")
 
 

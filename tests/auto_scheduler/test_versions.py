@@ -477,6 +477,40 @@ def test_instructions_for_matrices_take_some_symbolic_sizes(
         np.testing.assert_array_equal(got, np.einsum(text, x.astype("int32"), y.astype("int32")))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "total"), [("int8", "int32"), ("int16", "int32"), ("bfloat16", "float32")]
+)
+def test_weights_along_a_sum_of_any_length_are_transposed_in_registers(
+    dtype: str, total: str
+) -> None:
+    """The padded steps are whole squares of groups, however many there are."""
+    tensors = einsum("mk,nk->mn", dict(zip("mnk", sizes(), strict=True)), dtype, total)
+    s = tvm.auto_schedule(tensors[-1], AMX)
+    padded = s.versions[-1][1].trace()
+    assert "pad_einsum(" in padded and "te.interleave_rows(" in padded
+    tvm.lower(s, tensors)
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for m, n, k in (
+        (16, 16, 16),
+        (17, 33, 65),
+        (40, 100, 129),
+        (1, 64, 64),
+        (3, 5, 0),
+        (64, 64, 64),
+    ):
+        x, y = (whole(*shape, dtype="float32") for shape in ((m, k), (n, k)))
+        got = np.full((m, n), 77, total)
+        f(*(tvm.nd.array(each, dtype=dtype) for each in (x, y)), got)
+        np.testing.assert_array_equal(got, x @ y.T)
+
+
+def test_multiples_of_tiles_come_before_few_rows() -> None:
+    """A call of 64 rows is both."""
+    tensors = einsum("mk,nk->mn", {"m": te.var("m"), "n": 64, "k": 64}, "int8", "int32")
+    named = conditions(tensors[-1], AMX)
+    assert named.index("m % 64 == 0") < named.index("m <= 64")
+
+
 def test_an_image_read_as_it_lies_has_a_version() -> None:
     """Not one of known channels, whose schedule is right for images of any size."""
     text = "bchw,oc->bohw"
@@ -488,8 +522,30 @@ def test_an_image_read_as_it_lies_has_a_version() -> None:
         x, y, got = whole(b, c, h, w), whole(o, c), np.full((b, o, h, w), 77, "float32")
         f(x, y, got)
         np.testing.assert_array_equal(got, np.einsum(text, x, y))
-    known = einsum(text, extents | {"c": 64, "o": 64}, "float32", "float32")
-    assert conditions(known[-1], AMX) == []
+
+
+def test_long_lines_of_an_image_read_as_it_lies_are_columns() -> None:
+    """Channels of a known number are the columns of short ones."""
+    text = "bchw,oc->bohw"
+    extents = {axis: te.var(axis) for axis in "bhw"} | {"c": 20, "o": 64}
+    tensors = einsum(text, extents, "float32", "float32")
+    s = tvm.auto_schedule(tensors[-1], AVX512)
+    ((condition, version),) = s.versions
+    assert str(condition) == "48 <= w"
+    assert "i0, i2, i3, i1" in s.trace() and "i0, i2, i3, i1" not in version.trace()
+    f = tvm.build(tensors[-1], tensors, name="f")
+    for b, h, w in (
+        (1, 1, 1),
+        (2, 3, 0),
+        (0, 2, 65),
+        (2, 3, 47),
+        (2, 3, 48),
+        (1, 2, 65),
+        (1, 1, 100),
+    ):
+        x, y, got = whole(b, 20, h, w), whole(64, 20), np.full((b, 64, h, w), 77, "float32")
+        f(x, y, got)
+        np.testing.assert_array_equal(got, np.einsum(text, x, y))
 
 
 def test_one_version_serves_multiples_of_tiles_as_well() -> None:

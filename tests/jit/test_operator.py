@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import operator
 import pickle
 import threading
@@ -366,6 +367,19 @@ def test_no_call_compiles_after_a_warm_up() -> None:
     np.testing.assert_array_equal(double(x[::2]), 2 * x[::2])
     np.testing.assert_array_equal(double(x[:4]), 2 * x[:4])
     assert len(double.specialisations) == 3 and len(function.variants.made) == variants == 2
+
+
+def test_named_letters_have_any_value_after_a_warm_up() -> None:
+    @tvm.jit(symbolic="rows")
+    def sums(x: Annotated[te.Tensor, "rows c"]) -> Any:
+        k = te.reduce_axis((0, x.shape[1]))
+        return te.compute((x.shape[0],), lambda i: te.sum(x[i, k], axis=k))
+
+    sums.warm_up(["float32[2 3]", "float32[2 4]", "float32[9 3]"])
+    for rows, c in itertools.product((0, 1, 2, 77), (3, 4)):
+        x = _random(rows, c)
+        np.testing.assert_allclose(sums(x), x.sum(1), rtol=1e-5)
+    assert [dict(each.fixed) for each in sums.specialisations] == [{"c": 3}, {"c": 4}]
 
 
 def test_tensors_without_data_have_results_without_data() -> None:

@@ -455,6 +455,73 @@ def test_tiles_of_half_of_the_columns_are_behind_whole_ones(n: int) -> None:
     np.testing.assert_array_equal(b, a.sum(0) + 3 * np.arange(4)[:, None])
 
 
+def column_sums() -> tuple[te.Schedule, list[Tensor]]:
+    """Sums of a symbolic number of columns, in tiles of 8 that registers hold."""
+    m, n = te.var("m"), te.var("n")
+    A, k = te.placeholder((m, n), name="A"), te.reduce_axis((0, m), name="k")
+    B = te.compute((n,), lambda j: te.sum(A[k, j], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    sums = s.cache_write(B, "local")
+    whole, part = s[B].op, s[sums].op
+    assert isinstance(whole, ComputeOp) and isinstance(part, ComputeOp)
+    outer, lane = s[B].split(whole.axis[0], factor=LANES)
+    s[sums].compute_at(s[B], outer)
+    s[sums].reorder(*part.reduce_axis, *part.axis)
+    s[B].vectorize(lane)
+    s[sums].vectorize(part.axis[0])
+    return s, [A, B]
+
+
+@pytest.mark.parametrize("mask_registers", [True, False])
+@pytest.mark.parametrize("n", range(2 * LANES + 2))
+def test_as_few_vectors_as_the_rest_needs_are_computed(n: int, mask_registers: bool) -> None:
+    s, arguments = column_sums()
+    func = with_guards(s, arguments)
+    made = overlap_tiles(func, vector_bytes=8, mask_registers=mask_registers)
+    loops = [each for each in walk_once(made.body) if isinstance(each, For)]
+    sizes = [const_int(each.extent) for each in loops if each.kind == ForKind.VECTORIZED]
+    # Of the pairs of columns, all but the last one are whole: in the sums, and in the result.
+    assert [sizes.count(each) for each in (2, 4, 6, 8)] == [15, 3, 3, 3]
+    a, b = np.arange(3 * n, dtype="float32").reshape(3, n), np.full(n + 1, -1, "float32")
+    interpret(made, a, b[:n])
+    np.testing.assert_array_equal(b, [*a.sum(0), -1])
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 23, 24, 49, 99])
+def test_sums_in_blocks_behind_the_end_have_no_rest(n: int) -> None:
+    m, size = te.var("m"), te.var("n")
+    A, k = te.placeholder((m, size), name="A"), te.reduce_axis((0, m), name="k")
+    T = te.compute((size,), lambda j: te.sum(A[k, j], axis=k), name="T")
+    B = te.compute((size,), lambda j: T[j] + 1.0, name="B")
+    s = te.create_schedule(B.op)
+    block, rest = s[B].split(axis_of(B), factor=72)
+    part, lane = s[B].split(rest, factor=24)
+    s[B].vectorize(lane)
+    sums = s.cache_write(T, "local")
+    s[T].compute_inline()
+    s[sums].compute_at(s[B], s[B].fuse(block, part))
+    op = s[sums].op
+    assert isinstance(op, ComputeOp)
+    outer, lane = s[sums].split(op.axis[0], factor=LANES)
+    s[sums].reorder(outer, *op.reduce_axis, lane)
+    s[sums].vectorize(lane)
+    made = overlap_tiles(with_guards(s, [A, B]), vector_bytes=8, mask_registers=True)
+    a, b = np.arange(3.0 * n, dtype="float32").reshape(3, n), np.full(n, 77, "float32")
+    interpret(made, a, b)
+    np.testing.assert_array_equal(b, a.sum(0) + 1)
+    f = tvm.build(s, [A, B], debug="bounds")
+    f(a, b)
+    np.testing.assert_array_equal(b, a.sum(0) + 1)
+
+
+def test_a_tile_of_two_vectors_has_no_copy_for_each_rest() -> None:
+    s, arguments = column_sums()
+    made = overlap_tiles(with_guards(s, arguments), vector_bytes=16, mask_registers=True)
+    loops = [each for each in walk_once(made.body) if isinstance(each, For)]
+    lanes = {const_int(each.extent) for each in loops if each.kind == ForKind.VECTORIZED}
+    assert lanes <= {LANES, LANES // 2}
+
+
 def test_a_tile_that_reads_one_vector_ends_under_a_mask_where_masks_are_registers() -> None:
     m, n = te.var("m"), te.var("n")
     x, y = te.placeholder((m,), name="x"), te.placeholder((n,), name="y")

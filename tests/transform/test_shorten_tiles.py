@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import minitvm as tvm
 from minitvm import te
 from minitvm.te.hybrid import likely, output_tensor, unroll
 from minitvm.tir.expr import const_int
@@ -65,6 +66,35 @@ def test_as_many_rows_as_a_tile_has_are_a_whole_tile() -> None:
     made = shorten_tiles(product(8))
     (chosen,) = [each for each in find(IfThenElse, made.body) if each.else_case]
     assert str(chosen.condition) == "i.outer * 8 + 7 < n and 7 < n"
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 38, 70])
+def test_requests_for_columns_make_them_no_rows(n: int) -> None:
+    """The lines of a vector tile that are requested ahead are a loop that is written out, as rows
+    are, but the columns that are left would be computed four at a time."""
+    m, columns = te.var("m"), te.var("n")
+    A, B = te.placeholder((8, m), name="A"), te.placeholder((m, columns), name="B")
+    k = te.reduce_axis((0, m), name="k")
+    C = te.compute((8, columns), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    s = te.create_schedule(C.op)
+    sums = s.cache_write(C, "local")
+    outer, lane = s[C].split(C.op.axis[1], factor=32)
+    s[C].reorder(outer, C.op.axis[0], lane)
+    s[sums].compute_at(s[C], outer)
+    row, column = sums.op.axis
+    s[sums].reorder(sums.op.reduce_axis[0], row, column)
+    for stage, (rows_, lanes) in ((s[C], (C.op.axis[0], lane)), (s[sums], (row, column))):
+        stage.unroll(rows_)
+        stage.vectorize(lanes)
+    s[sums].prefetch(B, sums.op.reduce_axis[0], 8)
+    func = with_guards(s, [A, B, C])
+    assert any(each.kind == ForKind.UNROLLED and const_int(each.extent) == 2
+               for each in find(For, func.body))  # fmt: skip
+    assert shorten_tiles(func) is func
+    a, b = np.arange(24, dtype="float32").reshape(8, 3), np.ones((3, n), "float32")
+    c = np.full((8, n), -1, "float32")
+    tvm.build(s, [A, B, C])(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
 
 
 def rows(tile: Stmt) -> set[int | None]:
