@@ -118,8 +118,9 @@ def write_rows(
 ) -> dict[Stage, IterVar]:
     """Schedules `stages`, given in an order in which each comes before its readers. Stages of
     `kept` are computed as a whole; outputs, and stages of `given`, in loops that compute all
-    elements. A stage of `parts` computes one part at a time; None means the part that a loop of its
-    reader needs. Returns the loops over parts. `strict`: floats are combined in order."""
+    elements. A stage of `parts` computes one part at a time, in a loop of its own; None means the
+    part that a loop of its reader needs. Returns the loops over parts. `strict`: floats are
+    combined in order."""
     s = attempt.schedule
     places: dict[Stage, _Place] = {}
     members: dict[Stage, list[Stage]] = {}
@@ -127,7 +128,7 @@ def write_rows(
     turned = {each for each in stages if reads_across(s, compute_of(each)) and each not in parts}
     for stage in reversed(stages):
         place = None
-        if stage not in kept and stage not in turned:
+        if stage not in kept and stage not in turned and parts.get(stage) is None:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):

@@ -179,6 +179,7 @@ GRAPHS = {
     "one head": lambda: attention(1, 53, 41, 8, 12),
     "one row": lambda: attention(60, 1, 41, 8, 12),
     "short rows": lambda: attention(40, 9, 7, 8, 12),
+    "few columns": lambda: attention(2, 4, 78, 2, 2),  # the shares end a block beside the product
     "float64": lambda: attention(2, 53, 41, 8, 12, dtype="float64"),
     "symbolic": lambda: attention(te.var("b"), te.var("n"), te.var("m"), 8, 12),
     "symbolic range": lambda: (lambda n: attention(2, n, n, 8, 12, form="range"))(te.var("n")),
