@@ -64,8 +64,12 @@ def batch_along(outputs: Sequence[Operation], dimension: int) -> Batch | None:
     search = _Search(outputs, first.shape[dimension])
     if not search.lies(first, dimension):
         return None
-    for each in others:
-        if each not in search.places and not any(search.lies(each, d) for d in range(each.ndim)):
+    # States that no output needs are computed, too.
+    more = (each for op in reversed(in_order(outputs)) for each in op.outputs)
+    for each in (*others, *more):
+        if each not in search.places and not any(
+            search.lies(each, place) for place in (*range(each.ndim), None)
+        ):
             return None
     found = search.places
     if any(found.get(each) is None for op in outputs for each in op.outputs):
@@ -92,7 +96,7 @@ class _Search:
                 for part in parts:
                     self._alike[part] = (*self._alike.get(part, ()), *parts)
 
-    def lies(self, tensor: Tensor, place: int) -> bool:
+    def lies(self, tensor: Tensor, place: int | None) -> bool:
         """Whether a tensor has the dimension at a position; notes the positions in all tensors that
         it is computed from, if so."""
         before = dict(self.places)
@@ -201,6 +205,8 @@ class _Part:
         self._places = batch.places
         self._extent = e.cast(batch.extent.dtype, extent)
         self._read: dict[Tensor, Tensor] = {}
+        scans = [op for op in self._order if isinstance(op, ScanOp)]
+        self._states = {each.op for op in scans for each in op.state_placeholder}
         self._moved: Container[Tensor] = self._to_move() if in_lanes else ()
         self._copies: list[Tensor] = []
 
@@ -222,8 +228,6 @@ class _Part:
     def _to_move(self) -> set[Tensor]:
         """The tensors whose batch isn't their last dimension, but for outputs that can be computed
         in place."""
-        scans = [op for op in self._order if isinstance(op, ScanOp)]
-        self._states: Container[Operation] = {x.op for op in scans for x in op.state_placeholder}
         stays = {op for op in self._outputs if isinstance(op, ComputeOp)}
         read = {each.op for op in self._order for each in op.input_tensors}
         return {
@@ -248,13 +252,15 @@ class _Part:
         match op:
             case PlaceholderOp() if place is not None:
                 shape = self._shape(op.output(0))
-                if op in getattr(self, "_states", ()):
+                if op in self._states:
                     shape = self._in_order(op.output(0), shape)
                 return replace(op, shape=shape)
             case ComputeOp():
                 return self._computed(op, place)
             case ScanOp():
                 now = self._read
+                for each in op.state_placeholder:
+                    now.setdefault(each, self._part(each.op).output(0))  # one that no step reads
                 init, update, state, inputs = (
                     tuple(now.get(each, each) for each in tensors)
                     for tensors in (op.init, op.update, op.state_placeholder, op.inputs)
