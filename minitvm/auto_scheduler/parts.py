@@ -28,8 +28,14 @@ from minitvm.target import Target
 from minitvm.te.schedules.batches import Batch, batch_along, part_of_batch
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.schedule import Schedule, create_schedule
-from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, domain_of
-from minitvm.te.tensor import tensor_of
+from minitvm.te.tensor import (
+    ComputeOp,
+    Operation,
+    PlaceholderOp,
+    ScanOp,
+    Tensor,
+    tensor_of,
+)
 from minitvm.tir import expr as e
 from minitvm.tir.expr import const_int
 from minitvm.tir.functor import mentions
@@ -40,6 +46,7 @@ _SHARED = 0.25  # of the L2 cache, for what all parts read
 _FAR = 0.125  # of the L2 cache, for what one step reads or writes
 _ONCE = 1 / 16  # of a part's work: what each part computes again
 _UNDER_WAY = 4  # vectors of a step, whose operations wait for those of the step before
+_TASKS = 8  # parts of a batch, which cores share evenly enough
 _MOST = 4096  # elements in a part
 
 Write = Callable[..., None]
@@ -156,6 +163,8 @@ def _factor(
     least = step * _under_way(states, batch)
     all_near = room / max(1, needs.near + needs.far)
     most = min(_MOST, all_near if all_near >= least else max(least, min(near, far)))
+    if size is not None:
+        most = min(most, max(least, size / _TASKS))
     if most * max(needs.near, needs.far) > second / 2 or (size is not None and size < 2 * most):
         most = step
     if step * max(needs.near, needs.far) > second / 2 or (size is not None and size < 2 * step):

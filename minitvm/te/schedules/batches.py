@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias, final
 
 from minitvm.runtime.record import record
@@ -29,7 +28,7 @@ from minitvm.te.tensor import (
     tensor_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var, const_int
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, const_int
 from minitvm.tir.functor import children
 from minitvm.tir.structural_equal import structural_equal
 
@@ -91,8 +90,9 @@ class _Search:
         # For each part of a scan, the other parts that have the same position.
         self._alike: dict[Tensor, tuple[Tensor, ...]] = {}
         for op in in_order(outputs):
-            for i, out in enumerate(op.outputs) if isinstance(op, ScanOp) else ():
-                parts = (out, op.update[i], op.init[i], op.state_placeholder[i])
+            if not isinstance(op, ScanOp):
+                continue
+            for parts in zip(op.outputs, op.update, op.init, op.state_placeholder, strict=True):
                 for part in parts:
                     self._alike[part] = (*self._alike.get(part, ()), *parts)
 
@@ -143,7 +143,7 @@ def _reads(op: ComputeOp, axis: IterVar | None) -> list[tuple[Tensor, int | None
     if axis is not None and const_int(domain_of(axis).min) != 0:
         raise _Depends
     ranges = [domain_of(each) for each in (*op.axis, *op.reduce_axis) if each is not axis]
-    waiting: list[object] = [*op.body, *(x for dom in ranges for x in (dom.min, dom.extent))]
+    waiting: list[PrimExpr] = [*op.body, *(x for dom in ranges for x in (dom.min, dom.extent))]
     seen = set[int]()
     while waiting:
         node = waiting.pop()
@@ -161,7 +161,7 @@ def _reads(op: ComputeOp, axis: IterVar | None) -> list[tuple[Tensor, int | None
         elif isinstance(node, e.Var):
             continue
         else:
-            waiting += children(node)  # type: ignore[arg-type]  # nodes have nodes as children
+            waiting += children(node)
     return found
 
 
@@ -265,9 +265,7 @@ class _Part:
                     tuple(now.get(each, each) for each in tensors)
                     for tensors in (op.init, op.update, op.state_placeholder, op.inputs)
                 )
-                return replace(
-                    op, init=init, update=update, state_placeholder=state, inputs=inputs
-                )
+                return replace(op, init=init, update=update, state_placeholder=state, inputs=inputs)
         return op
 
     def _computed(self, op: ComputeOp, place: int | None) -> ComputeOp:

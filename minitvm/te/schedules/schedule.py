@@ -212,8 +212,8 @@ class Schedule(GraphPrimitives):
         batch = batch_along(outputs, dimension) if is_number else None
         if batch is None:
             raise CompileError(
-                f"{where}: expected a dimension of {outputs[0].name} along which no element depends "
-                f"on others, got {described(dimension)}"
+                f"{where}: expected a dimension of {outputs[0].name} along which no element "
+                f"depends on others, got {described(dimension)}"
             )
         extent = e.const_int(batch.extent)
         if not isinstance(factor, int) or not 0 < factor <= (extent or factor):
