@@ -10,7 +10,8 @@
    its epilogue.
 7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
-8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
+8. A scan over many systems that don't depend on each other is computed in parts (:mod:`parts`). Any
+   other program with symbolic extents gets versions for some sizes (:mod:`versions`).
 """
 
 from __future__ import annotations
