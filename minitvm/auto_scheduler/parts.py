@@ -45,7 +45,7 @@ _NEAR = 0.75  # of the L1 cache, for what each step reads or writes
 _SHARED = 0.25  # of the L2 cache, for what all parts read
 _FAR = 0.125  # of the L2 cache, for what one step reads or writes
 _ONCE = 1 / 16  # of a part's work: what each part computes again
-_UNDER_WAY = 4  # vectors of a step, whose operations wait for those of the step before
+_UNDER_WAY = 8  # vectors of a step, whose operations wait for those of the step before
 _TASKS = 8  # parts of a batch, which cores share evenly enough
 _MOST = 4096  # elements in a part
 
@@ -160,7 +160,7 @@ def _factor(
         return None
     is_last = in_lanes or all(batch.places[each] == each.ndim - 1 for each in states)
     step = max(target.lanes(each.dtype) for each in states) if is_last else 1
-    least = step * _under_way(states, batch)
+    least = step * _under_way(states, batch, target, are_lanes=is_last)
     all_near = room / max(1, needs.near + needs.far)
     most = min(_MOST, all_near if all_near >= least else max(least, min(near, far)))
     if size is not None:
@@ -176,10 +176,11 @@ def _factor(
     return factor
 
 
-def _under_way(states: Iterable[Tensor], batch: Batch) -> int:
-    """The vectors of a batch that hide the latency of a step."""
+def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, are_lanes: bool) -> int:
+    """The elements of a batch, or vectors of them, that hide the latency of a step."""
     rows = (
         prod(usual_extent(x) for i, x in enumerate(each.shape) if i not in (0, batch.places[each]))
+        // (1 if are_lanes else target.lanes(each.dtype))
         for each in states
     )
     return -(-_UNDER_WAY // max(1, min(rows)))
