@@ -10,7 +10,8 @@
    with its epilogue.
 7. All other stages are written row by row (:mod:`rows`). Reductions with the same loops share them
    (:mod:`shared_loops`).
-8. A program with symbolic extents gets versions for some sizes (:mod:`versions`).
+8. A scan over many systems that don't depend on each other is computed in parts (:mod:`parts`). Any
+   other program with symbolic extents gets versions for some sizes (:mod:`versions`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
+from minitvm.auto_scheduler.parts import write_parts
 from minitvm.auto_scheduler.places import (
     write_digits,
     write_digits_of_rows,
@@ -161,6 +163,7 @@ def _write(
     arguments: Iterable[Tensor],
     strict: bool,
     prepacked: Sequence[Tensor],
+    is_part: bool = False,
 ) -> None:
     s = attempt.schedule
     begin = len(s.calls.lines)
@@ -176,9 +179,10 @@ def _write(
         source = s[each]
         if not any(stage.is_ahead and s.consumes(stage, source) for stage in s.stages):
             _write_unpacked(s, source, target)
-    if is_whole and not prepacked:
-        again = partial(_write, target=target, strict=strict, prepacked=())
-        write_versions(attempt, arguments, target, again)
+    if is_whole and not prepacked and not is_part:
+        again = partial(_write, strict=strict, prepacked=())
+        if not write_parts(attempt, arguments, target, partial(again, is_part=True)):
+            write_versions(attempt, arguments, target, partial(again, target=target))
     s.chosen = range(begin, len(s.calls.lines))
 
 

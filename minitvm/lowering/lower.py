@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
+from minitvm.lowering.parts import loops_in_parts
 from minitvm.lowering.schedule_ops import schedule_ops
 from minitvm.runtime.dtype import HANDLE
 from minitvm.runtime.errors import CompileError
@@ -280,7 +281,7 @@ def _from_schedule(
                 f"{name}: binds: expected no buffer for {source.name}, which is computed ahead and "
                 "has a layout of its own"
             )
-    if ahead and schedule.versions:
+    if ahead and (schedule.versions or schedule.parts):
         raise CompileError(
             f"{name}: specialize: expected no stage that is computed ahead, whose layout would "
             "differ from version to version"
@@ -354,6 +355,8 @@ def _loops(
         inlined = {t for stage in stages if stage.inlined for t in stage.op.outputs}
         kept = {version.now(now.get(each, each)): buffer for each, buffer in memory.items()}
         kept = {tensor: buffer for tensor, buffer in kept.items() if tensor not in inlined}
+        if version.parts is not None:
+            return loops_in_parts(version, version.parts, memory, shell)
         return schedule_ops(version, kept, shell)
 
     def knowing(func: PrimFunc, *conditions: PrimExpr) -> PrimFunc:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from minitvm.runtime.errors import CompileError
+from minitvm.runtime.record import record
 from minitvm.te.schedules.accumulation import normalize_loops
+from minitvm.te.schedules.batches import Batch, PartOfBatch, batch_along, part_of_batch
 from minitvm.te.schedules.graph_primitives import GraphPrimitives, listed
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.relation import Fuse, Rebase, Split, sources_of
@@ -28,13 +30,31 @@ _OF_EXTENTS = (
 
 
 @final
+@record()
+class Parts:
+    """How a batch is computed in parts (:meth:`Schedule.compute_in_parts`): the batch, the number
+    of its elements in a part, the trace of a part's schedule, and whether the batch is the last
+    dimension of a part's tensors."""
+
+    batch: Batch
+    factor: int
+    trace: str
+    in_lanes: bool
+
+    def program(self, outputs: Sequence[Operation]) -> PartOfBatch:
+        """The program of a part."""
+        extent = e.const(self.factor, self.batch.extent.dtype)
+        return part_of_batch(outputs, self.batch, extent, in_lanes=self.in_lanes)
+
+
+@final
 class Schedule(GraphPrimitives):
     """The stages of the operations that `outputs` need, each behind the stages that it reads.
 
     Made by :func:`create_schedule`; ``s[C]`` is the stage of a tensor or an operation.
     """
 
-    __slots__ = ("choices", "chosen", "is_warned_of", "versions")
+    __slots__ = ("choices", "chosen", "is_warned_of", "parts", "versions")
 
     def __init__(self, outputs: tuple[Operation, ...]) -> None:
         super().__init__(outputs)
@@ -50,6 +70,7 @@ class Schedule(GraphPrimitives):
         self.is_warned_of = False  # whether build warned of stages left as plain loops
         # Schedules for calls in which a condition holds: the first one that holds counts.
         self.versions: list[tuple[PrimExpr, Schedule]] = []
+        self.parts: Parts | None = None
 
     def text_in(self, trace: Trace) -> str:
         if trace is self.calls:
@@ -137,6 +158,8 @@ class Schedule(GraphPrimitives):
             )
         if any(not isinstance(each, _OF_EXTENTS) for each in walk_once(condition)):
             raise CompileError(f"specialize: expected a condition on extents, got {condition}")
+        if self.parts is not None:
+            raise CompileError("specialize: expected a schedule that computes no batch in parts")
         if not isinstance(version, Schedule):
             raise CompileError(f"specialize: expected a schedule, got {described(version)}")
         if (found := self._not_a_version(version)) is not None:
@@ -145,6 +168,64 @@ class Schedule(GraphPrimitives):
                 f"{found}"
             )
         self.versions.append((condition, version))
+
+    @primitive
+    def compute_in_parts(
+        self, dimension: int, factor: int, part: str, in_lanes: bool = False
+    ) -> None:
+        """Compute a batch in parts, each by a schedule of its own, on all threads.
+
+        Before, where no element depends on elements at other ``b``::
+
+            for t: for b: H[t, b] = ...
+
+        After ``s.compute_in_parts(1, 16, part)``, ``part`` being the trace of a schedule of the
+        same program with a batch of 16::
+
+            for p in parallel(n // 16):
+                for t: for b in range(p * 16, p * 16 + 16): H[t, b] = ...
+            for t: for b in range(n // 16 * 16, n): H[t, b] = ...
+
+        The rest, and batches of less than a part, have the loops of this schedule.
+
+        Parameters
+        ----------
+        dimension : int
+            The dimension of the first output that is the batch.
+        factor : int
+            The number of elements in a part.
+        part : str
+            The trace of a schedule of a part.
+        in_lanes : bool
+            Whether the batch is the last dimension of all tensors of a part but its inputs and
+            outputs, which are copied then.
+
+        Raises
+        ------
+        CompileError
+            When elements depend on each other along the dimension, there are no parts of this size,
+            or the schedule has versions.
+        """
+        where = "compute_in_parts"
+        outputs = self.calls.outputs
+        is_number = isinstance(dimension, int) and 0 <= dimension < outputs[0].output(0).ndim
+        batch = batch_along(outputs, dimension) if is_number else None
+        if batch is None:
+            raise CompileError(
+                f"{where}: expected a dimension of {outputs[0].name} along which no element "
+                f"depends on others, got {described(dimension)}"
+            )
+        extent = e.const_int(batch.extent)
+        if not isinstance(factor, int) or not 0 < factor <= (extent or factor):
+            raise CompileError(
+                f"{where}: expected the number of elements in a part, at most {batch.extent}, got "
+                f"{described(factor)}"
+            )
+        if not isinstance(part, str):
+            raise CompileError(f"{where}: expected the trace of a schedule, got {described(part)}")
+        if self.versions or self.parts is not None:
+            raise CompileError(f"{where}: expected a schedule without versions and parts")
+        self.parts = Parts(batch, factor, part, bool(in_lanes))
 
     def take_back_version(self) -> tuple[PrimExpr, Schedule]:
         """Undoes the last ``specialize``, which must be the last primitive of the schedule: returns
@@ -162,6 +243,8 @@ class Schedule(GraphPrimitives):
             return f"one of {', '.join(its)} in place of {', '.join(mine)}"
         if other.calls.outputs != self.calls.outputs:
             return f"one of another {', '.join(its)}: make it for the same operations"
+        if other.parts is not None:
+            return "one that computes a batch in parts"
         if other.versions:
             listed = ", ".join(str(each) for each, _ in other.versions)
             return f"one with versions ({listed}): give them to this schedule"
@@ -290,6 +373,7 @@ class Schedule(GraphPrimitives):
         made.enter_all()
         made.choices, made.chosen = [*self.choices], self.chosen
         made.is_warned_of, made.versions = self.is_warned_of, [*self.versions]
+        made.parts = self.parts
         pairs: list[tuple[Any, Any]] = [*stages.items(), *groups.items()]
         for old, new in pairs:
             new.attach_ivar = old.attach_ivar

@@ -59,6 +59,8 @@ def simplified(op: ComputeOp) -> ComputeOp:
     >>> str(simplified(B.op).body[0])
     'A[i, j]'
     """
+    if any(e.const_int(domain_of(axis).extent) == 0 for axis in op.axis):
+        return op  # of no element anything can be proved
     whole, op = op, _without_single_term(_with_quotients(op))
     own = {axis.var for axis in root_axes(op)}
     ends = [end for dom in map(domain_of, op.reduce_axis) for end in (dom.min, dom.extent)]

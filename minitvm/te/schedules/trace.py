@@ -190,6 +190,8 @@ class Trace:
             return str(operator.index(value))
         if isinstance(value, float):
             return _float(value)
+        if isinstance(value, str) and "\n" in value and not {*'"\\'} & {*value}:
+            return f'"""\n{value.strip()}\n"""'  # the trace of a part of a batch
         return repr(str(value)) if isinstance(value, str) else repr(value)
 
     def _intrinsic(self, intrin: TensorIntrin) -> str:
