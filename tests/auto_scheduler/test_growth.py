@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
@@ -81,6 +82,19 @@ def test_no_function_is_called_as_often_as_there_are_triples(
     often = {x: (few[x], n) for x, n in many.items() if x in few and n > max(few[x], 20) * 4**2.3}
     assert not often
     assert sum(many.values()) < sum(few.values()) * 4**1.3
+
+
+def test_rows_hold_a_number_of_stages() -> None:
+    outputs, arguments = _norms(40)
+    s = auto_schedule(outputs)
+    inside = Counter(each.attach_stage for each in s.stages if each.attach_stage is not None)
+    assert len(inside) > 1
+    x = np.random.default_rng(0).uniform(0.5, 1, (8, 8)).astype("float32")
+    wanted, y = x.astype("d"), np.empty_like(x)
+    tvm.build(outputs, arguments)(x, y)
+    for _ in range(40):
+        wanted = wanted / wanted.sum(1, keepdims=True)
+    np.testing.assert_allclose(y, wanted, rtol=1e-4)
 
 
 def test_a_long_chain_is_computed_in_pieces() -> None:
