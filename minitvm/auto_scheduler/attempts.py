@@ -49,6 +49,8 @@ class Program:
         The copies of factors that contractions in another layout read.
     whole
         The stages that are computed before a scan, or a reduction by groups, which reads them.
+    levels
+        The levels of the expressions of inlined stages.
     """
 
     schedule: Schedule
@@ -59,6 +61,7 @@ class Program:
     kept: set[Stage]
     copies: set[Stage]
     whole: set[Stage]
+    levels: dict[Stage, int]
 
     def is_free(self, stage: Stage) -> bool:
         """Whether a stage may be computed in the loops of others."""

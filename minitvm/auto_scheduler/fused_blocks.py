@@ -82,16 +82,16 @@ def blocks_in(
             continue
         best: Block | None = None
         most = 0.0
-        members, rows = list[Stage](), model.rows_with(root)
+        group, rows = _Group(model, root), model.rows_with(root)
         for stage in reversed(stages[: stages.index(root)]):
             shared = 0 if stage in taken or stage not in free else model.rows_shared(stage, rows)
             if not shared:
                 continue
-            members.append(stage)
+            group.add(stage, min(shared, group.common))
             rows[stage] = shared
             # Each group to be judged has one nest more than the one before.
             if model.nests[stage] is stage:
-                block, gain = _block_of(model, root, members, min(rows.values()))
+                block, gain = group.block()
                 if block is not None and gain > most:
                     best, most = block, gain
         if best is not None:
@@ -189,49 +189,85 @@ class _Model:
         return _Figures(tile.rows, panels, cost(nest, tile, Blocks(), target), after - before)
 
 
-def _block_of(
-    model: _Model, root: Stage, members: Sequence[Stage], common: int
-) -> tuple[Block | None, float]:
-    """The block of the rows of `root` and of `members`, each after its readers, and the cycles that
-    it saves; None if there can be none. All reads have the first `common` axes in common."""
-    target, axis, together = model.target, common - 1, (root, *members)
-    figures = [each for stage in together for each in model.figures_of(stage)]
-    # The members whose elements are stored, and stay in the cache.
-    kept = [stage for stage in members if model.nests[stage] is stage]
-    sizes = [usual_bytes_of(stage.op.output(0)) for stage in kept]
-    moved = [
-        (1 + len({model.nests[reader] for reader, _ in model.readers(stage)})) * size
-        for stage, size in zip(kept, sizes, strict=True)
-    ]
-    heights = {each.height for each in figures}
-    if not any(moved) or not heights:
-        return None, 0.0
-    rows_of_kept = [_row_of(stage, common) for stage in kept]
-    row_bytes = sum(size for size, _ in rows_of_kept)
-    unit = lcm(*heights)
-    most = target.cache_bytes(2) // 2 // max(1, row_bytes)
-    if unit > most and all(is_known for _, is_known in rows_of_kept):
-        unit = max(heights)
-    rows = max(unit, most // unit * unit)
-    extent = extent_of(compute_of(root).axis[axis])
-    is_whole = extent is not None and rows >= extent
-    if is_whole and not axis:
-        return None, 0.0
-    part = Part(axis, None if is_whole else rows)
-    sums = model.by_last.get(root, ())
-    if any(places_of_part(places_of(each), part) is None for each in sums):
-        return None, 0.0
-    size = row_bytes * (extent if is_whole and extent else rows)
-    far = sum(transfer_cycles(n, 2 * each, target) for n, each in zip(moved, sizes, strict=True))
-    saved = far - transfer_cycles(sum(moved), 2 * size, target)
-    # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
-    # while tiles are computed.
-    panels = max(each.panels for each in figures)
-    if not target.level_of(2 * max(sizes)) > 3 >= target.level_of(panels):
-        saved -= sum(each.more for each in figures)
-    if any(map(_is_clipped, together)):
-        saved += sum(each.cycles for stage in members for each in model.figures_of(stage)) / 2
-    return Block(root, part, tuple(members)), saved
+@final
+class _Group:
+    """The stages that may become a block of `root`, each behind its readers; and sums over them,
+    since each group has one stage more than the one judged before it.
+
+    Attributes
+    ----------
+    common
+        The number of leading axes that all reads have in common.
+    """
+
+    def __init__(self, model: _Model, root: Stage) -> None:
+        self._model, self._root = model, root
+        self._members: list[Stage] = []
+        self._kept: list[Stage] = []  # those whose elements are stored, and stay in the cache
+        self._moved = self._largest = self._panels = 0  # bytes
+        self._far = self._more = self._cycles = 0.0
+        self._heights: set[int] = set()
+        self._is_clipped = False
+        self._row_bytes, self._is_known = 0, True
+        self.common = min(model.rows_with(root).values())
+        self._note_figures(root)
+
+    def add(self, stage: Stage, common: int) -> None:
+        """Adds a stage; `common`: the leading axes that all reads have in common now."""
+        model = self._model
+        self._members.append(stage)
+        self._cycles += self._note_figures(stage)
+        rows = [stage] if model.nests[stage] is stage else []
+        self._kept += rows
+        for each in rows:
+            size = usual_bytes_of(each.op.output(0))
+            readers = {model.nests[reader] for reader, _ in model.readers(each)}
+            moved = (1 + len(readers)) * size
+            self._moved, self._largest = self._moved + moved, max(self._largest, size)
+            self._far += transfer_cycles(moved, 2 * size, model.target)
+        if common != self.common:
+            self.common, self._row_bytes, self._is_known, rows = common, 0, True, self._kept
+        for each in rows:
+            size, is_known = _row_of(each, common)
+            self._row_bytes += size
+            self._is_known = self._is_known and is_known
+
+    def _note_figures(self, stage: Stage) -> float:
+        """Notes the figures of the contractions of a stage; returns their cycles."""
+        figures = self._model.figures_of(stage)
+        for each in figures:
+            self._heights.add(each.height)
+            self._panels, self._more = max(self._panels, each.panels), self._more + each.more
+        self._is_clipped = self._is_clipped or _is_clipped(stage)
+        return sum(each.cycles for each in figures)
+
+    def block(self) -> tuple[Block | None, float]:
+        """The block of the stages, and the cycles that it saves; None if there can be none."""
+        model, root, target, axis = self._model, self._root, self._model.target, self.common - 1
+        if not self._moved or not self._heights:
+            return None, 0.0
+        unit = lcm(*self._heights)
+        most = target.cache_bytes(2) // 2 // max(1, self._row_bytes)
+        if unit > most and self._is_known:
+            unit = max(self._heights)
+        rows = max(unit, most // unit * unit)
+        extent = extent_of(compute_of(root).axis[axis])
+        is_whole = extent is not None and rows >= extent
+        if is_whole and not axis:
+            return None, 0.0
+        part = Part(axis, None if is_whole else rows)
+        sums = model.by_last.get(root, ())
+        if any(places_of_part(places_of(each), part) is None for each in sums):
+            return None, 0.0
+        size = self._row_bytes * (extent if is_whole and extent else rows)
+        saved = self._far - transfer_cycles(self._moved, 2 * size, target)
+        # Memory is read less, and panels come from the L3 cache at most: they are fetched ahead,
+        # while tiles are computed.
+        if not target.level_of(2 * self._largest) > 3 >= target.level_of(self._panels):
+            saved -= self._more
+        if self._is_clipped:
+            saved += self._cycles / 2
+        return Block(root, part, tuple(self._members)), saved
 
 
 def _is_clipped(stage: Stage) -> bool:

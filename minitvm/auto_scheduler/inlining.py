@@ -51,12 +51,14 @@ from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation, Tensor
 from minitvm.tir import expr as e
+from minitvm.tir.depth import nesting
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
 
 _MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
 _MOST_AGAIN = 16  # operations that several reductions do again, in place of stores and loads
+MOST_LEVELS = 500  # of nested expressions, with those of inlined stages: what walks them recurses
 _MOST_IN_CHAIN = 8  # of operations, in a chain of cheap stages: each reader computes all of them
 
 
@@ -79,6 +81,15 @@ def can_be_inlined(s: Schedule, stage: Stage, by_hand: Container[Stage]) -> bool
         )
         and not _is_by_hand(s, each, by_hand)
         for each in s.readers(stage)
+    )
+
+
+def levels_of(s: Schedule, stage: Stage, inlined: Mapping[Stage, int]) -> int:
+    """The levels of the nested expressions of an elementwise stage with those that it computes,
+    given the levels of `inlined` stages."""
+    read = (s[tensor] for tensor in stage.op.input_tensors)
+    return max(map(nesting, compute_of(stage).body)) + max(
+        (inlined.get(each, 0) for each in read), default=0
     )
 
 

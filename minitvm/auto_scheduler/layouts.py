@@ -84,7 +84,7 @@ from minitvm.auto_scheduler.ways import cycles_of_reduction
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.runtime.record import record
 from minitvm.target import Target
-from minitvm.te.schedules.guarded_reads import reads_of
+from minitvm.te.schedules.guarded_reads import all_reads, reads_of
 from minitvm.te.schedules.rewrite_operations import computed, places_of, reading_elsewhere
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
@@ -337,8 +337,7 @@ def write_operands(program: Program, stage: Stage, *, in_step: bool = False) -> 
             return None
     order = {axis.var: place for place, axis in enumerate(axes)}
     line, count = axes[-1].var, usual_size(axes)
-    for tensor in op.input_tensors:
-        load, *others = reads_of(op, tensor)
+    for tensor, (load, *others) in all_reads(op).items():
         innermost, *more = (_innermost(each, order) for each in (load, *others))
         ends = [i for i, index in enumerate(load.indices) if index is line]
         is_plain = len(ends) == innermost.count(len(axes) - 1) == 1

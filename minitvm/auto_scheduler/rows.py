@@ -94,6 +94,7 @@ from minitvm.te.tensor import ComputeOp, Operation
 from minitvm.tir.expr import IterVar, Reduce, Select, const_int
 from minitvm.tir.functor import mentions, walk_once
 
+_MOST_INSIDE = 32  # stages in the rows of another: the time of a build grows faster with more
 _MOST_VECTORS = 4  # of a row: in longer ones, a function that is called once is a small part
 
 
@@ -133,7 +134,9 @@ def write_rows(
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None and (stage.is_output or stage in given):
             place = place if _computes_all(s, stage, place, target) else None
-        if place is not None and place.root in turned:
+        if place is not None and (
+            place.root in turned or len(members.get(place.root, ())) >= _MOST_INSIDE
+        ):
             place = None
         if place is not None:
             members.setdefault(place.root, []).append(stage)

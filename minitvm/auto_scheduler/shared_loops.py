@@ -35,7 +35,6 @@ from minitvm.runtime.record import record
 from minitvm.te.schedules.relation import Fuse, Rebase, Split
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
-from minitvm.te.schedules.shared_loops import in_order_of_reading
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, domain_of
 from minitvm.tir.expr import IterVar, Var
@@ -122,12 +121,14 @@ def _fits(
     if any(s.consumes(a, b) for a in mine for b in mine):
         return False
     place = loops.stage.attach_stage, loops.stage.attach_ivar
-    here = [x for x in s.stages if (x.attach_stage, x.attach_ivar) == place and not x.inlined]
-    together = [[each.stage for each in other] for other in groups if other is not group]
-    together = [each for each in together if each[0] in here]
-    others = {x for each in together for x in each}
-    alone = [[x] for x in here if x not in mine and x not in others]
-    return in_order_of_reading(s, [[*mine], *together, *alone]) is not None
+    here = {
+        each.stage: [x.stage for x in other]
+        for other in groups
+        if other is not group and (other[0].stage.attach_stage, other[0].stage.attach_ivar) == place
+        for each in other
+    }
+    # No other stage, nor those that share its loops, is computed between two of these.
+    return s.consumed_by(mine, lambda stage: here.get(stage, ())).isdisjoint(mine)
 
 
 def _loops_of(s: Schedule, stage: Stage) -> _Loops | None:

@@ -39,7 +39,13 @@ from minitvm.auto_scheduler.contraction import (
     usual_iterations,
 )
 from minitvm.auto_scheduler.fused_blocks import FusedBlocks, blocks_in
-from minitvm.auto_scheduler.inlining import becomes_part, can_be_inlined, stays_a_reduction
+from minitvm.auto_scheduler.inlining import (
+    MOST_LEVELS,
+    becomes_part,
+    can_be_inlined,
+    levels_of,
+    stays_a_reduction,
+)
 from minitvm.auto_scheduler.layouts import write_layouts, write_operands
 from minitvm.auto_scheduler.loops import Part, compute_of, lie_in_order
 from minitvm.auto_scheduler.packing import place_copy, write_copy
@@ -81,6 +87,7 @@ from minitvm.te.schedules.stage import Stage
 from minitvm.te.schedules.views import viewed_by
 from minitvm.te.schedules.zero_terms import without_zero_terms
 from minitvm.te.tensor import ComputeOp, PlaceholderOp, ScanOp, Tensor
+from minitvm.tir.depth import deep_expressions
 
 _T = TypeVar("_T")
 Rewriting: TypeAlias = tuple[str, Callable[[Program, Stage], list[Stage] | bool | None]]
@@ -131,10 +138,12 @@ def auto_schedule(
     s[C_local].vectorize(j_c)
     """
     made = Target.current() or Target() if target is None else create(target)
-    if not isinstance(ops, Schedule):
-        return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
-    if not ops.is_as_chosen or prepacked:
-        complete(ops, partial(_write, target=made, arguments=(), strict=False, prepacked=prepacked))
+    with deep_expressions("auto_schedule"):
+        if not isinstance(ops, Schedule):
+            return schedule_program(ops, made, (), lambda s: s, prepacked=prepacked)
+        if not ops.is_as_chosen or prepacked:
+            write = partial(_write, target=made, arguments=(), strict=False, prepacked=prepacked)
+            complete(ops, write)
     return ops
 
 
@@ -173,7 +182,7 @@ def _write(
     given = _kept(s, arguments)
     write_running_scans(attempt, given)
     by_hand = {each for each in s.stages if each.is_touched}
-    program = Program(s, target, {*prepacked}, strict, by_hand, {*given}, set(), set())
+    program = Program(s, target, {*prepacked}, strict, by_hand, {*given}, set(), set(), {})
     _write_program(attempt, program, given)
     for each in prepacked:
         source = s[each]
@@ -415,6 +424,10 @@ def _write_inlined(program: Program, stage: Stage) -> bool | None:
     s = program.schedule
     if not program.is_free(stage) or not can_be_inlined(s, stage, program.by_hand):
         return None
+    levels = levels_of(s, stage, program.levels)
+    if levels > MOST_LEVELS:
+        return None
+    program.levels[stage] = levels
     choose(stage, "strategy", "inlined where it is read")
     stage.compute_inline()
     for each in s.readers(stage):
@@ -447,6 +460,8 @@ def _write_view(program: Program, stage: Stage) -> bool | None:
 def _write_moves(program: Program, stage: Stage) -> bool | None:
     s = program.schedule
     if not program.is_free(stage) or not becomes_part(s, stage, program.by_hand):
+        return None
+    if levels_of(s, stage, program.levels) > MOST_LEVELS:
         return None
     waiting = [*stage.op.input_tensors]
     while waiting:

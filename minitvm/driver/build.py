@@ -25,6 +25,7 @@ from minitvm.runtime.module import Module
 from minitvm.target import Target, create
 from minitvm.te.schedules.schedule import Schedule, create_schedule
 from minitvm.te.tensor import Tensor
+from minitvm.tir.depth import deep_expressions
 from minitvm.tir.expr import Buffer, described
 from minitvm.tir.stmt import IRModule, PrimFunc
 from minitvm.variants.column_major import RowMajor, in_column_major, in_row_major, shows_indices
@@ -166,7 +167,8 @@ def build(
         if auto_schedule and isinstance(inputs, Schedule):
             _warn_of_plain_loops(inputs, called, options.target)
         return built(compiled(inputs))
-    scheduled = partial(schedule_program, target=options.target, strict=options.strict)
+    schedule = deep_expressions(called)(schedule_program)
+    scheduled = partial(schedule, target=options.target, strict=options.strict)
     row_major = None if prepacked else in_row_major(outputs, args or (), binds or {})
     if row_major is not None:
         module = _built_in_row_major(row_major, called, lowered, options, scheduled, in_place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, final
 
@@ -48,24 +48,28 @@ def fold_storage(func: PrimFunc) -> PrimFunc:
     if not contains(s.Allocate, func.body):
         return func
     loops = {each.loop_var for each in find(s.For, func.body) if each.kind == ForKind.SERIAL}
-    stores = find(BufferStore, func.body)
-    stepped = {x.buffer for x in stores if len(x.indices) > 1 and x.indices[0] in loops}
+    stepped: dict[Buffer, set[PrimExpr]] = {}
+    for store in find(BufferStore, func.body):
+        if len(store.indices) > 1 and store.indices[0] in loops:
+            stepped.setdefault(store.buffer, set()).add(store.indices[0])
     if not any(each.buffer in stepped for each in find(s.Allocate, func.body)):
         return func
     return with_body(func, _FoldEach(prover_of(func), stepped).stmt(func.body))
 
 
 class _FoldEach(ScopedMutator):
-    """Folds the steps of buffers; only those in `stepped` are stored step by step."""
+    """Folds the steps of buffers; only those in `stepped` are stored step by step, each by loops
+    over some variables."""
 
     changes = (s.Allocate,)
 
-    def __init__(self, prover: Prover, stepped: Set[Buffer]) -> None:
+    def __init__(self, prover: Prover, stepped: Mapping[Buffer, Set[PrimExpr]]) -> None:
         super().__init__(prover)
         self._stepped = stepped
 
     def visit_Allocate(self, node: s.Allocate) -> Stmt:
-        steps = _steps_of(node) if node.buffer in self._stepped else None
+        counted = self._stepped.get(node.buffer)
+        steps = _steps_of(node, counted) if counted else None
         made = None if steps is None else _Fold(self._prover, steps).folded(node)
         return self.descend(made or node)
 
@@ -80,14 +84,14 @@ class _Steps:
     kept: int
 
 
-def _steps_of(node: s.Allocate) -> _Steps | None:
-    """The steps of a buffer; None where no loop stores them one by one and reads others at constant
-    distances, or all are kept."""
+def _steps_of(node: s.Allocate, counted: Set[PrimExpr]) -> _Steps | None:
+    """The steps of a buffer that loops over the variables `counted` store; None where no loop
+    stores them one by one and reads others at constant distances, or all are kept."""
     buffer = node.buffer
     if len(buffer.shape) < 2 or buffer.strides:
         return None
-    in_order = _in_order(node.body)
-    loops = [x for x in in_order if isinstance(x, s.For) and _stores_steps(x, buffer)]
+    in_order = (x for x in _in_order(node.body) if isinstance(x, s.For) and x.loop_var in counted)
+    loops = [x for x in in_order if _stores_steps(x, buffer)]
     if not loops or any(each.buffer is buffer for each in find(BufferRef, node.body)):
         return None
     loop = loops[-1]  # earlier ones store the first steps
@@ -105,13 +109,15 @@ def _steps_of(node: s.Allocate) -> _Steps | None:
 
 def _in_order(body: Stmt) -> Iterator[Stmt]:
     """The statements of `body` that run one after the other, each once."""
-    if isinstance(body, s.SeqStmt):
-        for each in body.seq:
-            yield from _in_order(each)
-    elif isinstance(body, s.Allocate):
-        yield from _in_order(body.body)
-    else:
-        yield body
+    pending = [body]
+    while pending:
+        match pending.pop():
+            case s.SeqStmt(seq):
+                pending += seq[::-1]
+            case s.Allocate() as allocation:
+                pending.append(allocation.body)
+            case statement:
+                yield statement
 
 
 def _stores_steps(loop: s.For, buffer: Buffer) -> bool:

@@ -98,6 +98,17 @@ def test_two_pairs_that_would_wait_for_each_other_dont_share_both() -> None:
     np.testing.assert_allclose(a2, (x * y.sum(1)[:, None]).sum(1), rtol=1e-3, atol=1e-3)
 
 
+def test_two_pairs_of_whole_sums_that_would_wait_for_each_other() -> None:
+    X, Y = te.placeholder((50, 70), name="X"), te.placeholder((50, 70), name="Y")
+    A1 = _sums("A1", (50, 70), (0, 1), lambda *at: X[at])
+    B1 = _sums("B1", (50, 70), (0, 1), lambda *at: Y[at] * A1())
+    B2 = _sums("B2", (50, 70), (0, 1), lambda *at: Y[at])
+    A2 = _sums("A2", (50, 70), (0, 1), lambda *at: X[at] * B2())
+    s = auto_schedule([B1, A2], TARGET)
+    assert s.trace().count("compute_with(") == 1
+    tvm.lower(s, [X, Y, B1, A2])  # which has an order
+
+
 def test_stages_by_hand_are_left_as_they_are() -> None:
     X = te.placeholder((33, 70), name="X")
     A = _sums("A", (33, 70), (1,), lambda *at: X[at])

@@ -53,6 +53,16 @@ def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
     return loads
 
 
+def all_reads(op: ComputeOp) -> dict[Tensor, list[ProducerLoad]]:
+    """The reads of each tensor in a stage, of each element once."""
+    found: dict[Tensor, list[ProducerLoad]] = {}
+    for each in find(ProducerLoad, *op.body):
+        loads = found.setdefault(tensor_of(each), [])
+        if not any(structural_equal(each, other) for other in loads):
+            loads.append(each)
+    return found
+
+
 def dtype_read(op: Operation, tensor: Tensor) -> DType:
     """The dtype to which a stage casts each element of a tensor that it reads; the tensor's own if
     it uses an element in another way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from minitvm.runtime.errors import CompileError
 from minitvm.te.schedules.stage import Stage
@@ -47,22 +48,19 @@ def in_order_of_reading(
     is no such order. Those of single stages are given in order."""
     if all(len(each) == 1 for each in lists):
         return [*lists]
-    waiting, made = [*lists], list[list[Stage]]()
-    while waiting:
-        ready = next((x for x in waiting if not _waits(graph, x, waiting)), None)
-        if ready is None:
-            return None
-        waiting.remove(ready)
-        made.append(ready)
-    return made
-
-
-def _waits(graph: StageGraph[Stage], stages: list[Stage], others: Sequence[list[Stage]]) -> bool:
-    """Whether one of `stages` reads one of the others."""
-    return any(
-        graph.consumes(stage, read)
-        for other in others
-        if other is not stages
-        for read in other
-        for stage in stages
-    )
+    place = {stage: number for number, each in enumerate(lists) for stage in each}
+    missing, readers = [0] * len(lists), [list[int]() for _ in lists]
+    for number, each in enumerate(lists):
+        read = {place[x] for x in graph.consumed_by(each) if x in place} - {number}
+        missing[number] = len(read)
+        for other in read:
+            readers[other].append(number)
+    ready, made = [number for number, count in enumerate(missing) if not count], list[list[Stage]]()
+    while ready:  # a heap, since ascending numbers are one
+        number = heappop(ready)
+        made.append(lists[number])
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heappush(ready, reader)
+    return made if len(made) == len(lists) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from threading import RLock
 from typing import Generic, Protocol, TypeVar, final
 
@@ -144,6 +144,19 @@ class StageGraph(Generic[S]):
             found.update(new)
             pending += new
         return reader is not stage and reader in found
+
+    def consumed_by(
+        self, stages: Iterable[S], together: Callable[[S], Iterable[S]] = lambda stage: ()
+    ) -> set[S]:
+        """The stages that some stages read, directly or through others. `together`: the stages that
+        are computed together with a stage, so that whoever reads it waits for their inputs, too."""
+        found, pending = set[S](), [*stages]
+        while pending:
+            for source, _ in self._reads[pending.pop()].values():
+                new = [x for x in (source, *together(source)) if x not in found]
+                found.update(new)
+                pending += new
+        return found
 
     def now_computes(self, stage: S, op: Operation) -> None:
         """Let a stage compute `op`, and its readers read that operation."""
