@@ -291,13 +291,20 @@ def test_rows_are_transposed_once(sizes: tuple[int, int, int]) -> None:
 
 @pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(
-    ("rows", "n", "k", "is_in_tiles"),
-    [(6, 3072, 1024, True), (8, 768, 768, True), (5, 771, 770, False), (4, 3072, 768, False)],
+    ("dtypes", "rows", "n", "k", "is_in_tiles"),
+    [
+        (("uint8", "int8", "int32"), 6, 3072, 1024, True),
+        (("uint8", "int8", "int32"), 5, 771, 770, True),
+        (("bfloat16", "bfloat16", "float32"), 8, 4096, 1024, False),
+        (("bfloat16", "bfloat16", "float32"), 4, 771, 770, False),
+        (("bfloat16", "bfloat16", "float32"), 12, 768, 768, True),
+    ],
 )
-def test_up_to_eight_rows_are_in_tiles_unless_streams_are_faster(
-    rows: int, n: int, k: int, is_in_tiles: bool
+def test_few_rows_are_in_tiles_unless_others_are_faster(
+    dtypes: tuple[str, str, str], rows: int, n: int, k: int, is_in_tiles: bool
 ) -> None:
-    tensors = product(rows, n, k, ("uint8", "int8", "int32"), "NN")
+    """Groups of the columns' factor are copied for tiles, which pays for more rows."""
+    tensors = product(rows, n, k, dtypes, "NN")
     s = auto_schedule(tensors[2], AMX)
     assert instruction_of(s).startswith("tdp") is is_in_tiles
     check(tensors, s, AMX, "NN", release_gil=True)
