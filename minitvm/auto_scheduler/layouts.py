@@ -591,11 +591,20 @@ def best_layout(
             cycles = cycles_of_reduction(op, target) if made is None else cycles_by(made)
         if made is not None and _reads_in_place(contraction, layout) and form_of(made) == TILES:
             cycles *= _margin_in_line(form_of(contraction), target)
-        elif made is not None:
+        elif made is not None and _moves_others(contraction, layout, ahead):
             cycles *= ALIKE
         cycles += _copying(contraction, layout, target, ahead)
         best, found = (cycles, layout) if cycles < best else (best, found)
     return found
+
+
+def _moves_others(contraction: Contraction, layout: Layout, ahead: Tensor | None) -> bool:
+    """Whether a layout changes more than the order of the factor that is copied `ahead`."""
+    itself = _itself(contraction)
+    if ahead is None or (layout.result, layout.steps) != (itself.result, itself.steps):
+        return True
+    pairs = zip(contraction.factors, layout.copies, strict=True)
+    return any(dims is not None and each.tensor is not ahead for each, dims in pairs)
 
 
 def _margin_in_line(form: str, target: Target) -> float:
