@@ -120,17 +120,15 @@ def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
     """Schedules a contraction by the strategy that takes the fewest cycles; returns the scheduled
-    stages. If it fails, the next one is tried. A contraction that none can write is left to
-    :mod:`rows`."""
+    stages. If it fails, the next one is tried; if the comparison fails, they are tried in the order
+    of the table. A contraction that none can write is left to :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
         found = strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
-    try:
-        best = [each for each, _ in _compared(sums)]
-    except Exception:  # of a strategy that is dropped when its turn comes
-        best = []
+    compared = attempt.follow("comparison of strategies", sums.stage, partial(_compared, sums))
+    best = [each for each, _ in compared or ()]
     first = [each for each in STRATEGIES if each.cycles is None]
     for each in dict.fromkeys((*first, *best, *STRATEGIES)):
         done = attempt.follow(each.name, sums.stage, partial(write, each))
