@@ -138,8 +138,9 @@ class _Model:
         self.nests: dict[Stage, Stage] = {}
         for stage in reversed(stages):
             self.nests[stage] = self._nest_of(stage, free)
-        # The groups of different roots share most of their stages.
-        self.figures_of = cache(self._figures_of)
+        # The figures of the contractions whose sums a stage reads in their tiles. The groups of
+        # different roots share most of their stages.
+        self.figures_of = cache(lambda last: [*map(self._measured, self.by_last.get(last, ()))])
 
     def _nest_of(self, stage: Stage, free: Container[Stage]) -> Stage:
         if stage in self.products:
@@ -172,10 +173,6 @@ class _Model:
         if stage in rows or not found or any(reader not in rows for reader, _ in found):
             return 0
         return min([self.most_rows(stage), *(min(n, rows[reader]) for reader, n in found)])
-
-    def _figures_of(self, last: Stage) -> Sequence[_Figures]:
-        """The figures of the contractions whose sums a stage reads in their tiles."""
-        return [*map(self._measured, self.by_last.get(last, ()))]
 
     def _measured(self, contraction: Contraction) -> _Figures:
         target = self.target

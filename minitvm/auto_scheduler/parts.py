@@ -15,11 +15,11 @@ vector. Inputs and results whose systems lie elsewhere are transposed, part by p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 from typing import final
 
-from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, Write, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, usual_extent, usual_iterations
 from minitvm.auto_scheduler.tiles import on_one_core
@@ -48,9 +48,6 @@ _ONCE = 1 / 16  # of a part's work: what each part computes again
 _UNDER_WAY = 8  # vectors of a step, whose operations wait for those of the step before
 _TASKS = 8  # parts of a batch, which cores share evenly enough
 _MOST = 4096  # elements in a part
-
-Write = Callable[..., None]
-"""Writes the schedule of an attempt for a target and a program with some `arguments`."""
 
 
 def write_parts(
@@ -158,9 +155,8 @@ def _factor(
     size = const_int(batch.extent)
     if size is not None and size <= min(near, far):
         return None
-    is_last = in_lanes or all(batch.places[each] == each.ndim - 1 for each in states)
-    step = max(target.lanes(each.dtype) for each in states) if is_last else 1
-    least = step * _under_way(states, batch, target, are_lanes=is_last)
+    step = max(target.lanes(each.dtype) for each in states) if in_lanes else 1
+    least = step * _under_way(states, batch, target, in_lanes=in_lanes)
     all_near = room / max(1, needs.near + needs.far)
     most = min(_MOST, all_near if all_near >= least else max(least, min(near, far)))
     if size is not None:
@@ -176,11 +172,11 @@ def _factor(
     return factor
 
 
-def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, are_lanes: bool) -> int:
+def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, in_lanes: bool) -> int:
     """The elements of a batch, or vectors of them, that hide the latency of a step."""
     rows = (
         prod(usual_extent(x) for i, x in enumerate(each.shape) if i not in (0, batch.places[each]))
-        // (1 if are_lanes else target.lanes(each.dtype))
+        // (1 if in_lanes else target.lanes(each.dtype))
         for each in states
     )
     return -(-_UNDER_WAY // max(1, min(rows)))

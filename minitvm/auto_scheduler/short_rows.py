@@ -62,7 +62,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.loops import (
     cached,
-    calls_functions,
+    calls_in,
     compute_of,
     factored,
     factored_in_lanes,
@@ -294,11 +294,11 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     step, *around = compute_of(vectors).reduce_axis
     if around:
         write_loops(vectors, around, lane, unrolled=[step, row])
-    elif _is_loop(op, target) and calls_functions(s, vectors):
+    elif _is_loop(op, target) and calls_in(s, vectors):
         write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
     elif _is_loop(op, target):
         write_loops(vectors, [step], lane, unrolled=[row])
-    elif calls_functions(s, vectors) and _are_whole_vectors(op, target):  # of several rows
+    elif calls_in(s, vectors) and _are_whole_vectors(op, target):  # of several rows
         part, lane = vectors.split(vectors.fuse(row, lane), factor=lanes_of(op, target))
         write_loops(vectors, [], lane, unrolled=[step, part])
     else:

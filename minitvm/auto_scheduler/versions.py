@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isqrt, log2
-from typing import final
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
-from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, Write, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -95,8 +95,8 @@ _ROWS = (512, 256, 128, 64)  # of a product whose columns and steps are known
 _PLACES = (56, 128, 192)  # of images that are read as they lie
 _LINE = 48  # places of a line that fill vectors well
 
-Write = Callable[..., None]
-"""Writes the schedule of an attempt for a program with some `arguments`."""
+_Make: TypeAlias = Callable[..., Schedule | None]
+"""Makes the schedule of a version for some sizes, as :func:`_made_for` does."""
 
 
 @final
@@ -133,7 +133,7 @@ def write_versions(
         attempt.follow(f"{VERSION}{each.name}", s[outputs[-1]], follow)
 
 
-def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
+def _joined(versions: Sequence[_Version], make: _Make) -> list[_Version]:
     """The versions, with one in place of neighbours that have the same schedule."""
     found = list[_Version]()
     for each in versions:
@@ -175,9 +175,7 @@ def _made_for(
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
 
 
-def _made(
-    make: Callable[..., Schedule | None], version: _Version, sizes: Mapping[Var, int]
-) -> Schedule | None:
+def _made(make: _Make, version: _Version, sizes: Mapping[Var, int]) -> Schedule | None:
     """The schedule of a version for some of its sizes."""
     return make((*sizes.items(),), version.is_near, version.is_bounded)
 
@@ -195,7 +193,7 @@ def _write_version(
     trace: str,
     version: _Version,
     others: Sequence[_Version],
-    make: Callable[..., Schedule | None],
+    make: _Make,
 ) -> bool | None:
     """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
@@ -230,7 +228,7 @@ def _write_version(
     return None
 
 
-def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
+def _is_made_by(make: _Make, version: _Version, trace: str) -> bool:
     """Whether a version's schedule has a trace."""
     made = (_made(make, version, sizes) for sizes in version.sizes)
     return any(each is not None and each.trace() == trace for each in made)
