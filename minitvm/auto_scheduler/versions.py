@@ -310,20 +310,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
-        for condition in _many_short_rows(ops, target):
-            yield _Version("many short rows", condition, ({},), made_for="short rows")
-        last = ops[-1] if isinstance(ops[-1], ComputeOp) else None
-        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
-        lines = None
-        if last is not None and is_elementwise:
-            lines = are_short_lines(with_inlined(last, _computed), target)
-        if lines is not None:
-            yield _Version("many short lines", lines, ({},), made_for="short lines")
-        size = part_of_line(last) if last is not None else None
-        if size is not None:
-            parts = f"parts of {size.name} neighbours"
-            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
-        yield from _near_tensors(ops, target)
+        yield from _versions_of_rows(ops, target)
         return
     narrow, small = (
         tuple(_of_size(size, extents, found) for size in sizes) for sizes in (_NARROW, _SMALL)
@@ -374,6 +361,22 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         yield _Version(f"an extent below {_LEAST}", reduce(e.logical_or, below), narrow)
     is_small = _fits_cache(found, mine, most)
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
+
+
+def _versions_of_rows(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The versions of a program with symbolic extents that has no contraction."""
+    for condition in _many_short_rows(ops, target):
+        yield _Version("many short rows", condition, ({},), made_for="short rows")
+    last = ops[-1]
+    if isinstance(last, ComputeOp):
+        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
+        inlined = with_inlined(last, _computed)
+        if is_elementwise and (lines := are_short_lines(inlined, target)) is not None:
+            yield _Version("many short lines", lines, ({},), made_for="short lines")
+        if (size := part_of_line(last)) is not None:
+            parts = f"parts of {size.name} neighbours"
+            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
+    yield from _near_tensors(ops, target)
 
 
 def _of_size(
