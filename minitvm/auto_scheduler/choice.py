@@ -22,11 +22,7 @@ _Named: TypeAlias = Tensor | Stage | IterVar
 
 
 def choose(
-    where: Stage | Schedule,
-    about: str,
-    text: str,
-    /,
-    **figures: Figure | _Named | Sequence[_Named],
+    where: Stage | Schedule, about: str, text: str, /, **figures: Figure | _Named | Sequence[_Named]
 ) -> None:
     """Notes a decision for a stage; of a schedule, for the stage of its last note. Tensors, axes
     and stages are figures by their names."""

@@ -82,13 +82,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import (
-    cast_to,
-    in_panels,
-    write_cast,
-    write_image,
-    write_panels,
-)
+from minitvm.auto_scheduler.packing import cast_to, in_panels, write_cast, write_image, write_panels
 from minitvm.auto_scheduler.some_sizes import USUAL, has_sizes, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused

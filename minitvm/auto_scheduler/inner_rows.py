@@ -41,11 +41,7 @@ class InnerRows:
 
 
 def inner_rows(
-    s: Schedule,
-    root: Stage,
-    free: Sequence[Stage],
-    given: Container[Stage],
-    target: Target,
+    s: Schedule, root: Stage, free: Sequence[Stage], given: Container[Stage], target: Target
 ) -> InnerRows | None:
     """The rows of a stage that take turns, each with stages of `free`, which stand in front of it;
     None where no rows should. The caller gets the results of outputs and of stages of `given`."""

@@ -71,12 +71,7 @@ from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplie
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.packing import tell_apart
 from minitvm.auto_scheduler.some_sizes import may_vary
-from minitvm.auto_scheduler.strategies import (
-    CONVOLUTION,
-    TILES,
-    cycles_of_strategy,
-    strategy_for,
-)
+from minitvm.auto_scheduler.strategies import CONVOLUTION, TILES, cycles_of_strategy, strategy_for
 from minitvm.auto_scheduler.sums import Sums, epilogue_of, sums_of
 from minitvm.auto_scheduler.tiled import cycles_ahead
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core

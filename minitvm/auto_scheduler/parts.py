@@ -28,14 +28,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.batches import Batch, batch_along, part_of_batch
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.schedule import Schedule, create_schedule
-from minitvm.te.tensor import (
-    ComputeOp,
-    Operation,
-    PlaceholderOp,
-    ScanOp,
-    Tensor,
-    tensor_of,
-)
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import const_int
 from minitvm.tir.functor import mentions

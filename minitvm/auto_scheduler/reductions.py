@@ -80,11 +80,7 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
     write_sums,
 )
-from minitvm.auto_scheduler.some_sizes import (
-    USUAL,
-    USUAL_STEPS,
-    may_vary,
-)
+from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_STEPS, may_vary
 from minitvm.auto_scheduler.terms import step_operations
 from minitvm.auto_scheduler.ways import (
     LONG_PIECE,

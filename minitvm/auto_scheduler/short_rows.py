@@ -72,17 +72,8 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
 )
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.terms import (
-    is_long,
-    step_operations,
-    term_operations,
-)
-from minitvm.auto_scheduler.ways import (
-    LONG_PIECE,
-    is_grouped,
-    is_plain_reduction,
-    runs_in_columns,
-)
+from minitvm.auto_scheduler.terms import is_long, step_operations, term_operations
+from minitvm.auto_scheduler.ways import LONG_PIECE, is_grouped, is_plain_reduction, runs_in_columns
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.layout import layout_of

@@ -33,10 +33,7 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
-from minitvm.auto_scheduler.reductions import (
-    may_be_others,
-    write_streamed,
-)
+from minitvm.auto_scheduler.reductions import may_be_others, write_streamed
 from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,

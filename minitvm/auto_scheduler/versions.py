@@ -40,11 +40,7 @@ from minitvm.auto_scheduler.contraction import (
     reads_windows,
 )
 from minitvm.auto_scheduler.convolutions import is_convolution
-from minitvm.auto_scheduler.instructions import (
-    has_instruction,
-    lies_in_groups,
-    multiplies_dtypes,
-)
+from minitvm.auto_scheduler.instructions import has_instruction, lies_in_groups, multiplies_dtypes
 from minitvm.auto_scheduler.lines import are_short_lines, part_of_line
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -54,11 +50,7 @@ from minitvm.auto_scheduler.short_rows import (
     waits_for_memory,
 )
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
-from minitvm.auto_scheduler.ways import (
-    gathered,
-    runs_in_columns,
-    streamed,
-)
+from minitvm.auto_scheduler.ways import gathered, runs_in_columns, streamed
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -189,11 +181,7 @@ def _varying(now: Mapping[Tensor, Tensor]) -> Iterator[int]:
 
 
 def _write_version(
-    s: Schedule,
-    trace: str,
-    version: _Version,
-    others: Sequence[_Version],
-    make: _Make,
+    s: Schedule, trace: str, version: _Version, others: Sequence[_Version], make: _Make
 ) -> bool | None:
     """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
