@@ -119,6 +119,11 @@ class Contraction:
         found = [x for x in self.op.axis if self.a.reads(x) and not self.b.reads(x)]
         return tuple(sorted(found, key=lambda axis: axis is self.row))
 
+    @property
+    def columns(self) -> tuple[IterVar, ...]:
+        """The axes that `b` reads and `a` doesn't."""
+        return tuple(x for x in self.op.axis if self.b.reads(x) and not self.a.reads(x))
+
 
 def _column_of(op: ComputeOp) -> IterVar:
     """The last axis; if the sums lie along one axis, the last axis with more than one element."""

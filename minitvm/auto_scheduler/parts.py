@@ -137,7 +137,7 @@ def _factor(
 ) -> int | None:
     """The number of elements in a part; None where parts don't pay."""
     states = _states(outputs, batch)
-    if not states or not all(_has_steps(each) for each in states):
+    if not states or any((const_int(x.shape[0]) or _LEAST_STEPS) < _LEAST_STEPS for x in states):
         return None
     needs = _Needs(outputs, batch, in_lanes=in_lanes)
     first, second = target.cache_bytes(1), target.cache_bytes(2)
@@ -173,11 +173,6 @@ def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, in_lan
         for each in states
     )
     return -(-_UNDER_WAY // max(1, min(rows)))
-
-
-def _has_steps(state: Tensor) -> bool:
-    steps = const_int(state.shape[0])
-    return steps is None or steps >= _LEAST_STEPS
 
 
 def _even(most: int, step: int, size: int | None) -> int:
@@ -237,10 +232,6 @@ class _Needs:
                 found[tensor_of(load)].append(along | ({0} if is_step else set()))
         return {tensor: set.intersection(*each) for tensor, each in found.items()}
 
-    def _reads_step(self, scan: ScanOp, tensor: Tensor) -> bool:
-        """Whether a step reads states at a number of steps before, and not those of all steps."""
-        return 0 in self._steps.get(scan.state_placeholder[tensor.value_index], {0})
-
     def _add(self, op: Operation, tensor: Tensor, step: Container[int]) -> None:
         place, size = self._places.get(tensor), tensor.dtype.itemsize
         extents = [usual_extent(extent) for extent in tensor.shape]
@@ -253,7 +244,9 @@ class _Needs:
             # An update has the memory of its scan.
             self.near += 2 * row_of_step
         elif isinstance(op, ScanOp):
-            self.near += 0 if self._reads_step(op, tensor) else whole
+            # A step reads the states of one step before, or of all steps.
+            read = self._steps.get(op.state_placeholder[tensor.value_index], {0})
+            self.near += 0 if 0 in read else whole
             self.far += whole if 0 not in step and op not in self._ends else 0
         elif isinstance(op, PlaceholderOp):
             is_copied = self._in_lanes and place < tensor.ndim - 1

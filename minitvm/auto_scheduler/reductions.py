@@ -350,7 +350,8 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             reduced = [*compute_of(parts).reduce_axis]
             reduced = _reduced(parts, in_order) if is_nest else reduced
         is_slow = is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
-        is_slow = not _is_vectorized(op) or (is_slow and not _has_partner(s, op))
+        is_folded = _folds(op) and isinstance(reduce_of(op).condition, e.IntImm)
+        is_slow = not is_folded or (is_slow and not _has_partner(s, op))
         # In a plain loop, LLVM computes several vectors of functions side by side, which takes more
         # registers than there are, or vectors of half the width.
         takes_lanes = is_slow or calls_in(s, stage) > 0
@@ -437,11 +438,6 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
             stage.reorder(*axes)
     line = last_line(op, axes)
     return [*axes[: -len(line)], fused(stage, line)]
-
-
-def _is_vectorized(op: ComputeOp) -> bool:
-    """Whether LLVM makes vectors of partial results from a plain loop."""
-    return _folds(op) and isinstance(reduce_of(op).condition, e.IntImm)
 
 
 def _folds(op: ComputeOp) -> bool:

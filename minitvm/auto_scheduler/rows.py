@@ -134,12 +134,9 @@ def write_rows(
             place = attempt.follow("rows of its readers", stage, find)
         if place is not None:
             is_full = len(members.get(place.root, ())) >= _MOST_INSIDE
-            is_result = stage.is_output or stage in given
-            if (
-                place.root in turned
-                or is_full
-                or (is_result and not _has_all_elements(s, stage, place, target))
-            ):
+            is_free = not (stage.is_output or stage in given)
+            is_whole = is_free or _has_all_elements(s, stage, place, target)
+            if place.root in turned or is_full or not is_whole:
                 place = None
             else:
                 members.setdefault(place.root, []).append(stage)

@@ -123,15 +123,11 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     return (
         _writer_of(op, target, strict) is not None
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
-        and all(_are_apart(each, rows) for each in reads if each.reads(rows))
+        # Neighbouring rows lie apart, or are the same one for a few results.
+        and all(x.along(rows) >= _LEAST or is_at_digits(x.load) for x in reads if x.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_plain_reduction(contraction))
     )
-
-
-def _are_apart(read: Factor, rows: IterVar) -> bool:
-    """Whether neighbouring rows lie apart, or are the same one for a few results."""
-    return read.along(rows) >= _LEAST or is_at_digits(read.load)
 
 
 _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]

@@ -203,10 +203,6 @@ def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
     return ()
 
 
-def _is_streamed(sums: Sums) -> bool:
-    return sums.ahead is None and can_be_streamed(sums.contraction, sums.target)
-
-
 def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
     s, contraction = sums.schedule, sums.contraction
     choose_form(s, contraction, "matrix product")
@@ -323,8 +319,8 @@ STRATEGIES: tuple[Strategy, ...] = (
              is_sure=_are_many, margin=ALIKE),
     Strategy("plain reduction", _is_plain, _of(cycles_of_plain), _leave_to_rows, False,
              is_sure=lambda _: True),
-    Strategy("streamed", _is_streamed, _of(cycles_of_streamed), _write_streamed, False,
-             margin=1 / ALIKE),
+    Strategy("streamed", lambda x: x.ahead is None and can_be_streamed(x.contraction, x.target),
+             _of(cycles_of_streamed), _write_streamed, False, margin=1 / ALIKE),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by,
              is_sure=_are_many),
     Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution,

@@ -137,13 +137,8 @@ def write_tiled(
             for each in group
         ]
     if part is not None:
-        blocks = [
-            Blocks(
-                part.rows,
-                strip=strip_of(nest, tile, nest.depth, target) if each.shares_rows else each.strip,
-            )
-            for each in blocks
-        ]
+        strip = strip_of(nest, tile, nest.depth, target)
+        blocks = [Blocks(part.rows, strip=strip if x.shares_rows else x.strip) for x in blocks]
     for each, mine in zip(group, blocks, strict=True):
         choose_tile(each.stage, each.contraction, tile, nest.unit, target)
         choose_blocks(each.stage, each.contraction, mine, in_panels)

@@ -358,7 +358,7 @@ def _versions_of_rows(ops: Sequence[Operation], target: Target) -> Iterator[_Ver
     last = ops[-1]
     if isinstance(last, ComputeOp):
         is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
-        inlined = with_inlined(last, _computed)
+        inlined = with_inlined(last, lambda x: x.op if isinstance(x.op, ComputeOp) else None)
         if is_elementwise and (lines := are_short_lines(inlined, target)) is not None:
             yield _Version("many short lines", lines, ({},), made_for="short lines")
         if (size := part_of_line(last)) is not None:
@@ -412,10 +412,6 @@ def _steps_across_both(contraction: Contraction) -> bool:
     return all(each.along(plain.op.reduce_axis[-1]) > 1 for each in (plain.a, plain.b))
 
 
-def _computed(tensor: Tensor) -> ComputeOp | None:
-    return tensor.op if isinstance(tensor.op, ComputeOp) else None
-
-
 def _sizes_of_images(
     extents: Sequence[Var], images: Sequence[Contraction]
 ) -> tuple[Mapping[Var, int], ...]:
@@ -436,7 +432,7 @@ def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> 
     conditions = [e.less_equal(rows, _FEW)]
     for each in contractions:
         steps = domain_of(each.op.reduce_axis[-1]).extent
-        if _lies_along_the_sum(each):
+        if all(factor.along(each.op.reduce_axis[-1]) == 1 for factor in each.factors):
             is_short = (e.const_int(steps) or 2 * _STEPS_OF_FEW) < 2 * _STEPS_OF_FEW
             if is_short or has_instruction(each, target):
                 return None
@@ -445,11 +441,6 @@ def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> 
             extents = (domain_of(each.column).extent, steps)
             conditions += [e.less_equal(_LEAST, n) for n in extents if e.const_int(n) is None]
     return Analyzer().simplify(reduce(e.logical_and, dict.fromkeys(conditions)))
-
-
-def _lies_along_the_sum(contraction: Contraction) -> bool:
-    step = contraction.op.reduce_axis[-1]
-    return all(each.along(step) == 1 for each in contraction.factors)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
@@ -527,9 +518,7 @@ def _wants_some(contraction: Contraction) -> bool:
 
 def _is_image(contraction: Contraction) -> bool:
     """Whether the columns are several axes of a factor, the last one side by side."""
-    op, a, b = contraction.op, contraction.a, contraction.b
-    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
-    return len(columns) > 1 and b.along(contraction.column) == 1
+    return len(contraction.columns) > 1 and contraction.b.along(contraction.column) == 1
 
 
 def _images_as_they_lie(
@@ -583,10 +572,9 @@ def _rows(contractions: Sequence[Contraction]) -> Var | None:
     None where several axes are columns, as those of an image."""
     rows, others = list[PrimExpr](), list[PrimExpr]()
     for each in contractions:
-        a, b, op = each.a, each.b, each.op
-        if sum(b.reads(axis) and not a.reads(axis) for axis in op.axis) != 1:
+        if len(each.columns) != 1:
             return None
-        for axis in root_axes(op):
+        for axis in root_axes(each.op):
             (rows if axis in each.rows else others).append(domain_of(axis).extent)
     symbolic = [*dict.fromkeys(extent for extent in rows if isinstance(extent, Var))]
     if len(symbolic) != 1 or any(extent is symbolic[0] for extent in others):
