@@ -343,16 +343,14 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
     return min((rows_in_common(each, reader) for each in reads), default=len(reader.axis))
 
 
-def _needs(s: Schedule, stage: Stage, others: Sequence[Stage]) -> bool:
-    """Whether a stage reads one of some others, or is read by one, directly or through others."""
-    return any(s.consumes(stage, each) or s.consumes(each, stage) for each in others)
-
-
-def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
-    """Whether another stage has to be computed between some stages of a group. Inlined ones are
-    computed within them."""
-    read = (each for each in s.consumed_by(group) if each not in group and not each.inlined)
-    return any(not s.consumed_by([each]).isdisjoint(group) for each in read)
+def _can_stand_beside(s: Schedule, stage: Stage, group: Sequence[Stage]) -> bool:
+    """Whether a stage and those of a group don't read each other, and no other stage has to be
+    computed between two of them all. Inlined ones are computed within them."""
+    whole = [*group, stage]
+    if stage in s.consumed_by(group) or not s.consumed_by([stage]).isdisjoint(group):
+        return False
+    others = (x for x in s.consumed_by(whole) if x not in whole and not x.inlined)
+    return all(s.consumed_by([each]).isdisjoint(whole) for each in others)
 
 
 def _are_alike(a: IterVar, b: IterVar) -> bool:
@@ -435,8 +433,7 @@ class _Rows:
         found = list[Stage]()
         for stage in stages:
             shared = rows_summed(compute_of(stage), op.axis[0], read, target, strict=self.strict)
-            group = [self.root, *self.inside, *found]
-            if shared and not _needs(s, stage, group) and not _needs_between(s, [*group, stage]):
+            if shared and _can_stand_beside(s, stage, [self.root, *self.inside, *found]):
                 found.append(stage)
         return found or None
 
