@@ -56,7 +56,7 @@ from minitvm.auto_scheduler.contraction import (
     product_of_extents,
 )
 from minitvm.auto_scheduler.cost import PAGE
-from minitvm.auto_scheduler.loops import calls_functions, compute_of, fused, write_loops
+from minitvm.auto_scheduler.loops import calls_in, compute_of, fused, write_loops
 from minitvm.runtime.host import CACHE_LINE, LINES_AT_ONCE
 from minitvm.runtime.record import record
 from minitvm.runtime.threads import TASKS
@@ -175,7 +175,7 @@ def _write_moved_lines(s: Schedule, stage: Stage) -> bool | None:
     """Writes a stage that moves short lines across; None for any other stage."""
     op = compute_of(stage)
     found = _moved_lines(s, op)
-    if found is None or calls_functions(s, stage):
+    if found is None or calls_in(s, stage):
         return None
     x, y, z = found
     choose(stage, "strategy", "short lines along {z}, a few neighbours along {y} at a time, which "

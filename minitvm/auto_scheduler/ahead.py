@@ -58,11 +58,7 @@ from minitvm.auto_scheduler.shared_loops import place_of
 from minitvm.auto_scheduler.short_rows import are_short_rows
 from minitvm.auto_scheduler.strategies import cycles_in_tiles, cycles_of_strategy
 from minitvm.auto_scheduler.tiles import best_tile, tiles_of
-from minitvm.auto_scheduler.ways import (
-    groups_of,
-    is_grouped,
-    is_left_plain,
-)
+from minitvm.auto_scheduler.ways import groups_of, is_grouped, is_left_plain
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.host import CACHE_LINE
 from minitvm.target import Target

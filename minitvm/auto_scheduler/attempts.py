@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 Step: TypeAlias = tuple[Operation, str]
 """A strategy for a stage, which is identified by its operation before the attempt."""
 Begin: TypeAlias = Callable[[], Schedule]
+Write: TypeAlias = Callable[..., None]
+"""Writes the schedule of an attempt for a program with some `arguments`."""
 VERSION = "version for "
 """How the names of those strategies begin that write a version of a schedule."""
 LOGGER = "minitvm.auto_scheduler"

@@ -22,11 +22,7 @@ _Named: TypeAlias = Tensor | Stage | IterVar
 
 
 def choose(
-    where: Stage | Schedule,
-    about: str,
-    text: str,
-    /,
-    **figures: Figure | _Named | Sequence[_Named],
+    where: Stage | Schedule, about: str, text: str, /, **figures: Figure | _Named | Sequence[_Named]
 ) -> None:
     """Notes a decision for a stage; of a schedule, for the stage of its last note. Tensors, axes
     and stages are figures by their names."""
@@ -48,15 +44,14 @@ def choose_form(s: Schedule, contraction: Contraction, name: str) -> None:
     """Notes the form of a contraction: `rows` x `columns` sums of `steps` products."""
     op, a, b = contraction.op, contraction.a, contraction.b
     rows = [axis for axis in op.axis if not b.reads(axis)]
-    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
     batch = size_of(axis for axis in op.axis if b.reads(axis) and a.reads(axis))
     is_across = any(a.along(row) == 1 for row in contraction.rows[-1:])
     layout = "NT"[is_across] + "NT"[b.along(contraction.column) != 1]
     choose(s[op], "form", "{name} of {a} and {b}: {rows} x {columns} sums of {steps} products"
            + ("" if name == "convolution" else ", {layout}")
            + ("" if isinstance(batch, int) and batch == 1 else ", {batch} of them"),
-           name=name, a=a.tensor, b=b.tensor, rows=size_of(rows), columns=size_of(columns),
-           steps=size_of(op.reduce_axis), batch=batch, layout=layout)  # fmt: skip
+           name=name, a=a.tensor, b=b.tensor, rows=size_of(rows), batch=batch, layout=layout,
+           columns=size_of(contraction.columns), steps=size_of(op.reduce_axis))  # fmt: skip
 
 
 def choose_tile(

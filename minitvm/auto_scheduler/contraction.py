@@ -19,7 +19,7 @@ from typing import final
 
 from minitvm.arith.accesses import step_of
 from minitvm.arith.analyzer import Analyzer
-from minitvm.arith.effects import reads_tensors
+from minitvm.arith.effects import is_lazy, reads_tensors
 from minitvm.arith.prover import Prover
 from minitvm.arith.work import TRIPS_FROM_DATA, USUAL_TRIPS
 from minitvm.runtime.dtype import DType
@@ -36,7 +36,7 @@ from minitvm.te.tensor import ComputeOp, Operation, Tensor, domain_of, reduce_of
 from minitvm.tir import expr as e
 from minitvm.tir.commutation import can_exchange_terms, is_operator
 from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, Var
-from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute
+from minitvm.tir.functor import children, contains, find, free_vars, mentions, substitute, walk_once
 from minitvm.tir.structural_equal import structural_equal
 from minitvm.tir.tree import BITS, kinds_of
 
@@ -119,6 +119,11 @@ class Contraction:
         found = [x for x in self.op.axis if self.a.reads(x) and not self.b.reads(x)]
         return tuple(sorted(found, key=lambda axis: axis is self.row))
 
+    @property
+    def columns(self) -> tuple[IterVar, ...]:
+        """The axes that `b` reads and `a` doesn't."""
+        return tuple(x for x in self.op.axis if self.b.reads(x) and not self.a.reads(x))
+
 
 def _column_of(op: ComputeOp) -> IterVar:
     """The last axis; if the sums lie along one axis, the last axis with more than one element."""
@@ -197,6 +202,16 @@ def product_of_extents(axes: Iterable[IterVar]) -> int | None:
 def all_loads(op: ComputeOp) -> Iterator[ProducerLoad]:
     """The reads of tensors in a stage."""
     return find(ProducerLoad, *op.body)
+
+
+def has_choices(op: ComputeOp) -> bool:
+    """Whether a stage may not need all that it reads: conditions choose values or terms."""
+    return any(
+        isinstance(each, e.Select)
+        or is_lazy(each)
+        or (isinstance(each, Reduce) and e.const_int(each.condition) != 1)
+        for each in walk_once(*op.body)
+    )
 
 
 def only_moves(op: Operation) -> bool:

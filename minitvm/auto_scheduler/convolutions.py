@@ -82,13 +82,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import (
-    cast_to,
-    in_panels,
-    write_cast,
-    write_image,
-    write_panels,
-)
+from minitvm.auto_scheduler.packing import cast_to, in_panels, write_cast, write_image, write_panels
 from minitvm.auto_scheduler.some_sizes import USUAL, has_sizes, may_vary
 from minitvm.auto_scheduler.sums import Sums
 from minitvm.auto_scheduler.terms import MULTIPLY_ADD, SEPARATE, is_fused
@@ -460,7 +454,9 @@ class _Writer:
         if channel is not None:
             copies = _turn(s, self.sums, channel, takes_sums) if turned else []
             axes = [*axes[:channel], *axes[channel + 1 :], axes[channel]]
-        made = [*copies, *self._write_cast_rows()]
+        made, a = [*copies], _contraction_of(s, self.sums).a
+        if a.is_cast:  # in vectors, and once for all tiles
+            made.append(write_cast(s, self.sums, a, target))
         found = _contraction_of(s, self.sums)
         columns = columns_of(found) if channel is None else [found.column]
         sizes = [extent_of(axis) or target.lanes(self.sums.dtype) for axis in columns]
@@ -600,12 +596,6 @@ class _Writer:
         at, axes = (self.stage, tiles.loops[-1]), compute_of(inner).axis
         write_sums(inner, at, [*(axes[i] for i in rows[-1:]), axes[first]], steps, vectors=vectors)
         return tiles
-
-    def _write_cast_rows(self) -> list[Stage]:
-        """Lets the sums read a copy of the rows' factor, with its elements cast: in vectors, and
-        once for all tiles. Returns the copy's stage, if there is one."""
-        a = _contraction_of(self.s, self.sums).a
-        return [write_cast(self.s, self.sums, a, self.target)] if a.is_cast else []
 
     def _steps(self, found: Contraction) -> list[IterVar]:
         """The loops of the sums over steps, outermost first."""

@@ -494,7 +494,7 @@ def packing_cycles(nest: Nest, target: Target) -> float:
     return others * _packing(nest, size, nest.width, nest.depth, held, target)
 
 
-def coming_cycles(size: int, target: Target) -> float:
+def waiting_for_panels(size: int, target: Target) -> float:
     """The cycles in which tiles wait for `size` bytes of panels that are made ahead of the call:
     they come once, from beyond L2."""
     level = kept_level(size, target)

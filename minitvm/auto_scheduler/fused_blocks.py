@@ -138,8 +138,9 @@ class _Model:
         self.nests: dict[Stage, Stage] = {}
         for stage in reversed(stages):
             self.nests[stage] = self._nest_of(stage, free)
-        # The groups of different roots share most of their stages.
-        self.figures_of = cache(self._figures_of)
+        # The figures of the contractions whose sums a stage reads in their tiles. The groups of
+        # different roots share most of their stages.
+        self.figures_of = cache(lambda last: [*map(self._measured, self.by_last.get(last, ()))])
 
     def _nest_of(self, stage: Stage, free: Container[Stage]) -> Stage:
         if stage in self.products:
@@ -172,10 +173,6 @@ class _Model:
         if stage in rows or not found or any(reader not in rows for reader, _ in found):
             return 0
         return min([self.most_rows(stage), *(min(n, rows[reader]) for reader, n in found)])
-
-    def _figures_of(self, last: Stage) -> Sequence[_Figures]:
-        """The figures of the contractions whose sums a stage reads in their tiles."""
-        return [*map(self._measured, self.by_last.get(last, ()))]
 
     def _measured(self, contraction: Contraction) -> _Figures:
         target = self.target
@@ -227,10 +224,9 @@ class _Group:
             self._far += transfer_cycles(moved, 2 * size, model.target)
         if common != self.common:
             self.common, self._row_bytes, self._is_known, rows = common, 0, True, self._kept
-        for each in rows:
-            size, is_known = _row_of(each, common)
-            self._row_bytes += size
-            self._is_known = self._is_known and is_known
+        for op in map(compute_of, rows):
+            self._row_bytes += usual_size(op.axis[common:]) * bytes_of_results(op)
+            self._is_known &= product_of_extents(op.axis[common:]) is not None
 
     def _note_figures(self, stage: Stage) -> float:
         """Notes the figures of the contractions of a stage; returns their cycles."""
@@ -275,13 +271,6 @@ def _is_clipped(stage: Stage) -> bool:
     triangle."""
     first = compute_of(stage).body[0]
     return isinstance(first, e.Reduce) and e.const_int(first.condition) is None
-
-
-def _row_of(stage: Stage, common: int) -> tuple[int, bool]:
-    """The bytes of a row of a stage, below its first `common` axes, and whether they are known."""
-    op = compute_of(stage)
-    axes = op.axis[common:]
-    return usual_size(axes) * bytes_of_results(op), product_of_extents(axes) is not None
 
 
 @final

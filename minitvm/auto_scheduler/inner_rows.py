@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import final
 
-from minitvm.arith.effects import is_lazy
-from minitvm.auto_scheduler.contraction import all_loads, extent_of
+from minitvm.auto_scheduler.contraction import all_loads, extent_of, has_choices
 from minitvm.auto_scheduler.cost import usual_bytes_of, usual_size
 from minitvm.auto_scheduler.loops import compute_of
 from minitvm.runtime.record import record
@@ -26,8 +25,7 @@ from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp
-from minitvm.tir.expr import IterVar, Select
-from minitvm.tir.functor import walk_once
+from minitvm.tir.expr import IterVar
 
 _MOST_IDLE = 1.25  # the time of threads that wait for the last rows, of the time of none that do
 
@@ -43,11 +41,7 @@ class InnerRows:
 
 
 def inner_rows(
-    s: Schedule,
-    root: Stage,
-    free: Sequence[Stage],
-    given: Container[Stage],
-    target: Target,
+    s: Schedule, root: Stage, free: Sequence[Stage], given: Container[Stage], target: Target
 ) -> InnerRows | None:
     """The rows of a stage that take turns, each with stages of `free`, which stand in front of it;
     None where no rows should. The caller gets the results of outputs and of stages of `given`."""
@@ -99,14 +93,9 @@ class _Reads:
                 for load in all_loads(self.plain[each])
                 if load.producer in outputs
             )
-            and not (is_result and _has_choices(self.plain[each]))
+            and not (is_result and has_choices(self.plain[each]))
             for each in readers
         )
-
-
-def _has_choices(op: ComputeOp) -> bool:
-    """Whether a stage may not need all that it reads."""
-    return any(isinstance(each, Select) or is_lazy(each) for each in walk_once(*op.body))
 
 
 def _pays(

@@ -41,7 +41,6 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     Unit,
-    coming_cycles,
     copy_cycles,
     copy_cycles_apart,
     cost,
@@ -49,6 +48,7 @@ from minitvm.auto_scheduler.cost import (
     layout_cycles,
     lines_kept,
     transfer_cycles,
+    waiting_for_panels,
 )
 from minitvm.auto_scheduler.loops import (
     Places,
@@ -518,7 +518,7 @@ def _cycles(
     a, b, k = contraction.a, contraction.b, contraction.op.reduce_axis[-1]
     size = _bytes_of(contraction, b)
     if b.tensor is ahead:
-        copying = coming_cycles(size, target)
+        copying = waiting_for_panels(size, target)
     elif b.along(k) == 1:  # squares of groups
         copying = layout_cycles(size, size, target, in_rows=False)
         copying += transfer_cycles(size, size, target)

@@ -66,11 +66,7 @@ from minitvm.auto_scheduler.loops import (
     write_sums,
     write_tiles,
 )
-from minitvm.auto_scheduler.packing import (
-    can_be_copied,
-    copied_by_axes,
-    write_along_steps,
-)
+from minitvm.auto_scheduler.packing import can_be_copied, copied_by_axes, write_along_steps
 from minitvm.auto_scheduler.terms import CAST, MULTIPLY_ADD, terms_of
 from minitvm.auto_scheduler.tiles import best_tile, in_one_block, vectors
 from minitvm.runtime.dtype import DType

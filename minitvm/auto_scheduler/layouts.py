@@ -71,12 +71,7 @@ from minitvm.auto_scheduler.instructions import cycles_by_instruction, multiplie
 from minitvm.auto_scheduler.loops import compute_of, divided, lie_along, lie_in_order
 from minitvm.auto_scheduler.packing import tell_apart
 from minitvm.auto_scheduler.some_sizes import may_vary
-from minitvm.auto_scheduler.strategies import (
-    CONVOLUTION,
-    TILES,
-    cycles_of_strategy,
-    strategy_for,
-)
+from minitvm.auto_scheduler.strategies import CONVOLUTION, TILES, cycles_of_strategy, strategy_for
 from minitvm.auto_scheduler.sums import Sums, epilogue_of, sums_of
 from minitvm.auto_scheduler.tiled import cycles_ahead
 from minitvm.auto_scheduler.tiles import ALIKE, on_one_core
@@ -357,10 +352,8 @@ def write_operands(program: Program, stage: Stage, *, in_step: bool = False) -> 
         if lies_across and (again >= _AGAIN or is_far) and places != sorted(places):
             copy = s[s.cache_read(tensor, "global", [op])]
             lie_in_order(copy, places)
-            text = (
-                "{tensor} is copied in the order in which it is read; reads of an element: {again}"
-            )
-            choose(stage, "layout", text, tensor=tensor, again=again)
+            choose(stage, "layout", "{tensor} is copied in the order in which it is read; reads of "
+                   "an element: {again}", tensor=tensor, again=again)  # fmt: skip
             made.append(copy)
             op = compute_of(stage)
     program.kept.update(made)
@@ -673,21 +666,18 @@ def _copying(
         total += _copy_of(result, computed, op.axis, target)
         total += transfer_cycles(2 * size, 2 * size, target)
     for factor, dims in zip(contraction.factors, layout.copies, strict=True):
-        if (
-            dims is not None
-            and factor.tensor is not ahead
-            and not _is_view(contraction, factor, dims)
-        ):
+        if dims is None or factor.tensor is ahead or _is_view(contraction, factor, dims):
+            continue
+        if _has_axes(contraction, factor):
             made = [axes[i] for dim in dims for i in dim]
             size = usual_size(made) * factor.tensor.dtype.itemsize
-            if _has_axes(contraction, factor):
-                places = [axes[i] for i in _places(contraction, factor) if i is not None]
-                total += _copy_of(factor.tensor, places, made, target)
-                total += transfer_cycles(size, 2 * size, target)
-            else:  # a strip at a time, in the caches
-                total += _copy_of_windows(contraction, factor, dims)
-                size = usual_bytes_of(factor.tensor)
-                total += transfer_cycles(size, size, target)
+            places = [axes[i] for i in _places(contraction, factor) if i is not None]
+            total += _copy_of(factor.tensor, places, made, target)
+            total += transfer_cycles(size, 2 * size, target)
+        else:  # a strip at a time, in the caches
+            total += _copy_of_windows(contraction, factor, dims)
+            size = usual_bytes_of(factor.tensor)
+            total += transfer_cycles(size, size, target)
     return total * _SURE
 
 

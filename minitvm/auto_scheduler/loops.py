@@ -419,11 +419,11 @@ def compute_of(stage: Stage) -> ComputeOp:
     return stage.op
 
 
-def calls_functions(s: Schedule, stage: Stage) -> bool:
-    """Whether a stage, or a stage inlined in it, calls functions such as exp, whose code is
-    long."""
+def calls_in(s: Schedule, stage: Stage) -> int:
+    """The calls of functions such as exp, whose code is long, in a stage and those inlined in
+    it."""
     ops = map(compute_of, (stage, *s.inlined_in(stage)))
-    return any(is_long(node) for op in ops for node in walk_once(*op.body))
+    return sum(is_long(node) for op in ops for node in walk_once(*op.body))
 
 
 def fused(stage: Stage, loops: Sequence[IterVar]) -> IterVar:

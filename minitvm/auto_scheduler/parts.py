@@ -15,11 +15,11 @@ vector. Inputs and results whose systems lie elsewhere are transposed, part by p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 from typing import final
 
-from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, Write, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import all_loads, usual_extent, usual_iterations
 from minitvm.auto_scheduler.tiles import on_one_core
@@ -28,14 +28,7 @@ from minitvm.target import Target
 from minitvm.te.schedules.batches import Batch, batch_along, part_of_batch
 from minitvm.te.schedules.operation_graph import in_order
 from minitvm.te.schedules.schedule import Schedule, create_schedule
-from minitvm.te.tensor import (
-    ComputeOp,
-    Operation,
-    PlaceholderOp,
-    ScanOp,
-    Tensor,
-    tensor_of,
-)
+from minitvm.te.tensor import ComputeOp, Operation, PlaceholderOp, ScanOp, Tensor, tensor_of
 from minitvm.tir import expr as e
 from minitvm.tir.expr import const_int
 from minitvm.tir.functor import mentions
@@ -48,9 +41,6 @@ _ONCE = 1 / 16  # of a part's work: what each part computes again
 _UNDER_WAY = 8  # vectors of a step, whose operations wait for those of the step before
 _TASKS = 8  # parts of a batch, which cores share evenly enough
 _MOST = 4096  # elements in a part
-
-Write = Callable[..., None]
-"""Writes the schedule of an attempt for a target and a program with some `arguments`."""
 
 
 def write_parts(
@@ -147,7 +137,7 @@ def _factor(
 ) -> int | None:
     """The number of elements in a part; None where parts don't pay."""
     states = _states(outputs, batch)
-    if not states or not all(_has_steps(each) for each in states):
+    if not states or any((const_int(x.shape[0]) or _LEAST_STEPS) < _LEAST_STEPS for x in states):
         return None
     needs = _Needs(outputs, batch, in_lanes=in_lanes)
     first, second = target.cache_bytes(1), target.cache_bytes(2)
@@ -158,9 +148,8 @@ def _factor(
     size = const_int(batch.extent)
     if size is not None and size <= min(near, far):
         return None
-    is_last = in_lanes or all(batch.places[each] == each.ndim - 1 for each in states)
-    step = max(target.lanes(each.dtype) for each in states) if is_last else 1
-    least = step * _under_way(states, batch, target, are_lanes=is_last)
+    step = max(target.lanes(each.dtype) for each in states) if in_lanes else 1
+    least = step * _under_way(states, batch, target, in_lanes=in_lanes)
     all_near = room / max(1, needs.near + needs.far)
     most = min(_MOST, all_near if all_near >= least else max(least, min(near, far)))
     if size is not None:
@@ -176,19 +165,14 @@ def _factor(
     return factor
 
 
-def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, are_lanes: bool) -> int:
+def _under_way(states: Iterable[Tensor], batch: Batch, target: Target, *, in_lanes: bool) -> int:
     """The elements of a batch, or vectors of them, that hide the latency of a step."""
     rows = (
         prod(usual_extent(x) for i, x in enumerate(each.shape) if i not in (0, batch.places[each]))
-        // (1 if are_lanes else target.lanes(each.dtype))
+        // (1 if in_lanes else target.lanes(each.dtype))
         for each in states
     )
     return -(-_UNDER_WAY // max(1, min(rows)))
-
-
-def _has_steps(state: Tensor) -> bool:
-    steps = const_int(state.shape[0])
-    return steps is None or steps >= _LEAST_STEPS
 
 
 def _even(most: int, step: int, size: int | None) -> int:
@@ -248,10 +232,6 @@ class _Needs:
                 found[tensor_of(load)].append(along | ({0} if is_step else set()))
         return {tensor: set.intersection(*each) for tensor, each in found.items()}
 
-    def _reads_step(self, scan: ScanOp, tensor: Tensor) -> bool:
-        """Whether a step reads states at a number of steps before, and not those of all steps."""
-        return 0 in self._steps.get(scan.state_placeholder[tensor.value_index], {0})
-
     def _add(self, op: Operation, tensor: Tensor, step: Container[int]) -> None:
         place, size = self._places.get(tensor), tensor.dtype.itemsize
         extents = [usual_extent(extent) for extent in tensor.shape]
@@ -264,7 +244,9 @@ class _Needs:
             # An update has the memory of its scan.
             self.near += 2 * row_of_step
         elif isinstance(op, ScanOp):
-            self.near += 0 if self._reads_step(op, tensor) else whole
+            # A step reads the states of one step before, or of all steps.
+            read = self._steps.get(op.state_placeholder[tensor.value_index], {0})
+            self.near += 0 if 0 in read else whole
             self.far += whole if 0 not in step and op not in self._ends else 0
         elif isinstance(op, PlaceholderOp):
             is_copied = self._in_lanes and place < tensor.ndim - 1

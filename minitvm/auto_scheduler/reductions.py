@@ -70,6 +70,7 @@ from minitvm.auto_scheduler.lines import request_gathered, vectors_at_once
 from minitvm.auto_scheduler.loops import (
     Places,
     cached,
+    calls_in,
     compute_of,
     extent_in,
     factored,
@@ -79,12 +80,8 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
     write_sums,
 )
-from minitvm.auto_scheduler.some_sizes import (
-    USUAL,
-    USUAL_STEPS,
-    may_vary,
-)
-from minitvm.auto_scheduler.terms import is_long, step_operations
+from minitvm.auto_scheduler.some_sizes import USUAL, USUAL_STEPS, may_vary
+from minitvm.auto_scheduler.terms import step_operations
 from minitvm.auto_scheduler.ways import (
     LONG_PIECE,
     MOST_UNROLLED,
@@ -353,8 +350,11 @@ def write_along(s: Schedule, stage: Stage, target: Target, *, in_order: bool, al
             reduced = [*compute_of(parts).reduce_axis]
             reduced = _reduced(parts, in_order) if is_nest else reduced
         is_slow = is_extremum(op) or (is_nest and _is_in_pieces(stage, reduced))
-        is_slow = not _is_vectorized(op) or (is_slow and not _has_partner(s, op))
-        takes_lanes = is_slow or _calls(s, stage) > 0
+        is_folded = _folds(op) and isinstance(reduce_of(op).condition, e.IntImm)
+        is_slow = not is_folded or (is_slow and not _has_partner(s, op))
+        # In a plain loop, LLVM computes several vectors of functions side by side, which takes more
+        # registers than there are, or vectors of half the width.
+        takes_lanes = is_slow or calls_in(s, stage) > 0
         if parts is not None and is_rounded(op) and len(reduced) > 1 and not is_slow:
             blocks = factored(s, stage, reduced[0], 0).set_scope("local")
             reduced = _reduced(blocks, in_order)
@@ -440,11 +440,6 @@ def _reduced(stage: Stage, in_order: bool) -> list[IterVar]:
     return [*axes[: -len(line)], fused(stage, line)]
 
 
-def _is_vectorized(op: ComputeOp) -> bool:
-    """Whether LLVM makes vectors of partial results from a plain loop."""
-    return _folds(op) and isinstance(reduce_of(op).condition, e.IntImm)
-
-
 def _folds(op: ComputeOp) -> bool:
     """Whether LLVM combines the lanes of a vector to a result. 16-bit floats are rounded after each
     step."""
@@ -486,14 +481,6 @@ def _is_in_pieces(stage: Stage, reduced: Sequence[IterVar]) -> bool:
     return not (is_long or is_uneven(compute_of(stage))) and any(n != 1 for n in outer)
 
 
-def _calls(s: Schedule, stage: Stage) -> int:
-    """The number of functions such as exp in a term of a reduction. In a plain loop, LLVM computes
-    several vectors of them side by side, which takes more registers than there are, or vectors of
-    half the width."""
-    ops = map(compute_of, (stage, *s.inlined_in(stage)))
-    return sum(is_long(node) for op in ops for node in walk_once(*op.body))
-
-
 def _has_partner(s: Schedule, op: ComputeOp) -> bool:
     """Whether another reduction reads the same elements, and may share the loops."""
     mine = [extent_of(axis) for axis in (*op.axis, *op.reduce_axis)]
@@ -521,7 +508,7 @@ def _write_lanes(s: Schedule, stage: Stage, k: IterVar, target: Target) -> list[
         lanes = min(lanes, 1 << (extent - 1).bit_length())
     elif extent < (lanes if is_nest else 2 * lanes):
         return []
-    if calls := _calls(s, stage):
+    if calls := calls_in(s, stage):
         width = lanes * vectors_at_once(extent, lanes, calls)
     else:
         width = lanes * vectors_under_way(op, target)

@@ -33,13 +33,13 @@ from functools import partial
 from math import inf
 from typing import final
 
-from minitvm.arith.effects import is_lazy
 from minitvm.auto_scheduler.across import reads_across, write_across
 from minitvm.auto_scheduler.attempts import Attempt
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     all_loads,
     extent_of,
+    has_choices,
     is_in_order,
     lanes_of,
     last_line,
@@ -62,7 +62,7 @@ from minitvm.auto_scheduler.lines import (
 )
 from minitvm.auto_scheduler.loops import (
     Part,
-    calls_functions,
+    calls_in,
     compute_of,
     fused,
     in_tasks,
@@ -91,8 +91,8 @@ from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
 from minitvm.te.tensor import ComputeOp, Operation
-from minitvm.tir.expr import IterVar, Reduce, Select, const_int
-from minitvm.tir.functor import mentions, walk_once
+from minitvm.tir.expr import IterVar
+from minitvm.tir.functor import mentions
 
 _MOST_INSIDE = 32  # stages in the rows of another: the time of a build grows faster with more
 _MOST_VECTORS = 4  # of a row: in longer ones, a function that is called once is a small part
@@ -132,14 +132,14 @@ def write_rows(
         if stage not in kept and stage not in turned and parts.get(stage) is None:
             find = partial(_place_of_readers, s, stage, places, target)
             place = attempt.follow("rows of its readers", stage, find)
-        if place is not None and (stage.is_output or stage in given):
-            place = place if _computes_all(s, stage, place, target) else None
-        if place is not None and (
-            place.root in turned or len(members.get(place.root, ())) >= _MOST_INSIDE
-        ):
-            place = None
         if place is not None:
-            members.setdefault(place.root, []).append(stage)
+            is_full = len(members.get(place.root, ())) >= _MOST_INSIDE
+            is_free = not (stage.is_output or stage in given)
+            is_whole = is_free or _has_all_elements(s, stage, place, target)
+            if place.root in turned or is_full or not is_whole:
+                place = None
+            else:
+                members.setdefault(place.root, []).append(stage)
         places[stage] = place or _Place(stage, rows_of(compute_of(stage), target))
     for root, others in members.items():
         most = min(places[stage].rows for stage in others)
@@ -239,7 +239,7 @@ def _place_of_readers(
     return _Place(root, rows) if rows and all(place.root is root for place in found) else None
 
 
-def _computes_all(s: Schedule, stage: Stage, place: _Place, target: Target) -> bool:
+def _has_all_elements(s: Schedule, stage: Stage, place: _Place, target: Target) -> bool:
     """Whether a place computes all elements of a stage: one in each iteration, or a row. Rows are
     for tensors larger than the L1 cache. The elements of others are near in any case, and those of
     a short row would be read before they are stored."""
@@ -273,7 +273,7 @@ def _are_elements_of_rows(
         return False
     if any(each.reduce_axis or len(each.axis) != rows for each in others):
         return False
-    is_dear = length <= _MOST_VECTORS * lanes and any(calls_functions(s, each) for each in inside)
+    is_dear = length <= _MOST_VECTORS * lanes and any(calls_in(s, each) for each in inside)
     is_filled = number is None or number >= lanes
     return is_filled and (_is_one_line(length, target) or is_dear)
 
@@ -316,14 +316,8 @@ def computes_all(s: Schedule, stage: Stage, rows: Sequence[IterVar]) -> bool:
         for axes, indices in reads
     ):
         return False
-    return not any(
-        isinstance(each, Select)
-        or is_lazy(each)
-        or (isinstance(each, Reduce) and const_int(each.condition) != 1)
-        for reader in s.stages
-        if isinstance(reader.op, ComputeOp) and s.consumes(reader, stage)
-        for each in walk_once(*reader.op.body)
-    )
+    readers = (x for x in s.stages if isinstance(x.op, ComputeOp) and s.consumes(x, stage))
+    return not any(has_choices(compute_of(each)) for each in readers)
 
 
 def readers_of(s: Schedule, stage: Stage) -> dict[Stage, int]:
@@ -349,24 +343,14 @@ def _rows_in_common(reader: Operation, stage: Stage) -> int:
     return min((rows_in_common(each, reader) for each in reads), default=len(reader.axis))
 
 
-def _needs(s: Schedule, stage: Stage, others: Sequence[Stage]) -> bool:
-    """Whether a stage reads one of some others, or is read by one, directly or through others."""
-    return any(s.consumes(stage, each) or s.consumes(each, stage) for each in others)
-
-
-def _needs_each_other(s: Schedule, group: Sequence[Stage]) -> bool:
-    """Whether a stage of a group reads another one."""
-    return any(s.consumes(a, b) for a in group for b in group if a is not b)
-
-
-def _needs_between(s: Schedule, group: Sequence[Stage]) -> bool:
-    """Whether another stage has to be computed between some stages of a group. Inlined ones are
-    computed within them."""
-    return any(
-        any(s.consumes(each, x) for x in group) and any(s.consumes(x, each) for x in group)
-        for each in s.stages
-        if each not in group and not each.inlined
-    )
+def _can_stand_beside(s: Schedule, stage: Stage, group: Sequence[Stage]) -> bool:
+    """Whether a stage and those of a group don't read each other, and no other stage has to be
+    computed between two of them all. Inlined ones are computed within them."""
+    whole = [*group, stage]
+    if stage in s.consumed_by(group) or not s.consumed_by([stage]).isdisjoint(group):
+        return False
+    others = (x for x in s.consumed_by(whole) if x not in whole and not x.inlined)
+    return all(s.consumed_by([each]).isdisjoint(whole) for each in others)
 
 
 def _are_alike(a: IterVar, b: IterVar) -> bool:
@@ -449,8 +433,7 @@ class _Rows:
         found = list[Stage]()
         for stage in stages:
             shared = rows_summed(compute_of(stage), op.axis[0], read, target, strict=self.strict)
-            group = [self.root, *self.inside, *found]
-            if shared and not _needs(s, stage, group) and not _needs_between(s, [*group, stage]):
+            if shared and _can_stand_beside(s, stage, [self.root, *self.inside, *found]):
                 found.append(stage)
         return found or None
 
@@ -561,12 +544,12 @@ class _Rows:
             and _rows_in_common(last, stage) == len(op.axis)
             for stage, op in ((each, compute_of(each)) for each in found)
         )
-        return found if is_each and not _needs_each_other(s, found) else []
+        return found if is_each and s.consumed_by(found).isdisjoint(found) else []
 
     def _write_alone(self) -> None:
         """The loops of a stage in whose rows no other stage is computed."""
         s, stage, target = self.s, self.root, self.target
-        op = compute_of(stage)
+        op, is_short = compute_of(stage), has_short_rows() and stage is s[s.calls.outputs[-1]]
         if op.reduce_axis:
             in_order = is_in_order(op, self.strict)
             if not runs_in_columns(op, target):
@@ -581,11 +564,11 @@ class _Rows:
                 run_parallel(stage, loops, target)
         elif not op.axis:
             self._choose()
-        elif self._is_last() and has_short_rows() and (size := part_of_line(op)) is not None:
+        elif is_short and (size := part_of_line(op)) is not None:
             choose(stage, "strategy", "row by row, each in parts of {size} neighbours",
                    size=size.name)  # fmt: skip
             write_parts_of_line(stage, size, target)
-        elif self._is_last() and has_short_rows() and self._has_short_lines():
+        elif is_short and has_repeated_rows(with_inlined(op, s.inlined)):
             choose(stage, "strategy", "several rows at a time, as one line in vectors")
             write_short_lines(s, stage, target)
         elif not write_pieces(stage, target):
@@ -598,14 +581,6 @@ class _Rows:
             loop = fused(stage, in_tasks(stage, lines, vectors, target))
             stage.parallel(loop)
             request_gathered(stage, loop, line, target)
-
-    def _has_short_lines(self) -> bool:
-        """Whether each row of the stage reads the same rows of tensors."""
-        return has_repeated_rows(with_inlined(compute_of(self.root), self.s.inlined))
-
-    def _is_last(self) -> bool:
-        """Whether the stage is the last one of the program."""
-        return self.root is self.s[self.s.calls.outputs[-1]]
 
     def _write_columns(self, stage: Stage, rows: int) -> IterVar | None:
         """Schedules the loops inside of the first `rows` axes; returns the outer loop over vectors

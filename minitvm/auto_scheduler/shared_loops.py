@@ -118,8 +118,6 @@ def _fits(
     if loops.key != first.key or len(group) >= _MOST or first.reads.isdisjoint(loops.reads):
         return False
     mine = {each.stage for each in group} | {loops.stage}
-    if any(s.consumes(a, b) for a in mine for b in mine):
-        return False
     place = loops.stage.attach_stage, loops.stage.attach_ivar
     here = {
         each.stage: [x.stage for x in other]
@@ -127,7 +125,7 @@ def _fits(
         if other is not group and (other[0].stage.attach_stage, other[0].stage.attach_ivar) == place
         for each in other
     }
-    # No other stage, nor those that share its loops, is computed between two of these.
+    # None reads another, nor is another stage, with those that share its loops, computed between.
     return s.consumed_by(mine, lambda stage: here.get(stage, ())).isdisjoint(mine)
 
 

@@ -62,7 +62,7 @@ from minitvm.auto_scheduler.contraction import (
 )
 from minitvm.auto_scheduler.loops import (
     cached,
-    calls_functions,
+    calls_in,
     compute_of,
     factored,
     factored_in_lanes,
@@ -72,17 +72,8 @@ from minitvm.auto_scheduler.loops import (
     write_loops,
 )
 from minitvm.auto_scheduler.some_sizes import has_short_rows
-from minitvm.auto_scheduler.terms import (
-    is_long,
-    step_operations,
-    term_operations,
-)
-from minitvm.auto_scheduler.ways import (
-    LONG_PIECE,
-    is_grouped,
-    is_plain_reduction,
-    runs_in_columns,
-)
+from minitvm.auto_scheduler.terms import is_long, step_operations, term_operations
+from minitvm.auto_scheduler.ways import LONG_PIECE, is_grouped, is_plain_reduction, runs_in_columns
 from minitvm.target import Target
 from minitvm.te.schedules.guarded_reads import reads_of
 from minitvm.te.schedules.layout import layout_of
@@ -132,15 +123,11 @@ def are_short_rows(op: ComputeOp, target: Target, *, strict: bool) -> bool:
     return (
         _writer_of(op, target, strict) is not None
         and all(0 < each.along(op.reduce_axis[-1]) <= NEAR for each in reads)
-        and all(_are_apart(each, rows) for each in reads if each.reads(rows))
+        # Neighbouring rows lie apart, or are the same one for a few results.
+        and all(x.along(rows) >= _LEAST or is_at_digits(x.load) for x in reads if x.reads(rows))
         and any(each.reads(rows) for each in reads)
         and (contraction is None or is_plain_reduction(contraction))
     )
-
-
-def _are_apart(read: Factor, rows: IterVar) -> bool:
-    """Whether neighbouring rows lie apart, or are the same one for a few results."""
-    return read.along(rows) >= _LEAST or is_at_digits(read.load)
 
 
 _Write: TypeAlias = Callable[[Schedule, Stage, tuple[Stage, IterVar], Target], None]
@@ -294,11 +281,11 @@ def _write_partial(s: Schedule, stage: Stage, at: tuple[Stage, IterVar], target:
     step, *around = compute_of(vectors).reduce_axis
     if around:
         write_loops(vectors, around, lane, unrolled=[step, row])
-    elif _is_loop(op, target) and calls_functions(s, vectors):
+    elif _is_loop(op, target) and calls_in(s, vectors):
         write_loops(vectors, [row, step], lane)  # steps of a row don't wait for each other
     elif _is_loop(op, target):
         write_loops(vectors, [step], lane, unrolled=[row])
-    elif calls_functions(s, vectors) and _are_whole_vectors(op, target):  # of several rows
+    elif calls_in(s, vectors) and _are_whole_vectors(op, target):  # of several rows
         part, lane = vectors.split(vectors.fuse(row, lane), factor=lanes_of(op, target))
         write_loops(vectors, [], lane, unrolled=[step, part])
     else:

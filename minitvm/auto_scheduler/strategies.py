@@ -33,10 +33,7 @@ from minitvm.auto_scheduler.instructions import (
 from minitvm.auto_scheduler.lanes import best_in_lanes, write_lanes
 from minitvm.auto_scheduler.loops import places_of
 from minitvm.auto_scheduler.packing import write_cast
-from minitvm.auto_scheduler.reductions import (
-    may_be_others,
-    write_streamed,
-)
+from minitvm.auto_scheduler.reductions import may_be_others, write_streamed
 from minitvm.auto_scheduler.sums import Sums, sums_of
 from minitvm.auto_scheduler.tiled import (
     are_alike,
@@ -120,17 +117,15 @@ def cycles_of_strategy(contraction: Contraction, target: Target, *, strict: bool
 
 def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
     """Schedules a contraction by the strategy that takes the fewest cycles; returns the scheduled
-    stages. If it fails, the next one is tried. A contraction that none can write is left to
-    :mod:`rows`."""
+    stages. If it fails, the next one is tried; if the comparison fails, they are tried in the order
+    of the table. A contraction that none can write is left to :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
         found = strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
-    try:
-        best = [each for each, _ in _compared(sums)]
-    except Exception:  # of a strategy that is dropped when its turn comes
-        best = []
+    compared = attempt.follow("comparison of strategies", sums.stage, partial(_compared, sums))
+    best = [each for each, _ in compared or ()]
     first = [each for each in STRATEGIES if each.cycles is None]
     for each in dict.fromkeys((*first, *best, *STRATEGIES)):
         done = attempt.follow(each.name, sums.stage, partial(write, each))
@@ -206,10 +201,6 @@ def _is_plain(sums: Sums) -> bool:
 def _leave_to_rows(sums: Sums, _: bool) -> Iterable[Stage]:
     choose_form(sums.schedule, sums.contraction, "matrix-vector product")
     return ()
-
-
-def _is_streamed(sums: Sums) -> bool:
-    return sums.ahead is None and can_be_streamed(sums.contraction, sums.target)
 
 
 def _write_streamed(sums: Sums, _: bool) -> Iterable[Stage]:
@@ -328,8 +319,8 @@ STRATEGIES: tuple[Strategy, ...] = (
              is_sure=_are_many, margin=ALIKE),
     Strategy("plain reduction", _is_plain, _of(cycles_of_plain), _leave_to_rows, False,
              is_sure=lambda _: True),
-    Strategy("streamed", _is_streamed, _of(cycles_of_streamed), _write_streamed, False,
-             margin=1 / ALIKE),
+    Strategy("streamed", lambda x: x.ahead is None and can_be_streamed(x.contraction, x.target),
+             _of(cycles_of_streamed), _write_streamed, False, margin=1 / ALIKE),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by,
              is_sure=_are_many),
     Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution,

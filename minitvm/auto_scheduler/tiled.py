@@ -41,7 +41,6 @@ from minitvm.auto_scheduler.cost import (
     Nest,
     Tile,
     comes_from,
-    coming_cycles,
     copy_cycles,
     cost,
     kept_level,
@@ -51,13 +50,14 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
     usual_product,
     usual_size,
+    waiting_for_panels,
 )
 from minitvm.auto_scheduler.loops import (
     EVEN,
     Part,
     Places,
     Tiles,
-    calls_functions,
+    calls_in,
     compute_of,
     extent_in,
     factored,
@@ -137,13 +137,8 @@ def write_tiled(
             for each in group
         ]
     if part is not None:
-        blocks = [
-            Blocks(
-                part.rows,
-                strip=strip_of(nest, tile, nest.depth, target) if each.shares_rows else each.strip,
-            )
-            for each in blocks
-        ]
+        strip = strip_of(nest, tile, nest.depth, target)
+        blocks = [Blocks(part.rows, strip=strip if x.shares_rows else x.strip) for x in blocks]
     for each, mine in zip(group, blocks, strict=True):
         choose_tile(each.stage, each.contraction, tile, nest.unit, target)
         choose_blocks(each.stage, each.contraction, mine, in_panels)
@@ -385,7 +380,7 @@ def _write_whole(
     s, target = group[0].schedule, group[0].target
     stage = s[last]
     # Written out for every register of sums, functions would take LLVM seconds.
-    calls = last.op is not group[0].contraction.op and calls_functions(s, stage)
+    calls = last.op is not group[0].contraction.op and calls_in(s, stage)
     in_memory = [calls or each is not group[-1] for each in group]
     found = [
         sums_in_registers(s, each.contraction, each.contraction.op.output(0) if copied else last)
@@ -516,7 +511,7 @@ def _cycles_in_blocks(
         in_pieces = comes_from(nest, tile, target) > 2 and blocks.depth is None
         return cost(nest, tile, blocks, target) * (_SURE if in_pieces else 1)
     size = usual_product(nest.others) * nest.depth * nest.width * nest.itemsize
-    moved = packing_cycles(nest, target) if packs else coming_cycles(size, target)
+    moved = packing_cycles(nest, target) if packs else waiting_for_panels(size, target)
     return cost(nest, tile, Blocks(), target) + moved
 
 
@@ -524,8 +519,14 @@ def cycles_ahead(contraction: Contraction, target: Target) -> float:
     """The cycles of a contraction whose columns' factor is packed into panels ahead of the call."""
     contraction = with_best_row(contraction, target)
     nest = _packed(nest_of(contraction, target))
-    in_blocks = _cycles_in_blocks(nest, best_tile(nest, target), target, packs=False)
-    by_panel = best_by_panel(nest, target, packs=False)
+    return _fewest_cycles(nest, target, packs=False)
+
+
+def _fewest_cycles(nest: Nest, target: Target, *, whole: bool = False, packs: bool = True) -> float:
+    """The cycles of a nest in its best tile, in blocks of several panels or panel by panel. The
+    arguments are those of :func:`_cycles_in_blocks`."""
+    in_blocks = _cycles_in_blocks(nest, best_tile(nest, target), target, whole=whole, packs=packs)
+    by_panel = None if whole else best_by_panel(nest, target, packs=packs)
     return min(in_blocks, inf if by_panel is None else by_panel[0] * _SURE)
 
 
@@ -567,13 +568,7 @@ def _packs(sums: Sums, places: Places, tile: Tile) -> bool:
 def _cycles_of_ways(nest: Nest, target: Target, *, whole: bool = False) -> tuple[float, float]:
     """The cycles of a nest with the columns' factor unpacked, and with panels of it, in tiles for
     each, on one core. `whole`: all steps are summed at once."""
-    target = on_one_core(target)
-
-    def cycles(nest: Nest) -> float:
-        in_blocks = _cycles_in_blocks(nest, best_tile(nest, target), target, whole=whole)
-        by_panel = None if whole else best_by_panel(nest, target)
-        return min(in_blocks, inf if by_panel is None else by_panel[0] * _SURE)
-
+    cycles = partial(_fewest_cycles, target=on_one_core(target), whole=whole)
     return cycles(nest), cycles(_packed(nest))
 
 

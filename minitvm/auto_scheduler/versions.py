@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial, reduce
 from math import isqrt, log2
-from typing import final
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.effects import reads_tensors
 from minitvm.arith.prover import Prover
-from minitvm.auto_scheduler.attempts import VERSION, Attempt, written
+from minitvm.auto_scheduler.attempts import VERSION, Attempt, Write, written
 from minitvm.auto_scheduler.choice import choose
 from minitvm.auto_scheduler.contraction import (
     Contraction,
@@ -40,11 +40,7 @@ from minitvm.auto_scheduler.contraction import (
     reads_windows,
 )
 from minitvm.auto_scheduler.convolutions import is_convolution
-from minitvm.auto_scheduler.instructions import (
-    has_instruction,
-    lies_in_groups,
-    multiplies_dtypes,
-)
+from minitvm.auto_scheduler.instructions import has_instruction, lies_in_groups, multiplies_dtypes
 from minitvm.auto_scheduler.lines import are_short_lines, part_of_line
 from minitvm.auto_scheduler.short_rows import (
     AT_ONCE,
@@ -54,11 +50,7 @@ from minitvm.auto_scheduler.short_rows import (
     waits_for_memory,
 )
 from minitvm.auto_scheduler.some_sizes import is_version, written_for
-from minitvm.auto_scheduler.ways import (
-    gathered,
-    runs_in_columns,
-    streamed,
-)
+from minitvm.auto_scheduler.ways import gathered, runs_in_columns, streamed
 from minitvm.runtime.errors import CompileError
 from minitvm.runtime.record import record
 from minitvm.target import Target
@@ -95,8 +87,8 @@ _ROWS = (512, 256, 128, 64)  # of a product whose columns and steps are known
 _PLACES = (56, 128, 192)  # of images that are read as they lie
 _LINE = 48  # places of a line that fill vectors well
 
-Write = Callable[..., None]
-"""Writes the schedule of an attempt for a program with some `arguments`."""
+_Make: TypeAlias = Callable[..., Schedule | None]
+"""Makes the schedule of a version for some sizes, as :func:`_made_for` does."""
 
 
 @final
@@ -133,7 +125,7 @@ def write_versions(
         attempt.follow(f"{VERSION}{each.name}", s[outputs[-1]], follow)
 
 
-def _joined(versions: Sequence[_Version], make: Callable[..., Schedule | None]) -> list[_Version]:
+def _joined(versions: Sequence[_Version], make: _Make) -> list[_Version]:
     """The versions, with one in place of neighbours that have the same schedule."""
     found = list[_Version]()
     for each in versions:
@@ -175,9 +167,7 @@ def _made_for(
         return written(partial(create_schedule, ops), partial(write, arguments=given), {}).schedule
 
 
-def _made(
-    make: Callable[..., Schedule | None], version: _Version, sizes: Mapping[Var, int]
-) -> Schedule | None:
+def _made(make: _Make, version: _Version, sizes: Mapping[Var, int]) -> Schedule | None:
     """The schedule of a version for some of its sizes."""
     return make((*sizes.items(),), version.is_near, version.is_bounded)
 
@@ -191,11 +181,7 @@ def _varying(now: Mapping[Tensor, Tensor]) -> Iterator[int]:
 
 
 def _write_version(
-    s: Schedule,
-    trace: str,
-    version: _Version,
-    others: Sequence[_Version],
-    make: Callable[..., Schedule | None],
+    s: Schedule, trace: str, version: _Version, others: Sequence[_Version], make: _Make
 ) -> bool | None:
     """`trace`: that of the schedule without versions. `others`: the versions behind this one."""
     outputs = s.calls.outputs
@@ -230,7 +216,7 @@ def _write_version(
     return None
 
 
-def _is_made_by(make: Callable[..., Schedule | None], version: _Version, trace: str) -> bool:
+def _is_made_by(make: _Make, version: _Version, trace: str) -> bool:
     """Whether a version's schedule has a trace."""
     made = (_made(make, version, sizes) for sizes in version.sizes)
     return any(each is not None and each.trace() == trace for each in made)
@@ -312,20 +298,7 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
         return
     found = [each for op in ops if (each := contraction_of(op)) is not None and _wants_some(each)]
     if not found:
-        for condition in _many_short_rows(ops, target):
-            yield _Version("many short rows", condition, ({},), made_for="short rows")
-        last = ops[-1] if isinstance(ops[-1], ComputeOp) else None
-        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
-        lines = None
-        if last is not None and is_elementwise:
-            lines = are_short_lines(with_inlined(last, _computed), target)
-        if lines is not None:
-            yield _Version("many short lines", lines, ({},), made_for="short lines")
-        size = part_of_line(last) if last is not None else None
-        if size is not None:
-            parts = f"parts of {size.name} neighbours"
-            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
-        yield from _near_tensors(ops, target)
+        yield from _versions_of_rows(ops, target)
         return
     narrow, small = (
         tuple(_of_size(size, extents, found) for size in sizes) for sizes in (_NARROW, _SMALL)
@@ -378,6 +351,22 @@ def _versions(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
     yield _Version(f"factors of {most} x {most} elements or less", is_small, small)
 
 
+def _versions_of_rows(ops: Sequence[Operation], target: Target) -> Iterator[_Version]:
+    """The versions of a program with symbolic extents that has no contraction."""
+    for condition in _many_short_rows(ops, target):
+        yield _Version("many short rows", condition, ({},), made_for="short rows")
+    last = ops[-1]
+    if isinstance(last, ComputeOp):
+        is_elementwise = not any(isinstance(op, ComputeOp) and op.reduce_axis for op in ops)
+        inlined = with_inlined(last, lambda x: x.op if isinstance(x.op, ComputeOp) else None)
+        if is_elementwise and (lines := are_short_lines(inlined, target)) is not None:
+            yield _Version("many short lines", lines, ({},), made_for="short lines")
+        if (size := part_of_line(last)) is not None:
+            parts = f"parts of {size.name} neighbours"
+            yield _Version(f"{size.name} of 1 or more", size >= 1, ({},), made_for=parts)
+    yield from _near_tensors(ops, target)
+
+
 def _of_size(
     size: int, extents: Sequence[Var], contractions: Iterable[Contraction]
 ) -> dict[Var, int]:
@@ -423,10 +412,6 @@ def _steps_across_both(contraction: Contraction) -> bool:
     return all(each.along(plain.op.reduce_axis[-1]) > 1 for each in (plain.a, plain.b))
 
 
-def _computed(tensor: Tensor) -> ComputeOp | None:
-    return tensor.op if isinstance(tensor.op, ComputeOp) else None
-
-
 def _sizes_of_images(
     extents: Sequence[Var], images: Sequence[Contraction]
 ) -> tuple[Mapping[Var, int], ...]:
@@ -447,7 +432,7 @@ def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> 
     conditions = [e.less_equal(rows, _FEW)]
     for each in contractions:
         steps = domain_of(each.op.reduce_axis[-1]).extent
-        if _lies_along_the_sum(each):
+        if all(factor.along(each.op.reduce_axis[-1]) == 1 for factor in each.factors):
             is_short = (e.const_int(steps) or 2 * _STEPS_OF_FEW) < 2 * _STEPS_OF_FEW
             if is_short or has_instruction(each, target):
                 return None
@@ -456,11 +441,6 @@ def _are_few(rows: Var, contractions: Iterable[Contraction], target: Target) -> 
             extents = (domain_of(each.column).extent, steps)
             conditions += [e.less_equal(_LEAST, n) for n in extents if e.const_int(n) is None]
     return Analyzer().simplify(reduce(e.logical_and, dict.fromkeys(conditions)))
-
-
-def _lies_along_the_sum(contraction: Contraction) -> bool:
-    step = contraction.op.reduce_axis[-1]
-    return all(each.along(step) == 1 for each in contraction.factors)
 
 
 def _tiled_extents(contractions: Iterable[Contraction]) -> set[PrimExpr]:
@@ -538,9 +518,7 @@ def _wants_some(contraction: Contraction) -> bool:
 
 def _is_image(contraction: Contraction) -> bool:
     """Whether the columns are several axes of a factor, the last one side by side."""
-    op, a, b = contraction.op, contraction.a, contraction.b
-    columns = [axis for axis in op.axis if b.reads(axis) and not a.reads(axis)]
-    return len(columns) > 1 and b.along(contraction.column) == 1
+    return len(contraction.columns) > 1 and contraction.b.along(contraction.column) == 1
 
 
 def _images_as_they_lie(
@@ -594,10 +572,9 @@ def _rows(contractions: Sequence[Contraction]) -> Var | None:
     None where several axes are columns, as those of an image."""
     rows, others = list[PrimExpr](), list[PrimExpr]()
     for each in contractions:
-        a, b, op = each.a, each.b, each.op
-        if sum(b.reads(axis) and not a.reads(axis) for axis in op.axis) != 1:
+        if len(each.columns) != 1:
             return None
-        for axis in root_axes(op):
+        for axis in root_axes(each.op):
             (rows if axis in each.rows else others).append(domain_of(axis).extent)
     symbolic = [*dict.fromkeys(extent for extent in rows if isinstance(extent, Var))]
     if len(symbolic) != 1 or any(extent is symbolic[0] for extent in others):

@@ -59,11 +59,7 @@ from minitvm.auto_scheduler.cost import (
     usual_bytes_of,
     usual_size,
 )
-from minitvm.auto_scheduler.some_sizes import (
-    USUAL,
-    has_near_tensors,
-    is_far,
-)
+from minitvm.auto_scheduler.some_sizes import USUAL, has_near_tensors, is_far
 from minitvm.auto_scheduler.terms import CAST, terms_of
 from minitvm.runtime.dtype import UINT8
 from minitvm.runtime.host import CACHE_LINE

@@ -282,9 +282,10 @@ def _from_schedule(
                 "has a layout of its own"
             )
     if ahead and (schedule.versions or schedule.parts):
+        where = "compute_in_parts" if schedule.parts else "specialize"
         raise CompileError(
-            f"{name}: specialize: expected no stage that is computed ahead, whose layout would "
-            "differ from version to version"
+            f"{name}: {where}: expected no stage that is computed ahead, whose layout would differ "
+            "from one schedule of the program to another"
         )
     versions = _loops(schedule, args, name, binds, needs_outputs=needs_outputs)
     func = versions.func

@@ -84,7 +84,10 @@ class _OnePart:
         func = schedule_ops(schedule, kept, _with_buffers(self.func, own))
         name = self.func.name
         if func.attrs.knows_layout:
-            raise CompileError(f"{name}: compute_in_parts: expected loops that know no layout")
+            raise CompileError(
+                f"{name}: compute_in_parts: expected no intrinsic that is given the layout of an "
+                "argument, whose parts lie apart: leave out its tensorize"
+            )
         moved = _AtPart(places, begin, is_task=is_task).stmt(func.body)
         for node in walk_once(moved):
             held = node.node if isinstance(node, AttrStmt) else None

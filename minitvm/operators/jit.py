@@ -68,9 +68,9 @@ def jit(
         names, separated by spaces or in a list.
     symbolic
         Letters of the annotations whose extents are variables from the first build on; all other
-        letters are then constants, and each of their values has a build of its own, as the few
-        channels of an image had better have: ``symbolic="n h w"``. By default a letter is a
-        constant until a call has a second value for it, and a variable from then on.
+        letters are then constants, and each of their values has a build of its own. That pays for
+        a short last dimension, as of the channels of an image: ``symbolic="n h w"``. By default a
+        letter is a constant until a call has a second value for it, and a variable from then on.
     broadcast
         Whether the leading dimensions, ``...``, broadcast as in numpy. By default they are the same
         for all parameters that have them.

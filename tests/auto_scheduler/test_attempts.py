@@ -201,7 +201,7 @@ def test_the_plain_loops_are_the_last(monkeypatch: pytest.MonkeyPatch, dropped: 
     monkeypatch.setattr(rows, "_place_of_readers", fails)
     monkeypatch.setattr(rows._Rows, "write", fails)
     expected = [each.name for each in STRATEGIES]
-    expected += ["blocks of rows", "rows of its readers", "rows"]
+    expected += ["comparison of strategies", "blocks of rows", "rows of its readers", "rows"]
     for table in ("SIMPLER", "AHEAD", "LAYOUTS"):
         names = [name for name, _ in getattr(write, table)]
         monkeypatch.setattr(write, table, tuple((name, fails) for name in names))
@@ -211,6 +211,18 @@ def test_the_plain_loops_are_the_last(monkeypatch: pytest.MonkeyPatch, dropped: 
     assert_computes(f, tensors)
     plain = tvm.build(tensors[-1], tensors, name="f", auto_schedule=False)
     assert f.get_source("tir") == plain.get_source("tir")
+
+
+def test_costs_that_fail_are_reported(monkeypatch: pytest.MonkeyPatch, dropped: list[str]) -> None:
+    """Strategies are then tried in the order of their table."""
+    tensors = product(20, 40, 30)
+    failing = tuple(replace(each, cycles=each.cycles and fails) for each in STRATEGIES)
+    twice = (*failing[:-1], replace(failing[-1], name="others"), failing[-1])
+    monkeypatch.setattr(strategies, "STRATEGIES", twice)
+    f = tvm.build(tensors[-1], tensors, name="f")
+    assert any(": comparison of strategies was dropped: IndexError" in each for each in dropped)
+    assert not any(": tiles was dropped" in each for each in dropped)
+    assert_computes(f, tensors)
 
 
 def test_one_that_always_fails_to_be_used_is_dropped_alone(dropped: list[str]) -> None:

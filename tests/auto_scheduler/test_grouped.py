@@ -263,3 +263,22 @@ def test_infinite_factors_are_strict() -> None:
     assert np.isnan(found[1:, 2]).all()
     tvm.build([Y], [*args, Y])(x, key, found)
     assert (found[1:] == 0).all()
+
+
+@pytest.mark.parametrize("groups", [3, 40])
+def test_exponentials_of_empty_groups_are_nan(groups: int) -> None:
+    """The largest element of a group without elements is minus infinity."""
+    X, K = te.placeholder((300,), name="X"), te.placeholder((300,), "int32", name="K")
+    p, q = (te.reduce_axis((0, 300), name=name) for name in "pq")
+    shape, nothing = (groups, 300), te.const(float("-inf"), "float32")
+    S = te.compute(shape, lambda c, p: te.if_then_else(K[p] == c, X[p], nothing), name="S")
+    M = te.compute((groups,), lambda c: te.max(S[c, p], axis=p), name="M")
+    E = te.compute(shape, lambda c, p: te.exp(S[c, p] - M[c]), name="E")
+    Z = te.compute((groups,), lambda c: te.sum(E[c, q], axis=q), name="Z")
+    rng = np.random.default_rng(0)
+    x, key = rng.random(300, "float32"), rng.integers(0, groups - 1, 300).astype("int32")
+    found = np.empty(groups, "float32")
+    tvm.build([Z], [X, K, Z])(x, key, found)
+    alike = [x[key == c] for c in range(groups - 1)]
+    wanted = [np.exp(each - each.max()).sum() for each in alike]
+    np.testing.assert_allclose(found, [*wanted, np.nan], rtol=1e-5)

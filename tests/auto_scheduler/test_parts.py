@@ -314,3 +314,13 @@ def test_compute_in_parts_refuses() -> None:
         tvm.CompileError, match=r"^specialize: expected a schedule that computes no"
     ):
         s.specialize(True, te.create_schedule(L.op))
+
+
+def test_parts_beside_stages_that_are_computed_ahead_are_refused() -> None:
+    X, W = te.placeholder((6, 20), name="X"), te.placeholder((6,), name="W")
+    Y = te.compute((6, 20), lambda t, b: X[t, b] * W[t], name="Y")
+    s: Any = te.create_schedule(Y.op)
+    s[s.cache_read(W, "global", [Y])].compute_ahead()
+    s.compute_in_parts(1, 4, "")
+    with pytest.raises(tvm.CompileError, match=r"compute_in_parts: expected no stage that is"):
+        tvm.build(s, [X, W, Y])

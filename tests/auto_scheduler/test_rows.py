@@ -459,6 +459,24 @@ def test_values_that_are_reduced_at_once_have_no_memory(
     )
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "uint16"])
+def test_values_that_are_reduced_at_once_are_rounded_as_if_stored(dtype: str) -> None:
+    """Narrow values keep the rounding, or the overflow, of their dtype ahead of a wider sum."""
+    m, n, wide = 200, 37, "float64" if dtype.startswith("float") else "int64"
+    x, w, k = te.placeholder((m, n), dtype), te.placeholder((n,), dtype), te.reduce_axis((0, m))
+    c = te.compute((m, n), lambda i, j: x[i, j] * w[j] + x[i, j], name="c")
+    s = te.compute((n,), lambda j: te.sum(c[k, j].astype(wide), axis=k), name="s")
+    assert "s[c].compute_inline()" in auto_schedule(s).trace()
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape) for shape in ((m, n), (n,)))
+    a, b = (
+        (each if wide == "float64" else 100 * each).astype(wide).astype(dtype) for each in (a, b)
+    )
+    found = np.empty(n, wide)
+    build(te.create_schedule(s.op), [x, w, s], fp="strict")(a, b, found)
+    np.testing.assert_array_equal(found, (a * b + a).astype(wide).sum(axis=0))
+
+
 @pytest.mark.parametrize("axes", ["rows", "columns", "all"])
 def test_functions_are_reduced_at_once_but_for_results_of_lines(axes: str) -> None:
     """These take as long from a line of their own."""

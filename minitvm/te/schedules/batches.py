@@ -16,7 +16,7 @@ from typing import TypeAlias, final
 
 from minitvm.runtime.record import record
 from minitvm.te.schedules.operation_graph import in_order
-from minitvm.te.schedules.rewrite_operations import ReadOthers, map_body, reduced
+from minitvm.te.schedules.rewrite_operations import ReadOthers, map_ranges, reduced
 from minitvm.te.tensor import (
     ComputeOp,
     Operation,
@@ -28,7 +28,7 @@ from minitvm.te.tensor import (
     tensor_of,
 )
 from minitvm.tir import expr as e
-from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, Reduce, const_int
+from minitvm.tir.expr import IterVar, PrimExpr, ProducerLoad, Range, const_int
 from minitvm.tir.functor import children
 from minitvm.tir.structural_equal import structural_equal
 
@@ -271,15 +271,8 @@ class _Part:
     def _computed(self, op: ComputeOp, place: int | None) -> ComputeOp:
         if place is None and all(self._read[x] is x for x in op.input_tensors):
             return op
-        read = ReadOthers(self._read, self._in_order)
-
-        def element(value: PrimExpr) -> PrimExpr:
-            made = read.expr(value)
-            if not isinstance(made, Reduce):
-                return made
-            return replace(made, axis=tuple(_ranging(each, read) for each in made.axis))
-
-        body = map_body(op.body, element)
+        read = ReadOthers(self._read, self._in_order).expr
+        body = map_ranges(op.body, read, read)
         axes = [*op.axis]
         if place is not None:
             own = axes[place]
@@ -300,9 +293,3 @@ class _Part:
         made = ComputeOp(name, "", {}, axes, (), (body,)).output(0)
         self._copies.append(made)
         return made
-
-
-def _ranging(axis: IterVar, read: ReadOthers) -> IterVar:
-    dom = domain_of(axis)
-    low, extent = read.expr(dom.min), read.expr(dom.extent)
-    return IterVar(Range.from_min_extent(low, extent), axis.var, axis.iter_type)

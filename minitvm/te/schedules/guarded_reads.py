@@ -3,8 +3,8 @@ well."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, cast, final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, final
 
 from minitvm.arith.analyzer import Analyzer
 from minitvm.arith.atoms import is_pure
@@ -46,20 +46,22 @@ class Element:
 
 def reads_of(op: ComputeOp, tensor: Tensor) -> list[ProducerLoad]:
     """The reads of a tensor in a stage, of each element once."""
-    loads: list[ProducerLoad] = []
-    for each in walk_once(*op.body):
-        if _reads(each, tensor) and not any(structural_equal(each, other) for other in loads):
-            loads.append(cast(ProducerLoad, each))
-    return loads
+    return _each_once(x for x in find(ProducerLoad, *op.body) if x.producer is tensor)
 
 
 def all_reads(op: ComputeOp) -> dict[Tensor, list[ProducerLoad]]:
     """The reads of each tensor in a stage, of each element once."""
     found: dict[Tensor, list[ProducerLoad]] = {}
     for each in find(ProducerLoad, *op.body):
-        loads = found.setdefault(tensor_of(each), [])
-        if not any(structural_equal(each, other) for other in loads):
-            loads.append(each)
+        found.setdefault(tensor_of(each), []).append(each)
+    return {tensor: _each_once(loads) for tensor, loads in found.items()}
+
+
+def _each_once(loads: Iterable[ProducerLoad]) -> list[ProducerLoad]:
+    found: list[ProducerLoad] = []
+    for each in loads:
+        if not any(structural_equal(each, other) for other in found):
+            found.append(each)
     return found
 
 

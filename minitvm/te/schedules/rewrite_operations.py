@@ -183,18 +183,12 @@ def with_sizes(
     def extent(value: PrimExpr) -> PrimExpr:
         return simplify(read.expr(substitute(value, sizes)))
 
-    def element(value: PrimExpr) -> PrimExpr:
-        made = read.expr(value)
-        if not isinstance(made, Reduce):
-            return made
-        return replace(made, axis=tuple(_ranging(axis, extent) for axis in made.axis))
-
     for op in in_order(outputs):
         match op:
             case PlaceholderOp():
                 made[op] = replace(op, shape=tuple(map(extent, op.shape)))
             case ComputeOp():
-                body = map_body(at_axes(op, sizes), element)
+                body = map_ranges(at_axes(op, sizes), read.expr, extent)
                 axis = tuple(_ranging(each, extent) for each in op.axis)
                 made[op] = replace(op, axis=axis, reduce_axis=reduced(body), body=body)
             case _:
@@ -364,14 +358,23 @@ def at_axes(op: ComputeOp, values: Mapping[Var, PrimExpr]) -> tuple[PrimExpr, ..
     """The body of an operation at some values of its data axes. The ranges of its reduction axes
     may depend on the data axes."""
     rewrite = Substitution(values)
+    return map_ranges(op.body, rewrite.expr, rewrite.expr)
 
-    def at(value: PrimExpr) -> PrimExpr:
-        made = rewrite.expr(value)
+
+def map_ranges(
+    body: tuple[PrimExpr, ...],
+    rewrite: Callable[[PrimExpr], PrimExpr],
+    limit: Callable[[PrimExpr], PrimExpr],
+) -> tuple[PrimExpr, ...]:
+    """A body that `rewrite` has rewritten, and `limit` the ranges of its reduction axes."""
+
+    def element(value: PrimExpr) -> PrimExpr:
+        made = rewrite(value)
         if not isinstance(made, Reduce):
             return made
-        return replace(made, axis=tuple(_ranging(axis, rewrite.expr) for axis in made.axis))
+        return replace(made, axis=tuple(_ranging(axis, limit) for axis in made.axis))
 
-    return map_body(op.body, at)
+    return map_body(body, element)
 
 
 def _ranging(axis: IterVar, rewrite: Callable[[PrimExpr], PrimExpr]) -> IterVar:

@@ -100,15 +100,15 @@ def _without(op: ComputeOp, reduce: Reduce, source: PrimExpr) -> Reduce | None:
     found, naming = list[PrimExpr](), list[PrimExpr]()
     for zero in zeros:
         each = zero.condition
-        if _is_any(each, (*known, *found)):
+        if _is_any(each, (*known, *found, *naming)):
             continue
-        if named_result(op, each) is not None and is_defined(op, zero.chosen, zero.under):
-            naming.append(each)
-        if not _is_of(op, each) and not _is_congruence_of(op, each):
+        is_of_axes = _is_of(op, each) or _is_congruence_of(op, each)
+        if not is_of_axes and named_result(op, each) is None:
             continue
         has_terms = not zero.by_exp or _has_terms(op, [*known, *found, each])
         if has_terms and is_defined(op, zero.chosen, zero.under):
-            found.append(each)  # without elements that the condition guards
+            # Without elements that the condition guards.
+            (found if is_of_axes else naming).append(each)
     found = found or naming
     if not found:
         return None
