@@ -42,6 +42,7 @@ from minitvm.auto_scheduler.cost import (
     Tile,
     comes_from,
     copy_cycles,
+    copy_cycles_apart,
     cost,
     kept_level,
     packing_cycles,
@@ -600,7 +601,10 @@ def cycles_of(contraction: Contraction, target: Target) -> float:
     unpacked, in_panels = _cycles_of_ways(nest, target)
     size = usual_product(nest.others) * nest.depth * nest.itemsize
     copied = size * usual_product(nest.rows) if thrashes(nest, nest.depth, target) else 0
-    if contraction.b.along(contraction.column) == 1:
-        is_packed = copied_axes(contraction, contraction.b) is not None
+    b, op = contraction.b, contraction.op
+    if b.along(contraction.column) == 1:
+        is_packed = copied_axes(contraction, b) is not None
         return (min(unpacked, in_panels) if is_packed else unpacked) + copy_cycles(copied)
+    if all(b.along(k) != 1 for k in op.reduce_axis):  # elements are copied one by one
+        in_panels += copy_cycles_apart(usual_size(filter(b.reads, (*op.axis, *op.reduce_axis))))
     return in_panels + copy_cycles(copied)
