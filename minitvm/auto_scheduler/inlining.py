@@ -49,14 +49,17 @@ from minitvm.te.schedules.guarded_reads import choices_in, reads_of
 from minitvm.te.schedules.rewrite_operations import with_inlined
 from minitvm.te.schedules.schedule import Schedule
 from minitvm.te.schedules.stage import Stage
-from minitvm.te.tensor import ComputeOp, Operation, Tensor
+from minitvm.te.tensor import ComputeOp, Operation, Tensor, reduce_of
 from minitvm.tir import expr as e
+from minitvm.tir.commutation import is_operator
 from minitvm.tir.depth import nesting
 from minitvm.tir.expr import PrimExpr, ProducerLoad, Var
 from minitvm.tir.functor import contains, find, mentions, walk_once
+from minitvm.tir.intrinsics import INTRINSICS
 
 _MOST_CHOICES = 64  # lazy ones in the loops of a stage
 _MOST_OPERATIONS = 2  # for an element of a cheap stage: they take no longer than a load and a store
+_QUICK = (e.Add, e.Mul, e.Min, e.Max)  # operators of reductions, which vectors combine at once
 _MOST_AGAIN = 16  # operations that several reductions do again, in place of stores and loads
 MOST_LEVELS = 500  # of nested expressions, with those of inlined stages: what walks them recurses
 _MOST_IN_CHAIN = 8  # of operations, in a chain of cheap stages: each reader computes all of them
@@ -249,6 +252,7 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     op, readers = compute_of(stage), s.readers(stage)
     nodes = [*walk_once(*op.body)]
     are_long = any(map(is_long, nodes))
+    calls = any(isinstance(each, e.Call) and each.op in INTRINSICS for each in nodes)
     is_dear = are_long or any(isinstance(each, e.Div) for each in nodes)
     operations = sum(1 for _ in value_operations(*op.body))
     if len(readers) > 1 and (is_dear or operations * len(readers) > _MOST_AGAIN):
@@ -256,6 +260,9 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     return _reads_in_place(op) and all(
         isinstance(each.op, ComputeOp)
         and bool(each.op.reduce_axis)
+        and is_operator(reduce_of(each.op).combiner, *_QUICK)
+        # LLVM makes no vectors of what a function's value is compared with.
+        and not (calls and each.op.body[0].dtype != op.body[0].dtype)
         and contraction_of(each.op) is None
         and _reads_once_at_most(each, stage)
         and not (are_long and _reduces_lines(each.op, op))

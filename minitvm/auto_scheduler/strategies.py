@@ -288,6 +288,11 @@ def _cycles_of_tiles(contraction: Contraction, target: Target) -> float:
     return cycles_without_rows(contraction, target)
 
 
+def _cycles_of_convolution(contraction: Contraction, target: Target) -> float:
+    cycles = cycles_of_convolution(contraction, target)
+    return max(cycles, cycles_of_coming(contraction, target))
+
+
 def choose_products(group: Sequence[Sums]) -> None:
     """Notes the products of a group, and how their sums reach the stage that reads them."""
     for each in group:
@@ -323,7 +328,7 @@ STRATEGIES: tuple[Strategy, ...] = (
              _of(cycles_of_streamed), _write_streamed, False, margin=1 / ALIKE),
     Strategy("dot-product instructions", _by_dot_products, _cycles_by, _write_by,
              is_sure=_are_many),
-    Strategy(CONVOLUTION, _of(is_convolution), _of(cycles_of_convolution), write_convolution,
+    Strategy(CONVOLUTION, _of(is_convolution), _of(_cycles_of_convolution), write_convolution,
              is_sure=lambda _: True),
     Strategy(TOGETHER, together, None, _write_group),
     Strategy(TILES, lambda _: True, _of(_cycles_of_tiles), _write_alone),

@@ -540,10 +540,13 @@ def cycles_of_streamed(contraction: Contraction, target: Target) -> float:
 
 
 def cycles_of_coming(contraction: Contraction, target: Target) -> float:
-    """The cycles in which the columns' factor comes once, in pieces of its lines as long as the
-    column."""
-    b, piece = contraction.b, extent_of(contraction.column) or USUAL
-    return _came(b, usual_bytes_of(b.tensor), _part_of_line(contraction, piece), target)
+    """The cycles in which the factors come once, that of the columns in pieces of its lines as long
+    as the column."""
+    piece = _part_of_line(contraction, extent_of(contraction.column) or USUAL)
+    return sum(
+        _came(each, usual_bytes_of(each.tensor), piece if each is contraction.b else None, target)
+        for each in contraction.factors
+    )
 
 
 def _part_of_line(contraction: Contraction, columns: int) -> int | None:
