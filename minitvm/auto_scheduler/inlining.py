@@ -250,6 +250,8 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     The stage reads elements at its own indices, so that loops are as good for it. Long functions
     take as long in a line of their own where each line is reduced, and are computed once."""
     op, readers = compute_of(stage), s.readers(stage)
+    if not all(isinstance(each.op, ComputeOp) and each.op.reduce_axis for each in readers):
+        return False
     nodes = [*walk_once(*op.body)]
     are_long = any(map(is_long, nodes))
     calls = any(isinstance(each, e.Call) and each.op in INTRINSICS for each in nodes)
@@ -258,16 +260,14 @@ def _is_reduced_once(s: Schedule, stage: Stage) -> bool:
     if len(readers) > 1 and (is_dear or operations * len(readers) > _MOST_AGAIN):
         return False
     return _reads_in_place(op) and all(
-        isinstance(each.op, ComputeOp)
-        and bool(each.op.reduce_axis)
-        and is_operator(reduce_of(each.op).combiner, *_QUICK)
+        is_operator(reduce_of(reduction).combiner, *_QUICK)
         # LLVM makes no vectors of what a function's value is compared with.
-        and not (calls and each.op.body[0].dtype != op.body[0].dtype)
-        and contraction_of(each.op) is None
+        and not (calls and reduction.body[0].dtype != op.body[0].dtype)
+        and contraction_of(reduction) is None
         and _reads_once_at_most(each, stage)
-        and not (are_long and _reduces_lines(each.op, op))
+        and not (are_long and _reduces_lines(reduction, op))
         and stays_a_reduction(each, lambda tensor: op if tensor.op is op else None)
-        for each in readers
+        for each, reduction in ((each, compute_of(each)) for each in readers)
     )
 
 

@@ -121,13 +121,13 @@ def write_contraction(attempt: Attempt, sums: Sums) -> Iterable[Stage]:
     of the table. A contraction that none can write is left to :mod:`rows`."""
 
     def write(strategy: Strategy) -> Iterable[Stage] | None:
-        found = strategy.find(sums)
+        found = known[strategy] if strategy in known else strategy.find(sums)
         return strategy.write(sums, found) if found else None
 
     compared = attempt.follow("comparison of strategies", sums.stage, partial(_compared, sums))
-    best = [each for each, _ in compared or ()]
+    known = dict(compared or ())
     first = [each for each in STRATEGIES if each.cycles is None]
-    for each in dict.fromkeys((*first, *best, *STRATEGIES)):
+    for each in dict.fromkeys((*first, *known, *STRATEGIES)):
         done = attempt.follow(each.name, sums.stage, partial(write, each))
         if done is not None:
             return done
